@@ -1,0 +1,116 @@
+"""Every error the fleet raises on purpose, as one tree.
+
+FleetError
+├── ConfigError            the configuration file is wrong; says line, field, value, rule and fix
+├── StartError             a member cannot start: a port in use, a data directory that cannot be written
+├── WireError              one connection carried bytes that are not the Kafka protocol
+│   ├── TruncatedFrame     a frame ends inside a field
+│   ├── OversizeFrame      a frame, or the part of it that must be read whole, is above its limit
+│   ├── MalformedFrame     a length or a count that cannot be
+│   ├── UnknownResponse    a response that answers no request in flight
+│   └── UnsupportedVersion an API key or version that the fleet does not offer
+├── RaftError              the replicated log cannot be used as asked
+│   ├── NoQuorum           no majority of voters is reachable
+│   ├── CommandTimeout     the outcome of a command is not known in time
+│   └── JournalError       the journal on disk is corrupt, or cannot be written
+├── StaleGeneration        a command was computed from an ownership that is no longer the newest
+├── UnknownMember          no member of that id
+├── AdminError             a member's admin address did not answer, or answered with an error
+└── DemoError              Kafka, a client or a tool that the demo needs did not come up
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Peer = Literal["client", "broker"]
+
+
+class FleetError(Exception):
+    """Base of every error that the fleet raises on purpose."""
+
+
+class ConfigError(FleetError):
+    """The configuration is wrong. The message has one line for each mistake."""
+
+
+class StartError(FleetError):
+    """A member cannot start as configured on this machine."""
+
+
+class WireError(FleetError):
+    """Bytes that are not the Kafka protocol as the fleet offers it.
+
+    Args:
+        peer: whose fault it is.
+        detail: what was wrong, with the offending numbers.
+    """
+
+    reason = "wire"
+
+    def __init__(self, peer: Peer, detail: str) -> None:
+        super().__init__(f"{peer}: {detail}")
+        self.peer = peer
+        self.detail = detail
+
+
+class TruncatedFrame(WireError):
+    """A frame ends inside a field."""
+
+    reason = "truncated"
+
+
+class OversizeFrame(WireError):
+    """A frame, or the part of one that must be read whole, is above its limit."""
+
+    reason = "oversize"
+
+
+class MalformedFrame(WireError):
+    """A length, count or varint that cannot be."""
+
+    reason = "malformed"
+
+
+class UnknownResponse(WireError):
+    """A response whose correlation id is not that of the oldest request in flight."""
+
+    reason = "unknown_response"
+
+
+class UnsupportedVersion(WireError):
+    """An API key or version that the fleet does not offer was used all the same."""
+
+    reason = "unsupported_version"
+
+
+class RaftError(FleetError):
+    """The replicated log cannot be used as asked."""
+
+
+class NoQuorum(RaftError):
+    """No majority of the voters is reachable, so nothing can be committed."""
+
+
+class CommandTimeout(RaftError):
+    """The outcome of a command is not known in time; it may still be committed."""
+
+
+class JournalError(RaftError):
+    """The journal on disk is corrupt, or cannot be written."""
+
+
+class StaleGeneration(FleetError):
+    """A command was computed from an ownership that is no longer the newest."""
+
+
+class UnknownMember(FleetError):
+    """No member of that id is configured."""
+
+
+class AdminError(FleetError):
+    """A member's admin address did not answer, or answered with an error."""
+
+
+class DemoError(FleetError):
+    """Something that the demo needs (Kafka, a client, a tool) did not come up."""

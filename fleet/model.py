@@ -1,0 +1,172 @@
+"""The frozen values that the parts of a fleet exchange. No behaviour beyond look-ups.
+
+Words: an *identity* is a Kafka broker id as clients see it; its *owners* are the proxies whose address is
+advertised for it; the *generation* grows by one with every committed change of ownership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+BrokerId: TypeAlias = int
+ProxyId: TypeAlias = str
+
+
+class MemberStatus(StrEnum):
+    """What Raft has committed about a member."""
+
+    UP = "up"
+    DOWN = "down"
+    DRAINING = "draining"
+    """It is shutting down, and hands its identities over first."""
+
+
+class Liveness(StrEnum):
+    """What one member's failure detector holds of another."""
+
+    UNKNOWN = "unknown"
+    """Not heard of since this member started, and still within ``grace_s``."""
+    UP = "up"
+    SUSPECT = "suspect"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitySpace:
+    """Which broker ids have a port, and at which offset from a listener's first identity port.
+
+    Either the range ``first_id … first_id + count - 1`` (offset = id - first_id), or, where ``explicit`` is not
+    empty, exactly its ``(broker id, offset)`` pairs.
+    """
+
+    first_id: BrokerId = 0
+    count: int = 0
+    explicit: tuple[tuple[BrokerId, int], ...] = ()
+
+    def offset(self, broker_id: BrokerId) -> int | None:
+        """Offset of the identity's port from the first one; None where it has no port."""
+        if self.explicit:
+            for known, offset in self.explicit:
+                if known == broker_id:
+                    return offset
+            return None
+        offset = broker_id - self.first_id
+        return offset if 0 <= offset < self.count else None
+
+    def broker_ids(self) -> tuple[BrokerId, ...]:
+        if self.explicit:
+            return tuple(known for known, _ in self.explicit)
+        return tuple(range(self.first_id, self.first_id + self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertisedListener:
+    """How clients reach one member through one named listener (NAT and port mapping included)."""
+
+    name: str
+    host: str
+    bootstrap_port: int
+    first_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One proxy, as the fleet has committed it."""
+
+    proxy_id: ProxyId
+    rack: str | None = None
+    listeners: tuple[AdvertisedListener, ...] = ()
+    identities: IdentitySpace = field(default_factory=IdentitySpace)
+    status: MemberStatus = MemberStatus.UP
+    drained: bool = False
+    """An operator asked for it to own nothing, until undrained; survives restarts."""
+    incarnation: int = 0
+    """Wall-clock milliseconds at which its supervisor started: tells one life of a member from the next."""
+
+    @property
+    def eligible(self) -> bool:
+        """Whether it may own identities at all."""
+        return self.status is MemberStatus.UP and not self.drained
+
+    def serves(self, broker_id: BrokerId) -> bool:
+        """Whether it has a port for the identity."""
+        return self.identities.offset(broker_id) is not None
+
+    def endpoint(self, listener: str, broker_id: BrokerId) -> Endpoint | None:
+        """The address it advertises for an identity on a listener; None where it has none."""
+        offset = self.identities.offset(broker_id)
+        if offset is None:
+            return None
+        for advertised in self.listeners:
+            if advertised.name == listener:
+                return Endpoint(advertised.host, advertised.first_port + offset)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One real broker: its id, and the address at which proxies reach it."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who stands for one identity, and who would in turn when all of them die."""
+
+    owners: tuple[ProxyId, ...]
+    successors: tuple[ProxyId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The replicated state: everything that Raft has committed.
+
+    Args:
+        generation: number of committed changes of ownership.
+        members, brokers, ownership, pins: keyed by proxy id or broker id; never mutated in place.
+        recent_commands: ids of the last applied commands, oldest first, so that a repeated one is ignored.
+    """
+
+    generation: int = 0
+    members: Mapping[ProxyId, Member] = field(default_factory=dict)
+    brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
+    ownership: Mapping[BrokerId, Ownership] = field(default_factory=dict)
+    pins: Mapping[BrokerId, ProxyId] = field(default_factory=dict)
+    recent_commands: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The immutable snapshot that the data plane reads: one per response, swapped as one reference.
+
+    Args:
+        generation: the committed generation it was made from.
+        revision: grows with every directory that a control process hands out, overlay changes included.
+        advertised: identity → the proxies to advertise, best first; the overlay is already laid over it.
+        committed: identity → the owners that Raft has committed.
+        members, brokers: as committed, plus this member's own view of itself.
+        suspects: the members that the overlay goes around.
+    """
+
+    generation: int = 0
+    revision: int = 0
+    advertised: Mapping[BrokerId, tuple[ProxyId, ...]] = field(default_factory=dict)
+    committed: Mapping[BrokerId, tuple[ProxyId, ...]] = field(default_factory=dict)
+    members: Mapping[ProxyId, Member] = field(default_factory=dict)
+    brokers: Mapping[BrokerId, Broker] = field(default_factory=dict)
+    suspects: tuple[ProxyId, ...] = ()
