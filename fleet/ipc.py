@@ -1,0 +1,202 @@
+"""What control and workers say to each other: JSON lines over a Unix socket; the last directory as a file.
+
+The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories;
+workers say hello once, then send their counters and the brokers that they saw in passing responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from fleet.model import Broker, BrokerId, Directory
+
+log = logging.getLogger(__name__)
+
+LINE_LIMIT_BYTES: Final = 64 << 20
+"""A directory of 10,000 identities over 100 members takes about 2 MiB."""
+
+BACKLOG_LIMIT_BYTES: Final = 4 * LINE_LIMIT_BYTES
+"""What may wait for a peer that does not read, before the channel is given up."""
+
+BOOTSTRAP: Final[BrokerId] = -1
+"""Stands for 'no identity' where counters are kept by broker id: a connection to a bootstrap port."""
+
+REWRITE_BOUNDS_S: Final = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+"""Upper bounds of the rewrite-time buckets; one more bucket counts what took longer."""
+
+DIRECTORY_FILE: Final = "directory.json"
+CONTROL_SOCKET: Final = "control.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCounters:
+    """What one worker has counted since it started (gauges where said so).
+
+    Args:
+        requests: api key → requests of clients.
+        bytes_to_broker, bytes_to_client: broker id (or ``BOOTSTRAP``) → bytes forwarded.
+        connections: broker id (or ``BOOTSTRAP``) → client connections open now.
+        errors: reason of a WireError → connections closed for it.
+        rewrite_buckets: responses rewritten, by time: one count for each of ``REWRITE_BOUNDS_S``, and one
+            above; each response is counted in one bucket only.
+        rewrite_sum_s: time spent in all of them.
+        upstream_up: broker id → whether the last attempt to connect succeeded; absent where never tried.
+        generation, revision: of the directory in use now.
+        draining: whether the worker has stopped accepting.
+    """
+
+    requests: Mapping[int, int] = field(default_factory=dict)
+    bytes_to_broker: Mapping[BrokerId, int] = field(default_factory=dict)
+    bytes_to_client: Mapping[BrokerId, int] = field(default_factory=dict)
+    connections: Mapping[BrokerId, int] = field(default_factory=dict)
+    errors: Mapping[str, int] = field(default_factory=dict)
+    rewrite_buckets: tuple[int, ...] = (0,) * (len(REWRITE_BOUNDS_S) + 1)
+    rewrite_sum_s: float = 0.0
+    upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
+    generation: int = 0
+    revision: int = 0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of a worker."""
+
+    worker: int
+    pid: int
+    kind: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMessage:
+    """Control hands out a directory; it replaces the one before."""
+
+    directory: Directory
+    kind: Literal["directory"] = "directory"
+
+
+@dataclass(frozen=True, slots=True)
+class CountersMessage:
+    counters: WorkerCounters
+    kind: Literal["counters"] = "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersSeenMessage:
+    """Brokers that a response carried and that the worker did not know, or knew at another address."""
+
+    brokers: tuple[Broker, ...]
+    kind: Literal["brokers_seen"] = "brokers_seen"
+
+
+Message: TypeAlias = Hello | DirectoryMessage | CountersMessage | BrokersSeenMessage
+
+_MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+_DIRECTORY: Final[TypeAdapter[Directory]] = TypeAdapter(Directory)
+
+
+def encode(message: Message) -> bytes:
+    """The message as one line, line feed included."""
+    return _MESSAGE.dump_json(message) + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message that a line holds.
+
+    Raises: ValueError: it is not one of ours
+    """
+    return _MESSAGE.validate_json(line)
+
+
+class Channel:
+    """One end of a connection between control and a worker."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: Message) -> bool:
+        """Hand a message to the transport; False where it is closed, or its peer does not read.
+
+        Never blocks and never raises: a peer that does not read is cut off, and has to connect again.
+        """
+        transport = self._writer.transport
+        if transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > BACKLOG_LIMIT_BYTES:
+            transport.abort()
+            return False
+        self._writer.write(encode(message))
+        return True
+
+    async def receive(self) -> Message | None:
+        """The next message; None once the peer is gone.
+
+        Raises: ValueError: the peer sent what is not a message, or longer than ``LINE_LIMIT_BYTES``
+        """
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return decode(line) if line.endswith(b"\n") else None
+
+    async def flush(self) -> None:
+        """Wait until the peer reads fast enough; returns at once where it is gone."""
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+async def connect(path: Path) -> Channel:
+    """Connect to control.
+
+    Raises: OSError: nobody listens there
+    """
+    return Channel(*await asyncio.open_unix_connection(str(path), limit=LINE_LIMIT_BYTES))
+
+
+def write_directory(path: Path, directory: Directory) -> None:
+    """Replace the file by the directory, so that readers see the old or the new one, also after a power cut.
+
+    Blocks on the disk.
+
+    Raises: OSError: it cannot be written
+    """
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as out:
+            out.write(_DIRECTORY.dump_json(directory))
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_directory(path: Path) -> Directory | None:
+    """The directory in the file; None, with a log line, where there is none that can be used."""
+    try:
+        return _DIRECTORY.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        log.warning("ignoring %s: %s", path, str(error).splitlines()[0])
+        return None

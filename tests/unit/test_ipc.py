@@ -1,0 +1,136 @@
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from fleet import ipc
+from fleet.ipc import BrokersSeenMessage, CountersMessage, DirectoryMessage, Hello, Message, WorkerCounters
+from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member, MemberStatus
+
+MEMBER = Member(
+    "p1",
+    rack="a",
+    listeners=(AdvertisedListener("external", "proxy1.example", 9100, 9101),),
+    identities=IdentitySpace(explicit=((1001, 0), (2001, 1))),
+    status=MemberStatus.DRAINING,
+    incarnation=17,
+)
+DIRECTORY = Directory(
+    generation=3,
+    revision=9,
+    advertised={1: ("p1", "p2"), 2: ("p2",)},
+    committed={1: ("p1",), 2: ("p2",)},
+    members={"p1": MEMBER},
+    brokers={1: Broker(1, "kafka-1", 9092, "a")},
+    suspects=("p3",),
+)
+COUNTERS = WorkerCounters(
+    requests={0: 5},
+    bytes_to_broker={ipc.BOOTSTRAP: 100, 1: 7},
+    bytes_to_client={1: 8},
+    connections={1: 2},
+    errors={"malformed": 1},
+    rewrite_buckets=tuple(range(12)),
+    rewrite_sum_s=0.5,
+    upstream_up={1: True, 2: False},
+    generation=3,
+    revision=9,
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(1, 99),
+        DirectoryMessage(DIRECTORY),
+        CountersMessage(COUNTERS),
+        BrokersSeenMessage((Broker(4, "kafka-4", 9092),)),
+    ],
+)
+def test_message_is_one_line_and_comes_back_equal(message: Message) -> None:
+    line = ipc.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert ipc.decode(line) == message
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"{}\n", b'{"kind":"else"}\n', b'{"kind":"hello","worker":"x","pid":1}\n']
+)
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        ipc.decode(line)
+
+
+def test_directory_file_comes_back_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    path = tmp_path / ipc.DIRECTORY_FILE
+    assert ipc.read_directory(path) is None
+    ipc.write_directory(path, Directory())
+    ipc.write_directory(path, DIRECTORY)
+    assert ipc.read_directory(path) == DIRECTORY
+    assert [each.name for each in tmp_path.iterdir()] == [ipc.DIRECTORY_FILE]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"generation": 3, "brok', b"\xff\xfe", b"[]"])
+def test_corrupt_directory_file_is_reported_and_ignored(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / ipc.DIRECTORY_FILE
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert ipc.read_directory(path) is None
+    assert str(path) in caplog.text
+
+
+def test_a_directory_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / ipc.DIRECTORY_FILE
+    path.mkdir()  # rename(2) onto a directory fails
+    with pytest.raises(OSError, match=ipc.DIRECTORY_FILE):
+        ipc.write_directory(path, DIRECTORY)
+    assert [each.name for each in tmp_path.iterdir()] == [ipc.DIRECTORY_FILE]
+
+
+async def _pair(path: Path) -> tuple[asyncio.Server, ipc.Channel, ipc.Channel]:
+    accepted: asyncio.Future[ipc.Channel] = asyncio.get_running_loop().create_future()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set_result(ipc.Channel(reader, writer))
+
+    server = await asyncio.start_unix_server(accept, path, limit=ipc.LINE_LIMIT_BYTES)
+    worker = await ipc.connect(path)
+    return server, await accepted, worker
+
+
+async def test_channel_carries_a_directory_of_ten_thousand_identities_and_says_when_it_ends(
+    tmp_path: Path,
+) -> None:
+    server, control, worker = await _pair(tmp_path / "s")
+    async with server:
+        owners = {identity: ("p1", "p2") for identity in range(10_000)}
+        brokers = {identity: Broker(identity, f"kafka-{identity}", 9092) for identity in owners}
+        large = DirectoryMessage(Directory(advertised=owners, committed=owners, brokers=brokers))
+        assert control.send(large)
+        assert control.send(DirectoryMessage(DIRECTORY))
+        assert await worker.receive() == large
+        assert await worker.receive() == DirectoryMessage(DIRECTORY)
+        assert worker.send(Hello(0, 1))
+        assert await control.receive() == Hello(0, 1)
+        worker.close()
+        assert await control.receive() is None
+        assert not worker.send(Hello(0, 1))
+        control.close()
+
+
+async def test_channel_gives_up_on_a_peer_that_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, control, worker = await _pair(tmp_path / "s")
+    async with server:
+        monkeypatch.setattr(ipc, "BACKLOG_LIMIT_BYTES", 10_000)
+        sent = 0
+        while control.send(DirectoryMessage(DIRECTORY)):
+            sent += 1
+            assert sent < 10_000
+        assert sent > 1
+        worker.close()

@@ -1,0 +1,103 @@
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+
+import pytest
+
+from fleet import process
+from fleet.process import ChildSpec, ListenerFd
+
+SPEC = ChildSpec(
+    config_path="fleet.yaml",
+    proxy_id="p1",
+    kind="worker",
+    index=1,
+    incarnation=1_700_000_000_000,
+    parent_pid=7,
+    heartbeat_fd=5,
+    lifeline_fd=6,
+    fds={process.PEER_FD: 9},
+    listeners=(ListenerFd("external", None, 10), ListenerFd("external", 1, 11)),
+)
+
+
+def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(SPEC.encode())
+        file.flush()
+        assert process.spec_from_argv(["-m", str(os.dup(file.fileno()))]) == SPEC
+    assert SPEC.name == "worker-1"
+
+
+async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
+    reading, writing = os.pipe()
+    beating = asyncio.create_task(process.beat(writing, 0.001))
+    try:
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(os.read, reading, 1) == b"."
+            with suppress(BlockingIOError):
+                while True:
+                    os.write(writing, b"x" * 4096)
+            await asyncio.sleep(0.02)
+            assert not beating.done()
+            while b"." not in await asyncio.to_thread(os.read, reading, 1 << 20):
+                pass
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+        os.close(reading)
+        os.close(writing)
+    assert beating.cancelled()
+
+
+CHILD = """
+import asyncio, os, sys
+from fleet import process
+async def main():
+    loop = asyncio.get_running_loop()
+    if {lifeline} >= 0:
+        process.watch_lifeline(loop, {lifeline})
+    print(os.getpid(), flush=True)
+    if {heartbeat} >= 0:
+        await process.beat({heartbeat}, 0.01)
+    await asyncio.sleep(60)
+if {parent}:
+    process.die_with_parent({parent})
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("fd", ["lifeline", "heartbeat"])
+def test_child_exits_when_the_supervisors_end_of_a_pipe_closes(fd: str) -> None:
+    reading, writing = os.pipe()
+    theirs, ours = (reading, writing) if fd == "lifeline" else (writing, reading)
+    program = CHILD.format(**{"lifeline": -1, "heartbeat": -1, "parent": 0, fd: theirs})
+    with subprocess.Popen(
+        [sys.executable, "-c", program], pass_fds=[theirs], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        os.close(theirs)
+        assert child.poll() is None
+        os.close(ours)
+        assert child.wait(20) == 70
+
+
+def test_child_of_another_parent_exits_at_once() -> None:
+    program = CHILD.format(lifeline=-1, heartbeat=-1, parent=os.getppid())
+    assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 70
+
+
+def test_child_dies_with_its_parent() -> None:
+    child = CHILD.format(lifeline=-1, heartbeat=-1, parent="os.getppid()")
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as between:
+        assert between.stdout is not None
+        grandchild = os.pidfd_open(int(between.stdout.readline()))
+        between.kill()
+        # The grandchild holds the other end of standard output: it ends when that process ends.
+        assert between.stdout.read() == b""
+    os.close(grandchild)
