@@ -1,0 +1,327 @@
+"""A Kafka cluster of combined KRaft nodes on this machine, for the demo and the tests.
+
+    with KafkaCluster(3, folder) as kafka:          # or: async with
+        kafka.bootstrap_servers                     # "127.0.0.1:20417,127.0.0.1:20418,127.0.0.1:20419"
+        kafka.kill(2); kafka.start_broker(2); kafka.await_ready()
+        kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "--list")
+
+Start it from the main thread: the brokers end with the thread that started them, so that nothing is left running
+after a crash (see `fleet.demo.spawn`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.ports import free_ports
+from fleet.demo.spawn import end, spawn, tail
+from fleet.errors import DemoError
+from fleet.model import Broker, BrokerId, Endpoint
+
+START_LIMIT_S = 90.0
+_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_BROKER_HEAP = ("-Xms128m", "-Xmx512m")
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id={broker_id}
+broker.rack={rack}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={data_dir}
+default.replication.factor={replication}
+min.insync.replicas={in_sync}
+num.partitions=3
+num.network.threads=2
+num.io.threads=4
+group.initial.rebalance.delay.ms=0
+offsets.topic.num.partitions=9
+offsets.topic.replication.factor={replication}
+transaction.state.log.num.partitions=9
+transaction.state.log.replication.factor={replication}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.num.partitions=9
+share.coordinator.state.topic.replication.factor={replication}
+share.coordinator.state.topic.min.isr={in_sync}
+"""
+_LOGGING = """\
+status=ERROR
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %-5p %c{1} %m%n
+rootLogger.level=WARN
+rootLogger.appenderRef.console.ref=console
+logger.server.name=kafka.server
+logger.server.level=INFO
+logger.config.name=org.apache.kafka.common.config
+logger.config.level=WARN
+"""
+
+
+class KafkaCluster:
+    """N brokers that are also the controllers, with their data in one folder.
+
+    Args:
+        brokers: how many; their ids are 1 to N, their racks a, b, c and again.
+        folder: data, properties and logs go below it; a folder used before brings its records back.
+        libs: the folder of Kafka's jars, as `deploy/kafka/pom.xml` brings them.
+        host_of: the address that a broker binds and advertises.
+        ephemeral: the data need not survive `stop`, which is then faster and removes it.
+    """
+
+    def __init__(
+        self,
+        brokers: int,
+        folder: Path,
+        *,
+        libs: Path = Path("build/kafka/libs"),
+        host_of: Callable[[BrokerId], str] = lambda _: "127.0.0.1",
+        ephemeral: bool = True,
+    ) -> None:
+        self._folder = folder.resolve()
+        self._libs = libs.resolve()
+        self._ephemeral = ephemeral
+        ids = range(1, brokers + 1)
+        hosts = {broker_id: host_of(broker_id) for broker_id in ids}
+        ports = free_ports(2 * brokers, tuple(dict.fromkeys(hosts.values())))
+        self._controller_ports = dict(zip(ids, ports[brokers:], strict=True))
+        self.brokers: dict[BrokerId, Broker] = {
+            broker_id: Broker(broker_id, hosts[broker_id], port, "abc"[(broker_id - 1) % 3])
+            for broker_id, port in zip(ids, ports[:brokers], strict=True)
+        }
+        self._processes: dict[BrokerId, subprocess.Popen[bytes]] = {}
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return tuple(Endpoint(broker.host, broker.port) for broker in self.brokers.values())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The real brokers' addresses, as a client's setting takes them."""
+        return ",".join(map(str, self.endpoints))
+
+    @property
+    def logs(self) -> Path:
+        return self._folder / "logs"
+
+    def log(self, broker_id: BrokerId) -> Path:
+        return self.logs / f"kafka-{broker_id}.log"
+
+    # ------------------------------------------------------------------------------------ whole cluster
+
+    def launch(self) -> None:
+        """Format what is new and start every broker; does not wait for them to be ready.
+
+        Raises: DemoError: no jars, no Java, or a folder that cannot be formatted.
+        """
+        if not any(self._libs.glob("kafka_2.13-*.jar")):
+            raise DemoError(f"no Kafka in {self._libs}: `make demo` and `make test` bring it")
+        self._write_properties()
+        self._format()
+        for broker_id in self.brokers:
+            self.start_broker(broker_id)
+
+    def await_ready(self, limit_s: float = START_LIMIT_S) -> None:
+        """Wait until a client sees every started broker registered, and all agree about it.
+
+        Raises: DemoError: one ended, or they are not ready in time; names the logs.
+        """
+        deadline_s = time.monotonic() + limit_s
+        expected = {broker_id for broker_id, process in self._processes.items() if process.poll() is None}
+        clients = [
+            AdminClient({"bootstrap.servers": str(end_), "log_level": 0}) for end_ in self._of(expected)
+        ]
+        while clients:
+            self._check_alive(expected)
+            if _registered(clients[0]) >= expected:
+                clients.pop(0)
+            elif time.monotonic() > deadline_s:
+                raise DemoError(f"Kafka was not ready within {limit_s:.0f} s; its logs are in {self.logs}")
+            else:
+                time.sleep(0.05)  # a client that cannot connect answers at once
+
+    def start(self) -> None:
+        """`launch` and `await_ready`; stops everything again where that fails."""
+        try:
+            self.launch()
+            self.await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End every broker, and remove the data of an ephemeral cluster; the logs stay."""
+        # Combined nodes that stop together wait for a controller that is gone: there is no point in long patience.
+        end(list(self._processes.values()), patience_s=0.0 if self._ephemeral else 8.0)
+        self._processes.clear()
+        if self._ephemeral:
+            shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    # --------------------------------------------------------------------------------------- one broker
+
+    def start_broker(self, broker_id: BrokerId) -> None:
+        """Start a broker that is not running, with the port and the data that it had; does not wait for it."""
+        running = self._processes.get(broker_id)
+        if running is not None and running.poll() is None:
+            raise DemoError(f"broker {broker_id} is running already")
+        command = self._java(_BROKER_HEAP, "kafka.Kafka", str(self._properties(broker_id)))
+        self._processes[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
+
+    def stop_broker(self, broker_id: BrokerId, patience_s: float = 30.0) -> None:
+        """Let one broker hand its partitions over and end."""
+        end([self._processes[broker_id]], patience_s)
+
+    def kill(self, broker_id: BrokerId) -> None:
+        """SIGKILL one broker."""
+        end([self._processes[broker_id]], 0.0)
+
+    def restart_broker(self, broker_id: BrokerId, limit_s: float = START_LIMIT_S) -> None:
+        """Stop one broker in order, start it, and wait until the cluster is whole."""
+        self.stop_broker(broker_id)
+        self.start_broker(broker_id)
+        self.await_ready(limit_s)
+
+    # -------------------------------------------------------------------------------------------- tools
+
+    def tool(
+        self, java_class: str, *arguments: str, stdin: str = "", limit_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's own command-line tools to its end.
+
+        Args:
+            java_class: for example `org.apache.kafka.tools.TopicCommand`.
+            arguments, stdin: what it is given.
+        Raises:
+            DemoError: it has not ended within `limit_s`.
+        """
+        try:
+            return subprocess.run(
+                self.tool_command(java_class, *arguments),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DemoError(f"{java_class} has not ended within {limit_s:.0f} s: {error.stderr!r}") from error
+
+    def tool_command(self, java_class: str, *arguments: str) -> list[str]:
+        """The command line of one of Kafka's tools, to be started by the caller."""
+        logging = self._folder / "tools-log4j2.properties"
+        if not logging.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            target = "appender.console.target=SYSTEM_ERR\nrootLogger.level=WARN\n"
+            logging.write_text(_LOGGING.replace("rootLogger.level=WARN\n", target))
+        return self._java(("-Xmx256m",), java_class, *arguments, logging=logging)
+
+    # -------------------------------------------------------------------------------- as a context manager
+
+    def __enter__(self) -> KafkaCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> KafkaCluster:
+        try:
+            self.launch()  # here, not in a thread: see `spawn`
+            await asyncio.to_thread(self.await_ready)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------------------------------ internals
+
+    def _java(self, heap: Sequence[str], *arguments: str, logging: Path | None = None) -> list[str]:
+        logging = logging or self._folder / "log4j2.properties"
+        jars = f"{self._libs}/*"
+        return ["java", *_JVM, *heap, f"-Dlog4j2.configurationFile={logging}", "-cp", jars, *arguments]
+
+    def _properties(self, broker_id: BrokerId) -> Path:
+        return self._folder / f"kafka-{broker_id}.properties"
+
+    def _data(self, broker_id: BrokerId) -> Path:
+        return self._folder / "data" / f"kafka-{broker_id}"
+
+    def _of(self, broker_ids: set[BrokerId]) -> list[Endpoint]:
+        return [Endpoint(self.brokers[known].host, self.brokers[known].port) for known in sorted(broker_ids)]
+
+    def _write_properties(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "log4j2.properties").write_text(_LOGGING)
+        replication = min(3, len(self.brokers))
+        voters = ",".join(
+            f"{known}@{broker.host}:{self._controller_ports[known]}" for known, broker in self.brokers.items()
+        )
+        for broker_id, broker in self.brokers.items():
+            self._properties(broker_id).write_text(
+                _PROPERTIES.format(
+                    broker_id=broker_id,
+                    rack=broker.rack,
+                    voters=voters,
+                    host=broker.host,
+                    port=broker.port,
+                    controller_port=self._controller_ports[broker_id],
+                    data_dir=self._data(broker_id),
+                    replication=replication,
+                    in_sync=max(1, replication - 1),
+                )
+            )
+
+    def _format(self) -> None:
+        """Give each new data folder the cluster's id; all of them at the same time."""
+        known_id = self._folder / "cluster-id"
+        if not known_id.exists():
+            known_id.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        formatting: dict[BrokerId, subprocess.Popen[bytes]] = {}
+        try:
+            for broker_id in self.brokers:
+                if (self._data(broker_id) / "meta.properties").exists():
+                    continue
+                self._data(broker_id).mkdir(parents=True, exist_ok=True)
+                settings = ("-t", known_id.read_text(), "-c", str(self._properties(broker_id)))
+                command = self._java((), "kafka.tools.StorageTool", "format", *settings)
+                formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
+            for broker_id, process in formatting.items():
+                if process.wait(timeout=START_LIMIT_S) != 0:
+                    raise DemoError(f"Kafka's data folder cannot be formatted:\n{tail(self.log(broker_id))}")
+        finally:
+            end(list(formatting.values()), 0.0)
+
+    def _check_alive(self, broker_ids: set[BrokerId]) -> None:
+        for broker_id in broker_ids:
+            code = self._processes[broker_id].poll()
+            if code is not None:
+                log = self.log(broker_id)
+                raise DemoError(f"broker {broker_id} ended with code {code}; see {log}:\n{tail(log)}")
+
+
+def _registered(client: AdminClient) -> set[BrokerId]:
+    with suppress(KafkaException):
+        return set(client.list_topics(timeout=2.0).brokers)
+    return set()

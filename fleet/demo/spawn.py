@@ -1,0 +1,126 @@
+"""Child processes that never outlive the process that started them.
+
+A child gets its own session (so that Ctrl-C on the terminal reaches the parent alone, which then stops things in
+order) and Linux's parent-death signal (so that it ends even when the parent is killed and can stop nothing).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from fleet.errors import DemoError
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def spawn(
+    command: Sequence[str],
+    log: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a child that dies with this process and writes its output to a file.
+
+    Args:
+        command: program and arguments.
+        log: where standard output and error are appended to.
+        env: its whole environment; this process's where None.
+        cwd: its working directory; this process's where None.
+    Raises:
+        DemoError: called outside the main thread (the kernel sends the death signal when the *thread* that started
+            the child ends), or the program cannot be started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise DemoError(f"{command[0]} must be started from the main thread")
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(1)
+
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        except OSError as error:
+            raise DemoError(f"cannot start {command[0]}: {error.strerror or error}") from error
+
+
+def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A child and all its descendants, the child first; empty where it is gone."""
+    try:
+        root = psutil.Process(process.pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def signal_tree(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a child and all its descendants, in one go.
+
+    The process group gets it in one system call; descendants that have left the group follow.
+    """
+    if process.poll() is not None:
+        return
+    everyone = tree(process)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    for member in everyone:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(member.pid) != process.pid:
+                member.send_signal(number)
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None:
+    """Ask children to end, and kill with all their descendants those that have not in time.
+
+    Args:
+        processes: children made by `spawn`.
+        patience_s: how long they have between SIGTERM and SIGKILL; 0 kills at once.
+    """
+    descendants = [member for process in processes for member in tree(process)[1:]]
+    if patience_s > 0:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        deadline_s = time.monotonic() + patience_s
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline_s - time.monotonic()))
+    for process in processes:
+        signal_tree(process, signal.SIGKILL)
+    for member in descendants:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    for process in processes:
+        process.wait()
+    psutil.wait_procs(descendants, timeout=5)
+
+
+def tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, for an error message."""
+    if not log.exists():
+        return "(no log was written)"
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
