@@ -1,0 +1,77 @@
+"""Is somebody there, and does it speak Kafka? One question asked of advertised listeners and of real brokers.
+
+The question is an ApiVersions request. To a member it has a version that does not exist: every worker answers that by
+itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised address leads to a live
+worker, whatever the brokers do. To a broker it has version 0, which is answered before any authentication.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from fleet.membership import ProbeOutcome
+from fleet.model import Endpoint
+
+_API_VERSIONS: Final = 18
+_IMPOSSIBLE_VERSION: Final = 32767
+_UNSUPPORTED_VERSION: Final = 35
+_CORRELATION_ID: Final = 0x46_4C_45_54
+_CLIENT_ID: Final = b"fleet-probe"
+_ANSWER_LIMIT_BYTES: Final = 64 * 1024
+
+
+def _request(version: int) -> bytes:
+    # The header's tagged fields exist in request header v2, which starts with ApiVersions v3.
+    header = struct.pack(">hhih", _API_VERSIONS, version, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
+    body = header if version == 0 else header + b"\x00"
+    return struct.pack(">i", len(body)) + body
+
+
+async def _error_code(endpoint: Endpoint, version: int) -> int | None:
+    """The error code of the answer; None where what came is not an answer to this question."""
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    try:
+        writer.write(_request(version))
+        size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
+        if correlation_id != _CORRELATION_ID or not 6 <= size <= _ANSWER_LIMIT_BYTES:
+            return None
+        await reader.readexactly(size - 6)
+        return int(error_code)
+    finally:
+        # Aborted, not closed: whoever is at the other end may never answer a FIN.
+        writer.transport.abort()
+
+
+async def probe_member(endpoints: Iterable[Endpoint], timeout_s: float) -> ProbeOutcome:
+    """Ask a member on the bootstrap port of every listener that it advertises.
+
+    Returns: ANSWERED where all of them answered, else the worst that was seen
+    """
+    outcomes = await asyncio.gather(*(_probe_listener(endpoint, timeout_s) for endpoint in endpoints))
+    for bad in (ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT):
+        if bad in outcomes:
+            return bad
+    return ProbeOutcome.ANSWERED
+
+
+async def _probe_listener(endpoint: Endpoint, timeout_s: float) -> ProbeOutcome:
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await _error_code(endpoint, _IMPOSSIBLE_VERSION)
+    except TimeoutError:
+        return ProbeOutcome.TIMED_OUT
+    except (OSError, asyncio.IncompleteReadError):
+        return ProbeOutcome.REFUSED
+    return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
+
+
+async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
+    """Whether a real broker accepts a connection and answers ApiVersions in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _error_code(endpoint, 0) == 0
+    except (OSError, asyncio.IncompleteReadError):
+        return False
