@@ -1,0 +1,182 @@
+"""What the file says before it is known to be right: shapes with their defaults filled in, gaps allowed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+from fleet.config.document import Document, Path, Value
+from fleet.config.schema import (
+    FleetShape,
+    IdentitiesShape,
+    LimitsShape,
+    ListenerShape,
+    MemberShape,
+    TimingShape,
+    check_shape,
+    name_problem,
+)
+from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing, is_wildcard
+from fleet.model import Endpoint, IdentitySpace, ProxyId
+
+DEFAULT_VOTERS = 3
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerDraft:
+    name: str
+    path: Path
+    shape: ListenerShape
+
+    @property
+    def advertise(self) -> Endpoint | None:
+        """The advertised bootstrap address: ``advertise``, or ``bind`` where that names one host."""
+        if self.shape.advertise is not None:
+            return self.shape.advertise
+        bind = self.shape.bind
+        return None if bind is None or is_wildcard(bind.host) else bind
+
+    @property
+    def advertise_first_port(self) -> int | None:
+        """First advertised identity port: as given, or shifted from ``first_port`` as ``advertise`` is."""
+        if self.shape.advertise_first_port is not None:
+            return self.shape.advertise_first_port
+        if self.shape.first_port is None or self.shape.bind is None or self.advertise is None:
+            return None
+        return self.shape.first_port + self.advertise.port - self.shape.bind.port
+
+    def settings(self) -> ListenerSettings:
+        bind, advertise = _given(self.shape.bind), _given(self.advertise)
+        return ListenerSettings(
+            name=self.name,
+            bind_host=bind.host,
+            bootstrap_port=bind.port,
+            first_port=_given(self.shape.first_port),
+            advertised_host=advertise.host,
+            advertised_bootstrap_port=advertise.port,
+            advertised_first_port=_given(self.advertise_first_port),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDraft:
+    proxy_id: ProxyId
+    path: Path
+    shape: MemberShape
+    voter: bool
+    data_dir: FilePath | None
+    listeners: tuple[ListenerDraft, ...]
+    wrong: frozenset[str]
+    """Fields that are there and wrong, so that nobody calls them missing."""
+
+    def settings(self) -> MemberSettings:
+        return MemberSettings(
+            proxy_id=self.proxy_id,
+            rack=self.shape.rack,
+            voter=self.voter,
+            witness=self.shape.witness,
+            peer=_given(self.shape.peer),
+            admin=_given(self.shape.admin),
+            data_dir=_given(self.data_dir),
+            workers=0 if self.shape.witness else self.shape.workers,
+            listeners=tuple(listener.settings() for listener in self.listeners),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    top: FleetShape
+    identities: IdentitiesShape
+    timing: Timing
+    limits: Limits
+    members: tuple[MemberDraft, ...]
+    wrong: frozenset[str]
+    wrong_timing: frozenset[str]
+    """Fields of ``timing`` that are wrong, so that no rule is checked on a default that nobody wrote."""
+
+    def identity_space(self) -> IdentitySpace | None:
+        shape = self.identities
+        if shape.ids is not None:
+            return IdentitySpace(explicit=tuple(sorted(shape.ids.items())))
+        if shape.first_id is None or shape.count is None:
+            return None
+        return IdentitySpace(first_id=shape.first_id, count=shape.count)
+
+    def settings(self, source: str) -> Settings:
+        """The settings; only for a draft in which no problem was found."""
+        return Settings(
+            fleet=_given(self.top.fleet),
+            bootstrap_servers=tuple(_given(self.top.bootstrap_servers)),
+            identities=_given(self.identity_space()),
+            members={member.proxy_id: member.settings() for member in self.members},
+            timing=self.timing,
+            limits=self.limits,
+            source=source,
+        )
+
+
+def _given(value: T | None) -> T:
+    """A value that the rules have found to be there."""
+    if value is None:
+        raise AssertionError("settings were made of a draft with problems")
+    return value
+
+
+def _listener(name: str, value: Value, path: Path, document: Document) -> ListenerDraft:
+    problem = name_problem(name)
+    if problem:
+        document.report(path, None, f"listener name {problem[0]}", problem[1])
+    shape, wrong = check_shape(ListenerShape, value, path, document)
+    for field in ("bind", "first_port"):
+        if getattr(shape, field) is None and field not in wrong:
+            document.report((*path, field), None, "is required", f"add `{field}:` to the listener")
+    return ListenerDraft(name, path, shape)
+
+
+def _member(proxy_id: str, value: Value, place: int, base: FilePath, document: Document) -> MemberDraft:
+    path = ("members", proxy_id)
+    problem = name_problem(proxy_id)
+    if problem:
+        document.report(path, None, f"member id {problem[0]}", problem[1])
+    shape, wrong = check_shape(MemberShape, value, path, document)
+    data_dir = None
+    if shape.data_dir is not None:
+        data_dir = FilePath(os.path.normpath(base / shape.data_dir))
+    voter = shape.voter if shape.voter is not None else shape.witness or place < DEFAULT_VOTERS
+    listeners = tuple(
+        _listener(name, inner, (*path, "listeners", name), document)
+        for name, inner in (shape.listeners or {}).items()
+    )
+    return MemberDraft(proxy_id, path, shape, voter, data_dir, listeners, wrong)
+
+
+def draft(document: Document, base: FilePath) -> Draft:
+    """Validates the shape of the whole file, part by part, and fills in what has a default.
+
+    Args:
+        base: the directory that relative data directories start from; absolute.
+    """
+    top, wrong = check_shape(FleetShape, document.data, (), document)
+    identities, wrong_identities = check_shape(
+        IdentitiesShape, {} if top.identities is None else top.identities, ("identities",), document
+    )
+    timing, wrong_timing = check_shape(TimingShape, top.timing or {}, ("timing",), document)
+    limits, _ = check_shape(LimitsShape, top.limits or {}, ("limits",), document)
+    members = tuple(
+        _member(proxy_id, value, place, base, document)
+        for place, (proxy_id, value) in enumerate((top.members or {}).items())
+    )
+    if wrong_identities:
+        wrong |= {"identities"}
+    return Draft(
+        top=top,
+        identities=identities,
+        timing=Timing(**timing.model_dump()),
+        limits=Limits(**limits.model_dump()),
+        members=members,
+        wrong=wrong,
+        wrong_timing=wrong_timing,
+    )

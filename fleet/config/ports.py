@@ -1,0 +1,171 @@
+"""Which ports a fleet takes, and where two of its sockets, or two of its advertised addresses, collide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fleet.config.document import Document, Path
+from fleet.config.draft import Draft, ListenerDraft, MemberDraft
+from fleet.config.settings import is_loopback, is_wildcard
+from fleet.model import IdentitySpace, ProxyId
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Ports ``first … last`` that one field takes on a host."""
+
+    host: str
+    first: int
+    last: int
+    proxy_id: ProxyId
+    machine: str
+    what: str
+    path: Path
+    shown: str | int
+
+    @property
+    def name(self) -> str:
+        return f"{self.what} of {self.proxy_id}"
+
+
+def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
+    """Port offsets of the identities as runs of neighbours: (first, last)."""
+    if not identities.explicit:
+        return ((0, identities.count - 1),)
+    runs: list[tuple[int, int]] = []
+    for offset in sorted({offset for _, offset in identities.explicit}):
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1] = (runs[-1][0], offset)
+        else:
+            runs.append((offset, offset))
+    return tuple(runs)
+
+
+def _host(host: str) -> str:
+    return "127.0.0.1" if host == "localhost" else host.lower()
+
+
+def _machine(member: MemberDraft) -> str:
+    """What members of one machine have in common: the host of their peer links, or that it is loopback."""
+    if member.shape.peer is None:
+        return f"machine of {member.proxy_id}"
+    return "this machine" if is_loopback(member.shape.peer.host) else _host(member.shape.peer.host)
+
+
+def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
+    machine = _machine(member)
+    for field, what in (("peer", "peer port"), ("admin", "admin port")):
+        endpoint = getattr(member.shape, field)
+        if endpoint is not None:
+            path = (*member.path, field)
+            host, port = _host(endpoint.host), endpoint.port
+            yield Span(host, port, port, member.proxy_id, machine, what, path, str(endpoint))
+    for listener in member.listeners:
+        bind, first = listener.shape.bind, listener.shape.first_port
+        if bind is None:
+            continue
+        host, owner = _host(bind.host), (member.proxy_id, machine)
+        what = f"bootstrap port of listener {listener.name}"
+        yield Span(host, bind.port, bind.port, *owner, what, (*listener.path, "bind"), str(bind))
+        if first is None or identities is None:
+            continue
+        what, path = f"identity ports of listener {listener.name}", (*listener.path, "first_port")
+        for low, high in offsets(identities):
+            yield Span(host, first + low, first + high, *owner, what, path, first)
+
+
+def _advertised(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:
+    for listener in member.listeners:
+        advertise, first = listener.advertise, listener.advertise_first_port
+        if advertise is None or first is None or identities is None:
+            continue
+        field = "advertise_first_port" if listener.shape.advertise_first_port is not None else "advertise"
+        if listener.shape.advertise is None and listener.shape.advertise_first_port is None:
+            field = "first_port"
+        what = f"advertised identity ports of listener {listener.name}"
+        path, host = (*listener.path, field), _host(advertise.host)
+        for low, high in offsets(identities):
+            yield Span(host, first + low, first + high, member.proxy_id, "", what, path, first)
+
+
+def _meet(one: Span, other: Span) -> bool:
+    if one.machine != other.machine:
+        return False
+    return one.host == other.host or is_wildcard(one.host) or is_wildcard(other.host)
+
+
+def _collisions(spans: list[Span]) -> Iterator[tuple[Span, Span]]:
+    """Pairs that share a port, each pair once, the one that stands first in the file first."""
+    place = {id(span): index for index, span in enumerate(spans)}
+    open_spans: list[Span] = []
+    for span in sorted(spans, key=lambda each: each.first):
+        open_spans = [each for each in open_spans if each.last >= span.first]
+        for each in open_spans:
+            if _meet(each, span):
+                yield (each, span) if place[id(each)] < place[id(span)] else (span, each)
+        open_spans.append(span)
+
+
+def _report_collisions(spans: list[Span], document: Document, fix: str) -> None:
+    reported: set[tuple[Path, Path]] = set()
+    for one, other in _collisions(spans):
+        if (one.path, other.path) in reported:
+            continue
+        reported.add((one.path, other.path))
+        low, high = max(one.first, other.first), min(one.last, other.last)
+        ports = f"port {low}" if low == high else f"ports {low}-{high}"
+        rule = f"{other.what} takes {ports}, which the {one.name} has already"
+        document.report(other.path, other.shown, rule, fix)
+
+
+def _check_range(listener: ListenerDraft, identities: IdentitySpace, document: Document) -> None:
+    last = max(high for _, high in offsets(identities))
+    fix = f"start at {65535 - last} or below" if last < 65535 else "have fewer identities"
+    if listener.shape.first_port is not None and listener.shape.first_port + last > 65535:
+        rule = f"the last identity port would be {listener.shape.first_port + last}; ports end at 65535"
+        document.report((*listener.path, "first_port"), listener.shape.first_port, rule, fix)
+    first = listener.advertise_first_port
+    if first is None or (listener.advertise == listener.shape.bind and first == listener.shape.first_port):
+        return
+    field = "advertise_first_port" if listener.shape.advertise_first_port is not None else "advertise"
+    if first < 1 or first + last > 65535:
+        rule = f"advertised identity ports would be {first}-{first + last}; ports are 1..65535"
+        fix = "set advertise_first_port to what clients dial for the first identity"
+        document.report((*listener.path, field), first, rule, fix)
+
+
+def _check_upstream(draft: Draft, document: Document) -> None:
+    own = {
+        (_host(endpoint.host), endpoint.port): f"listener {listener.name} of {member.proxy_id}"
+        for member in draft.members
+        for listener in member.listeners
+        for endpoint in (listener.shape.bind, listener.advertise)
+        if endpoint is not None
+    }
+    for index, server in enumerate(draft.top.bootstrap_servers or ()):
+        found = own.get((_host(server.host), server.port))
+        if found:
+            rule = f"is {found}, so the fleet would proxy itself"
+            document.report(("bootstrap_servers", str(index)), str(server), rule, "name a real broker")
+
+
+def check_ports(draft: Draft, document: Document) -> None:
+    """Reports ports above 65535, sockets that collide, and addresses that would lead to two members."""
+    identities = draft.identity_space()
+    bound = [span for member in draft.members for span in _bound(member, identities)]
+    _report_collisions(bound, document, "choose ports that nothing else in this file has")
+    advertised = [span for member in draft.members for span in _advertised(member, identities)]
+    fix = "advertise each member at an address of its own"
+    if not _same_paths_collide(bound):
+        _report_collisions(advertised, document, fix)
+    if identities is not None:
+        for member in draft.members:
+            for listener in member.listeners:
+                _check_range(listener, identities, document)
+    _check_upstream(draft, document)
+
+
+def _same_paths_collide(bound: list[Span]) -> bool:
+    """Whether sockets collide: what they advertise by default then does too, and need not be said twice."""
+    return next(_collisions(bound), None) is not None

@@ -1,0 +1,223 @@
+"""The rules between fields: what is required, in which order periods must be, what may not collide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from fleet.config.document import Document, Path
+from fleet.config.draft import Draft, MemberDraft
+from fleet.config.ports import check_ports
+from fleet.config.settings import CONTROL_SOCKET, Timing, is_loopback, is_wildcard
+
+MAX_VOTERS: Final = 9
+MAX_SOCKET_PATH_BYTES: Final = 100
+
+_FIX_TOP: Final = {
+    "fleet": "name the fleet, such as `fleet: demo`",
+    "bootstrap_servers": "list brokers, such as `bootstrap_servers: [kafka-1:9092]`",
+    "identities": "say which broker ids there are, such as `identities: {first_id: 1, count: 16}`",
+    "members": "list at least one member below `members:`",
+}
+_FIX_MEMBER: Final = {
+    "peer": "add `peer: 127.0.0.1:7101`, the address for the other members",
+    "admin": "add `admin: 127.0.0.1:7201`, the address for metrics and `fleet status`",
+    "data_dir": "add `data_dir: ./data/{id}`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``factor * low`` must be at most (or, where strict, below) ``high``; both are fields of ``Timing``."""
+
+    low: str
+    high: str
+    why: str
+    factor: int = 1
+    strict: bool = False
+
+    def holds(self, timing: Timing) -> bool:
+        low, high = self.factor * getattr(timing, self.low), getattr(timing, self.high)
+        return bool(low < high if self.strict else low <= high * (1 + 1e-9))
+
+    @property
+    def rule(self) -> str:
+        times = f"{self.factor} x {self.low}" if self.factor > 1 else self.low
+        return f"{times} must be {'below' if self.strict else 'at most'} {self.high} ({self.why})"
+
+
+ORDERS: Final = (
+    Order("heartbeat_s", "suspect_after_s", "or one late heartbeat makes a suspect", factor=3),
+    Order("heartbeat_s", "freeze_timeout_s", "or one late heartbeat kills a worker", factor=3),
+    Order("probe_timeout_s", "suspect_after_s", "a probe must be able to fail in that time", strict=True),
+    Order("probe_timeout_s", "probe_interval_s", "or probes pile up"),
+    Order("suspect_after_s", "control_grace_s", "a restarting control process is not a dead member"),
+    Order("suspect_after_s", "grace_s", "after a cold start nobody may be given up before", strict=True),
+    Order("suspect_after_s", "overlay_ttl_s", "or a suspicion lapses before it is confirmed", strict=True),
+    Order("append_entries_s", "election_min_s", "or one late message starts an election", factor=3),
+    Order("append_entries_s", "leader_fallback_s", "or one late answer unseats a leader", factor=3),
+    Order("election_min_s", "election_max_s", "candidates draw from that range", strict=True),
+    Order("election_max_s", "leader_fallback_s", "or a leader gives up before it can be replaced"),
+    Order("move_timeout_s", "drain_timeout_s", "identities are handed over within the drain"),
+)
+
+
+def _check_top(draft: Draft, document: Document) -> None:
+    for field, fix in _FIX_TOP.items():
+        if not getattr(draft.top, field) and field not in draft.wrong:
+            document.report((field,), None, "is required", fix)
+    servers = draft.top.bootstrap_servers or []
+    for index, server in enumerate(servers):
+        path = ("bootstrap_servers", str(index))
+        if server in servers[:index]:
+            document.report(path, str(server), "is listed twice", "list each broker once")
+        if is_wildcard(server.host):
+            document.report(path, str(server), "is no address to connect to", "name a broker")
+
+
+def _check_identities(draft: Draft, document: Document) -> None:
+    shape, path = draft.identities, ("identities",)
+    if not draft.top.identities or "identities" in draft.wrong:
+        return
+    if shape.ids is not None:
+        if shape.first_id is not None or shape.count is not None:
+            document.report(path, None, "either ids, or first_id and count", "remove one of the two")
+        by_offset: dict[int, int] = {}
+        for broker_id, offset in shape.ids.items():
+            first = by_offset.setdefault(offset, broker_id)
+            if first != broker_id:
+                rule = f"broker {first} already has port offset {offset}"
+                fix = f"use {max(shape.ids.values()) + 1}"
+                document.report((*path, "ids", str(broker_id)), offset, rule, fix)
+        return
+    for field in ("first_id", "count"):
+        if getattr(shape, field) is None:
+            fix = "write {first_id: 1, count: 16}, or a map {ids: {1001: 0}}"
+            document.report((*path, field), None, "is required", fix)
+    if shape.first_id is not None and shape.count is not None and shape.first_id + shape.count > 2**31:
+        document.report((*path, "count"), shape.count, "broker ids end at 2147483647", "lower count")
+
+
+def _check_timing(draft: Draft, document: Document) -> None:
+    for order in ORDERS:
+        if order.holds(draft.timing) or draft.wrong_timing & {order.low, order.high}:
+            continue
+        written = draft.top.timing or {}
+        at = order.low if order.low in written else order.high
+        high = getattr(draft.timing, order.high)
+        low = getattr(draft.timing, order.low)
+        fix = f"lower {order.low} ({low:g}) or raise {order.high} ({high:g})"
+        document.report(("timing", at), getattr(draft.timing, at), order.rule, fix)
+
+
+def _check_voters(draft: Draft, document: Document) -> None:
+    voters = [member for member in draft.members if member.voter]
+    if draft.members and not voters:
+        document.report(("members",), None, "at least one member must vote", "set `voter: true` on 1, 3 or 5")
+    if len(voters) > MAX_VOTERS:
+        at = (*voters[MAX_VOTERS].path, "voter")
+        document.report(
+            at, True, f"at most {MAX_VOTERS} members vote, not {len(voters)}", "write voter: false"
+        )
+    for member in draft.members:
+        if member.shape.witness and not member.voter:
+            document.report((*member.path, "voter"), False, "a witness is there to vote", "remove this line")
+    if draft.members and all(member.shape.witness for member in draft.members):
+        rule = "at least one member must carry traffic"
+        document.report(("members",), None, rule, "remove `witness: true` from one member")
+
+
+def _check_member(member: MemberDraft, document: Document) -> None:
+    shape, path = member.shape, member.path
+    for field, fix in _FIX_MEMBER.items():
+        if getattr(shape, field) is None and field not in member.wrong:
+            document.report((*path, field), None, "is required", fix.format(id=member.proxy_id))
+    if shape.peer is not None and not is_loopback(shape.peer.host):
+        document.report(
+            (*path, "peer"),
+            str(shape.peer),
+            "host must be loopback until member links are authenticated",
+            f"use 127.0.0.1:{shape.peer.port}",
+        )
+    if shape.witness and shape.listeners:
+        rule = "a witness has no data plane"
+        document.report((*path, "listeners"), None, rule, "remove the listeners, or `witness: true`")
+    if not shape.witness and not shape.listeners and "listeners" not in member.wrong:
+        fix = "add one, such as `external: {bind: 127.0.0.1:9100, first_port: 9101}`"
+        document.report((*path, "listeners"), None, "at least one listener is required", fix)
+    if member.data_dir is not None:
+        socket_path = member.data_dir / CONTROL_SOCKET
+        size = len(str(socket_path).encode(errors="surrogateescape"))
+        if size > MAX_SOCKET_PATH_BYTES:
+            rule = f"{socket_path} has {size} bytes; a Unix socket may have {MAX_SOCKET_PATH_BYTES}"
+            document.report((*path, "data_dir"), shape.data_dir, rule, "use a shorter path")
+    _check_listeners(member, document)
+
+
+def _check_listeners(member: MemberDraft, document: Document) -> None:
+    for listener in member.listeners:
+        shape = listener.shape
+        if (
+            shape.bind is not None
+            and listener.advertise is None
+            and "advertise" not in _written(listener.path, document)
+        ):
+            document.report(
+                (*listener.path, "bind"),
+                str(shape.bind),
+                "is a wildcard, which no client can dial",
+                f"add `advertise: NAME:{shape.bind.port}` with a name that clients resolve",
+            )
+        if shape.advertise is not None and is_wildcard(shape.advertise.host):
+            rule = "is a wildcard, which no client can dial"
+            fix = "use a name or an address that clients reach"
+            document.report((*listener.path, "advertise"), str(shape.advertise), rule, fix)
+
+
+def _written(path: Path, document: Document) -> frozenset[str]:
+    return frozenset(line[-1] for line in document.lines if line[:-1] == path and line)
+
+
+def _check_same_listeners(draft: Draft, document: Document) -> None:
+    carriers = [member for member in draft.members if not member.shape.witness and member.listeners]
+    if not carriers:
+        return
+    first = carriers[0]
+    names = {listener.name for listener in first.listeners}
+    for member in carriers[1:]:
+        own = {listener.name for listener in member.listeners}
+        if own != names:
+            differ = ", ".join(sorted(own ^ names))
+            rule = f"every member has the same listeners; {first.proxy_id} and this one differ in {differ}"
+            fix = "give each member each of them, under the same names"
+            document.report((*member.path, "listeners"), None, rule, fix)
+
+
+def _check_data_dirs(draft: Draft, document: Document) -> None:
+    seen: dict[object, MemberDraft] = {}
+    for member in draft.members:
+        if member.data_dir is None:
+            continue
+        first = seen.setdefault(member.data_dir, member)
+        if first is not member:
+            rule = f"{first.proxy_id} already has this directory"
+            fix = f"use {member.shape.data_dir}/{member.proxy_id}"
+            document.report((*member.path, "data_dir"), member.shape.data_dir, rule, fix)
+
+
+def check_rules(draft: Draft, document: Document) -> None:
+    """Reports everything that is wrong between the fields of a file."""
+    checks: Iterable[Callable[[Draft, Document], None]] = (
+        _check_top,
+        _check_identities,
+        _check_timing,
+        _check_voters,
+        _check_same_listeners,
+        _check_data_dirs,
+        check_ports,
+    )
+    for check in checks:
+        check(draft, document)
+    for member in draft.members:
+        _check_member(member, document)

@@ -1,0 +1,204 @@
+"""The shape of the file: which fields there are, of which type, within which bounds.
+
+Every field may be absent here: what is required is said by ``rules.py``, so that one wrong field never hides
+the mistakes of its neighbours.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import fields
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from fleet.config.document import Document, Path, Value
+from fleet.config.settings import Limits, Timing
+from fleet.model import Endpoint
+
+_HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
+_IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+MAX_TIMING_S: Final = 3600.0
+MAX_IDENTITIES: Final = 20_000
+MAX_BROKER_ID: Final = 2**31 - 1
+
+
+def wrong(rule: str, fix: str) -> PydanticCustomError:
+    """An error that carries its own rule and fix."""
+    return PydanticCustomError("fleet", "{rule}", {"rule": rule, "fix": fix})
+
+
+def parse_endpoint(value: object) -> Endpoint:
+    """``host:port`` or ``[v6 address]:port``.
+
+    Raises:
+        PydanticCustomError: it is neither.
+    """
+    if isinstance(value, Endpoint):
+        return value
+    if not isinstance(value, str):
+        raise wrong("must be host:port", 'write it as "127.0.0.1:9100"')
+    host, colon, port_text = value.rpartition(":")
+    if not colon or not host:
+        raise wrong("must be host:port", 'write it as "127.0.0.1:9100"')
+    if not re.fullmatch(r"[0-9]{1,9}", port_text):
+        raise wrong("port must be a number", "write digits after the last colon")
+    if not 1 <= int(port_text) <= 65535:
+        raise wrong("port must be 1..65535", "use a port below 65536 and above 0")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        if ":" not in host or not _IPV6.fullmatch(host):
+            raise wrong("only an IPv6 address stands in brackets", "remove the brackets")
+    elif ":" in host:
+        raise wrong("an IPv6 address stands in brackets", f'write it as "[{host}]:{port_text}"')
+    elif not _HOST.fullmatch(host):
+        raise wrong("host must be a name or an address", "use letters, digits, dots and dashes")
+    return Endpoint(host, int(port_text))
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("must be text", "put it in quotes")
+    if not _NAME.fullmatch(value):
+        raise wrong(
+            "must be 1 to 63 letters, digits, dots, dashes or underscores",
+            "start with a letter or a digit, and leave out the rest",
+        )
+    return value
+
+
+def name_problem(value: str) -> tuple[str, str] | None:
+    """Rule and fix where a key is no name; None where it is one."""
+    try:
+        _name(value)
+    except PydanticCustomError as error:
+        return error.message(), str((error.context or {})["fix"])
+    return None
+
+
+def _broker_ids(value: object) -> object:
+    if not isinstance(value, dict):
+        raise wrong("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
+    pairs: dict[int, int] = {}
+    for key, offset in value.items():
+        if not re.fullmatch(r"[0-9]{1,10}", key) or int(key) > MAX_BROKER_ID:
+            raise wrong(f"broker id {key!r} must be 0..{MAX_BROKER_ID}", "use the node.id of the broker")
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= 65534:
+            raise wrong(f"offset of broker {key} must be 0..65534", "count from first_port: 0, 1, 2 ...")
+        pairs[int(key)] = offset
+    return pairs
+
+
+HostPort = Annotated[Endpoint, BeforeValidator(parse_endpoint)]
+Name = Annotated[str, BeforeValidator(_name)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Shape(BaseModel):
+    """Base of the shapes: unknown fields and implicit conversions are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ListenerShape(Shape):
+    bind: HostPort | None = None
+    first_port: Port | None = None
+    advertise: HostPort | None = None
+    advertise_first_port: Port | None = None
+
+
+class MemberShape(Shape):
+    rack: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    voter: bool | None = None
+    witness: bool = False
+    peer: HostPort | None = None
+    admin: HostPort | None = None
+    data_dir: Annotated[str, Field(min_length=1)] | None = None
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    listeners: dict[str, Any] | None = None
+    """Each one is validated by itself, as a ``ListenerShape``."""
+
+
+class IdentitiesShape(Shape):
+    first_id: Annotated[int, Field(ge=0, le=MAX_BROKER_ID)] | None = None
+    count: Annotated[int, Field(ge=1, le=MAX_IDENTITIES)] | None = None
+    ids: Annotated[dict[int, int], BeforeValidator(_broker_ids), Field(min_length=1)] | None = None
+
+
+class FleetShape(Shape):
+    fleet: Name | None = None
+    bootstrap_servers: Annotated[list[HostPort], Field(min_length=1)] | None = None
+    identities: dict[str, Any] | None = None
+    timing: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    members: dict[str, Any] | None = None
+
+
+_SECONDS: Any = Annotated[float, Field(gt=0, le=MAX_TIMING_S, allow_inf_nan=False)]
+_BYTES: Any = Annotated[int, Field(ge=4096, le=2**31 - 1)]
+
+
+def _shape_of(settings: type[Timing] | type[Limits], annotation: Any) -> type[Shape]:
+    """The shape with field by field what a dataclass has, so that the two cannot drift apart."""
+    definitions: dict[str, Any] = {item.name: (annotation, item.default) for item in fields(settings)}
+    return create_model(f"{settings.__name__}Shape", __base__=Shape, **definitions)
+
+
+TimingShape: Final = _shape_of(Timing, _SECONDS)
+LimitsShape: Final = _shape_of(Limits, _BYTES)
+
+_MUST_BE: Final = {
+    "int_type": ("must be a whole number", "write digits without quotes"),
+    "int_from_float": ("must be a whole number", "leave out the fraction"),
+    "float_type": ("must be a number of seconds", "write a number such as 0.5, without quotes"),
+    "finite_number": ("must be finite", "write a number such as 0.5"),
+    "bool_type": ("must be true or false", "write true or false, without quotes"),
+    "string_type": ("must be text", "put it in quotes"),
+    "string_too_short": ("must not be empty", "write a value, or remove the field"),
+    "dict_type": ("must be a map", "write `name: value` lines below it"),
+    "model_type": ("must be a map", "write `name: value` lines below it"),
+    "list_type": ("must be a list", "write [a, b] or one `- a` line each"),
+    "too_short": ("must not be empty", "write at least one entry"),
+}
+
+
+def _explain(error: ErrorDetails, known: tuple[str, ...]) -> tuple[str, str]:
+    context = error.get("ctx", {})
+    if error["type"] == "fleet":
+        return str(context["rule"]), str(context["fix"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+        fix = f"did you mean {close[0]}?" if close else f"known here: {', '.join(known)}"
+        return "there is no such setting", fix
+    for bound, sign in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        if bound in context:
+            return f"must be {sign} {context[bound]:g}", f"use a value {sign} {context[bound]:g}"
+    return _MUST_BE.get(error["type"], (error["msg"].lower(), "see docs/configuration.md"))
+
+
+ShapeT = TypeVar("ShapeT", bound=Shape)
+
+
+def check_shape(
+    shape: type[ShapeT], value: Value, path: Path, document: Document
+) -> tuple[ShapeT, frozenset[str]]:
+    """Validates one map of the file and reports what is wrong in it.
+
+    Returns: the fields that are right (the others as if absent), and the names of those that are wrong
+    """
+    if not isinstance(value, dict):
+        document.report(path, value, *_MUST_BE["dict_type"])
+        return shape(), frozenset(shape.model_fields)
+    try:
+        return shape.model_validate(value), frozenset()
+    except ValidationError as error:
+        bad = frozenset(str(each["loc"][0]) for each in error.errors() if each["loc"])
+        for each in error.errors():
+            where = (*path, *(str(part) for part in each["loc"]))
+            shown = None if each["type"] == "extra_forbidden" else each["input"]
+            document.report(where, shown, *_explain(each, tuple(shape.model_fields)))
+    right = {key: inner for key, inner in value.items() if key not in bad}
+    return shape.model_validate(right), bad

@@ -1,0 +1,200 @@
+"""The settings of a whole fleet as frozen values, and what their shape survives."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleet.errors import UnknownMember
+from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
+
+CONTROL_SOCKET = "control.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Every period and time-out of a member, in seconds; described in ``docs/configuration.md``."""
+
+    heartbeat_s: float = 0.1
+    suspect_after_s: float = 0.8
+    control_grace_s: float = 5.0
+    probe_interval_s: float = 1.0
+    probe_timeout_s: float = 0.5
+    steady_after_s: float = 2.0
+    grace_s: float = 10.0
+    overlay_ttl_s: float = 10.0
+    drain_timeout_s: float = 30.0
+    move_timeout_s: float = 5.0
+    freeze_timeout_s: float = 1.5
+    broker_refresh_s: float = 5.0
+    upstream_connect_timeout_s: float = 5.0
+    append_entries_s: float = 0.05
+    election_min_s: float = 0.2
+    election_max_s: float = 0.4
+    leader_fallback_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of one connection is held in memory."""
+
+    max_request_bytes: int = 104_857_600
+    max_patched_response_bytes: int = 67_108_864
+    write_buffer_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """A named way in to one member: what it binds and, apart from it, what it advertises."""
+
+    name: str
+    bind_host: str
+    bootstrap_port: int
+    first_port: int
+    advertised_host: str
+    advertised_bootstrap_port: int
+    advertised_first_port: int
+
+    @property
+    def bootstrap(self) -> Endpoint:
+        return Endpoint(self.bind_host, self.bootstrap_port)
+
+    def advertised(self) -> AdvertisedListener:
+        return AdvertisedListener(
+            self.name, self.advertised_host, self.advertised_bootstrap_port, self.advertised_first_port
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    proxy_id: ProxyId
+    rack: str | None
+    voter: bool
+    witness: bool
+    """It votes, and has no data plane."""
+    peer: Endpoint
+    admin: Endpoint
+    data_dir: Path
+    workers: int
+    listeners: tuple[ListenerSettings, ...]
+
+    @property
+    def control_socket(self) -> Path:
+        """The Unix socket on which its workers reach its control process."""
+        return self.data_dir / CONTROL_SOCKET
+
+    def advertised(self, settings: Settings) -> Member:
+        """The member as it enters the replicated state: up, and of no particular incarnation."""
+        return Member(
+            proxy_id=self.proxy_id,
+            rack=self.rack,
+            listeners=tuple(listener.advertised() for listener in self.listeners),
+            identities=IdentitySpace() if self.witness else settings.identities,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one configuration file says, validated as a whole.
+
+    Args:
+        members: in the order of the file.
+        source: the file, as it was named by the caller.
+    """
+
+    fleet: str
+    bootstrap_servers: tuple[Endpoint, ...]
+    identities: IdentitySpace
+    members: Mapping[ProxyId, MemberSettings]
+    timing: Timing = field(default_factory=Timing)
+    limits: Limits = field(default_factory=Limits)
+    source: str = ""
+
+    def member(self, proxy_id: ProxyId) -> MemberSettings:
+        """Settings of one member.
+
+        Raises:
+            UnknownMember: the file has no such member.
+        """
+        try:
+            return self.members[proxy_id]
+        except KeyError:
+            known = ", ".join(self.members)
+            raise UnknownMember(f"{self.source}: no member {proxy_id!r}; members are {known}") from None
+
+    @property
+    def voters(self) -> tuple[ProxyId, ...]:
+        return tuple(proxy_id for proxy_id, member in self.members.items() if member.voter)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address cannot be reached from another machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether binding it means every address of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def survives(settings: Settings) -> tuple[str, ...]:
+    """What a fleet of this shape lives through, in sentences for an operator."""
+    voters = len(settings.voters)
+    quorum = voters // 2 + 1
+    spare = voters - quorum
+    proxies = sum(1 for member in settings.members.values() if not member.witness)
+    said = [f"{_count(voters, 'voter')}, of which {quorum} must be alive to commit ownership"]
+    if spare == 0:
+        said.append("no voter may die without stopping commits; the survivors go on with what they know")
+    else:
+        said.append(f"any {_count(spare, 'voter')} may die and ownership can still be committed")
+    if proxies == 1:
+        said.append("one proxy: when it dies, clients wait until it is started again")
+    else:
+        said.append(
+            f"{proxies} proxies: the data plane survives the death of {proxies - 1}, because a single one "
+            "can stand for every broker"
+        )
+    witnesses = [proxy_id for proxy_id, member in settings.members.items() if member.witness]
+    observers = [proxy_id for proxy_id, member in settings.members.items() if not member.voter]
+    if witnesses:
+        said.append(f"vote without carrying traffic: {', '.join(witnesses)}")
+    if observers:
+        said.append(f"carry traffic without a vote, and may die freely: {', '.join(observers)}")
+    return tuple(said)
+
+
+def advice(settings: Settings) -> tuple[str, ...]:
+    """What is allowed and probably not meant, in sentences for an operator."""
+    said = []
+    voters = len(settings.voters)
+    if voters % 2 == 0:
+        said.append(
+            f"{voters} voters survive no more deaths than {voters - 1} would; "
+            "prefer an odd number (a member with `witness: true` is a vote without a data plane)"
+        )
+    for proxy_id, member in settings.members.items():
+        if not is_loopback(member.admin.host):
+            said.append(
+                f"members.{proxy_id}.admin: {member.admin} is not loopback, so it is read-only there: "
+                "drain and undrain are refused"
+            )
+    carriers = [member for member in settings.members.values() if not member.witness]
+    without_rack = [member.proxy_id for member in carriers if member.rack is None]
+    if without_rack and len(without_rack) < len(carriers):
+        said.append(f"some members have a rack and some have none: {', '.join(without_rack)}")
+    return tuple(said)
