@@ -3,10 +3,10 @@
     with KafkaCluster(3, folder) as kafka:          # or: async with
         kafka.bootstrap_servers                     # "127.0.0.1:20417,127.0.0.1:20418,127.0.0.1:20419"
         kafka.kill(2); kafka.start_broker(2); kafka.await_ready()
-        kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "--list")
+        kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "…")
 
-Start it from the main thread: the brokers end with the thread that started them, so that nothing is left running
-after a crash (see `fleet.demo.spawn`).
+Start it from the main thread: the brokers end with the thread that started them, so that nothing is left
+running after a crash (see `fleet.demo.spawn`).
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ class KafkaCluster:
         """
         deadline_s = time.monotonic() + limit_s
         expected = {broker_id for broker_id, process in self._processes.items() if process.poll() is None}
-        clients = [
-            AdminClient({"bootstrap.servers": str(end_), "log_level": 0}) for end_ in self._of(expected)
-        ]
+        clients = [AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._of(expected)]
         while clients:
             self._check_alive(expected)
             if _registered(clients[0]) >= expected:
@@ -166,7 +164,7 @@ class KafkaCluster:
 
     def stop(self) -> None:
         """End every broker, and remove the data of an ephemeral cluster; the logs stay."""
-        # Combined nodes that stop together wait for a controller that is gone: there is no point in long patience.
+        # Combined nodes that stop together wait for a controller that is gone: long patience is wasted.
         end(list(self._processes.values()), patience_s=0.0 if self._ephemeral else 8.0)
         self._processes.clear()
         if self._ephemeral:
@@ -175,7 +173,7 @@ class KafkaCluster:
     # --------------------------------------------------------------------------------------- one broker
 
     def start_broker(self, broker_id: BrokerId) -> None:
-        """Start a broker that is not running, with the port and the data that it had; does not wait for it."""
+        """Start a broker that is not running, with the port and data that it had; does not wait for it."""
         running = self._processes.get(broker_id)
         if running is not None and running.poll() is None:
             raise DemoError(f"broker {broker_id} is running already")

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 from fleet.errors import DemoError
 
-# Below the range from which the kernel takes the ports of outgoing connections (32768…): a port found free here is
-# not taken by somebody's client between the check and its use.
+# Below the range from which the kernel takes the ports of outgoing connections (32768…): a port found free
+# here is not taken by somebody's client between the check and its use.
 _LOWEST = 20_000
 _HIGHEST = 32_000
 _ATTEMPTS = 200

@@ -1,12 +1,11 @@
 """Child processes that never outlive the process that started them.
 
-A child gets its own session (so that Ctrl-C on the terminal reaches the parent alone, which then stops things in
-order) and Linux's parent-death signal (so that it ends even when the parent is killed and can stop nothing).
+A child gets its own session (so that Ctrl-C on the terminal reaches the parent alone, which then stops things
+in order) and Linux's parent-death signal (so that it ends even when the parent is killed and stops nothing).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -14,14 +13,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from fleet.errors import DemoError
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+from fleet.process import die_with_parent
 
 
 def spawn(
@@ -39,18 +37,11 @@ def spawn(
         env: its whole environment; this process's where None.
         cwd: its working directory; this process's where None.
     Raises:
-        DemoError: called outside the main thread (the kernel sends the death signal when the *thread* that started
-            the child ends), or the program cannot be started.
+        DemoError: called outside the main thread (the kernel sends the death signal when the *thread* that
+            started the child ends), or the program cannot be started.
     """
     if threading.current_thread() is not threading.main_thread():
         raise DemoError(f"{command[0]} must be started from the main thread")
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            os._exit(1)
-
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         try:
@@ -62,7 +53,7 @@ def spawn(
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=partial(die_with_parent, os.getpid()),
             )
         except OSError as error:
             raise DemoError(f"cannot start {command[0]}: {error.strerror or error}") from error

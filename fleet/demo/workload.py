@@ -1,0 +1,287 @@
+"""An idempotent producer and a consumer group, in a process of their own, that write down all they see.
+
+`Workload` is the handle; `python -m fleet.demo.workload SPEC` is the process. SIGTERM makes it stop producing,
+wait for what is outstanding, consume to the end of the log, and exit.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
+from fleet.demo.spawn import end, spawn, tail
+from fleet.errors import DemoError
+
+ClientSettings = Literal["default", "recommended"]
+CLIENTS: Final = MappingProxyType(
+    {
+        "default": MappingProxyType({}),
+        "recommended": MappingProxyType(
+            {
+                "reconnect.backoff.ms": 10,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.fast.interval.ms": 20,
+            }
+        ),
+    }
+)
+"""librdkafka's settings that go through a takeover faster than its defaults, and its defaults."""
+_DRAIN_LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """What to produce and consume, and where to write it down.
+
+    Args:
+        rate_per_s: records per second, spread evenly over the partitions.
+        folder: where the histories and the log go.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    folder: str
+    group: str = "fleet-demo"
+    partitions: int = 12
+    rate_per_s: int = 1200
+    record_bytes: int = 200
+    client: ClientSettings = "default"
+
+    def path(self, history: str) -> Path:
+        return Path(self.folder) / f"{history}.history"
+
+
+class Workload:
+    """The handle on a workload that runs in its own process; start it from the main thread."""
+
+    def __init__(self, spec: WorkloadSpec) -> None:
+        self.spec = spec
+        self._log = Path(spec.folder) / "workload.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start to produce and consume. Raises: DemoError: the process cannot be started."""
+        command = [sys.executable, "-m", "fleet.demo.workload", json.dumps(asdict(self.spec))]
+        self._process = spawn(command, self._log)
+
+    def check(self) -> None:
+        """Raises: DemoError: the workload has ended, or a record could not be delivered."""
+        failed = next(HistoryReader(self.spec.path("failed")).read(), None)
+        if failed is not None:
+            reason = KafkaError(failed.offset).str()
+            raise DemoError(f"the producer was refused a record of partition {failed.partition}: {reason}")
+        if self._process is None or self._process.poll() is not None:
+            raise DemoError(f"the workload has ended; see {self._log}:\n{tail(self._log)}")
+
+    def stop(self) -> None:
+        """Let it deliver and consume what is outstanding, and end.
+
+        Raises: DemoError: it could not, in time; its histories hold what was seen up to then.
+        """
+        if self._process is None:
+            return
+        self.check()
+        end([self._process], patience_s=2 * _DRAIN_LIMIT_S)
+        code = self._process.returncode
+        if code != 0:
+            raise DemoError(f"the workload ended with code {code}; see {self._log}:\n{tail(self._log)}")
+
+    def kill(self) -> None:
+        """End it at once, whatever is outstanding."""
+        if self._process is not None:
+            end([self._process], 0.0)
+
+    def acknowledged(self) -> list[Event]:
+        return list(self.acknowledgements().read())
+
+    def received(self) -> list[Event]:
+        return list(self.deliveries().read())
+
+    def acknowledgements(self) -> HistoryReader:
+        """A reader of its own over the producer's history."""
+        return HistoryReader(self.spec.path("acknowledged"))
+
+    def deliveries(self) -> HistoryReader:
+        """A reader of its own over the consumer group's history."""
+        return HistoryReader(self.spec.path("received"))
+
+
+def read_log(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> list[Event]:
+    """All entries of a topic, read from the brokers themselves, each partition in the order of its offsets.
+
+    Raises: DemoError: the end of the log was not reached in time.
+    """
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "fleet-demo-audit",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
+    deadline_s = time.monotonic() + limit_s
+    entries: list[Event] = []
+    try:
+        places = [
+            TopicPartition(topic, known) for known in reader.list_topics(topic, 10).topics[topic].partitions
+        ]
+        ends = {place.partition: reader.get_watermark_offsets(place, timeout=10)[1] for place in places}
+        open_ = {partition for partition, high in ends.items() if high > 0}
+        reader.assign([TopicPartition(topic, place.partition, 0) for place in places])
+        while open_:
+            if time.monotonic() > deadline_s:
+                raise DemoError(
+                    f"the end of partitions {sorted(open_)} was not reached within {limit_s:.0f} s"
+                )
+            for message in reader.consume(1000, 0.2):
+                if message.error() is not None:
+                    raise DemoError(f"the log cannot be read: {message.error().str()}")
+                entries.append(_event(message))
+                if message.offset() + 1 >= ends[message.partition()]:
+                    open_.discard(message.partition())
+    finally:
+        reader.close()
+    return entries
+
+
+def _event(message: Message) -> Event:
+    return Event(time.monotonic(), message.partition(), Record.decode(message.value()), message.offset())
+
+
+# ----------------------------------------------------------------------------------- the workload's process
+
+
+def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
+    """Produce at a steady rate until told to stop, then wait for every outstanding acknowledgement."""
+    acknowledged, failed = HistoryWriter(spec.path("acknowledged")), HistoryWriter(spec.path("failed"))
+    producer_id = random.getrandbits(63)
+    producer = Producer(
+        {
+            **CLIENTS[spec.client],
+            "bootstrap.servers": spec.bootstrap_servers,
+            "enable.idempotence": True,
+            "acks": "all",
+            "client.id": "fleet-demo-producer",
+            "error_cb": _say,
+        }
+    )
+
+    def report(record: Record) -> Callable[[KafkaError | None, Message], None]:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            offset = NO_OFFSET if offset is None or offset < 0 else offset
+            event = Event(time.monotonic(), message.partition(), record, offset)
+            if error is None:
+                acknowledged.append(event)
+            else:
+                _say(error)
+                failed.append(Event(event.at_s, event.partition, record, error.code()))
+
+        return delivered
+
+    started_s = time.monotonic()
+    number = 0
+    while not stopping.is_set():
+        due = int((time.monotonic() - started_s) * spec.rate_per_s)
+        while number < due:
+            record = Record(producer_id, number // spec.partitions)
+            value = record.encode(spec.record_bytes)
+            try:
+                producer.produce(
+                    spec.topic, value, partition=number % spec.partitions, on_delivery=report(record)
+                )
+            except BufferError:  # the queue is full for as long as nothing is acknowledged
+                break
+            number += 1
+        producer.poll(0.004)
+        acknowledged.flush()
+        failed.flush()
+    outstanding = producer.flush(_DRAIN_LIMIT_S)
+    acknowledged.close()
+    failed.close()
+    if outstanding:
+        raise DemoError(f"{outstanding} records were not acknowledged within {_DRAIN_LIMIT_S:.0f} s")
+
+
+def _consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str]) -> None:
+    """Consume as a group until told to finish and the end of every partition is reached."""
+    received = HistoryWriter(spec.path("received"))
+    consumer = Consumer(
+        {
+            **CLIENTS[spec.client],
+            "bootstrap.servers": spec.bootstrap_servers,
+            "group.id": spec.group,
+            "auto.offset.reset": "earliest",
+            "client.id": "fleet-demo-consumer",
+            "error_cb": _say,
+        }
+    )
+    consumer.subscribe([spec.topic])
+    next_offset = dict.fromkeys(range(spec.partitions), 0)
+    deadline_s = float("inf")
+    ends: dict[int, int] | None = None
+    try:
+        while ends is None or any(next_offset[partition] < high for partition, high in ends.items()):
+            message = consumer.poll(0.05)
+            if message is None:
+                pass
+            elif message.error() is not None:
+                _say(message.error())
+            else:
+                received.append(_event(message))
+                next_offset[message.partition()] = message.offset() + 1
+            received.flush()
+            if finishing.is_set() and ends is None:
+                deadline_s = time.monotonic() + _DRAIN_LIMIT_S
+                places = [TopicPartition(spec.topic, partition) for partition in next_offset]
+                ends = {
+                    each.partition: consumer.get_watermark_offsets(each, timeout=30)[1] for each in places
+                }
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"the group did not reach the end of the log within {_DRAIN_LIMIT_S:.0f} s")
+        consumer.close()
+    except Exception as error:
+        problems.append(repr(error))
+    finally:
+        received.close()
+
+
+def _say(error: KafkaError) -> None:
+    print(f"{time.monotonic():.3f} {error.str()} ({error.name()})", flush=True)
+
+
+def main() -> int:
+    """Run the workload that the one argument describes, until SIGTERM."""
+    spec = WorkloadSpec(**json.loads(sys.argv[1]))
+    stopping, finishing = threading.Event(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    problems: list[str] = []
+    consumer = threading.Thread(target=_consume, args=(spec, finishing, problems), name="consumer")
+    consumer.start()
+    try:
+        _produce(spec, stopping)
+    except Exception as error:
+        problems.append(repr(error))
+    finishing.set()
+    consumer.join()
+    for problem in problems:
+        print(problem, flush=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
