@@ -23,8 +23,8 @@ class Audit:
         lost: acknowledged records that are not in the log, not where the acknowledgement put them, or never
             reached the group.
         duplicated: entries of the log that repeat an earlier record.
-        out_of_order: records that come after a later one of the same producer on their partition, in the log or
-            in what the group was first given.
+        out_of_order: records that come after a later one of the same producer on their partition, in the log
+            or in what the group was first given.
     """
 
     acknowledged: int

@@ -1,7 +1,7 @@
 """What a workload saw, as files of fixed-size entries that are appended to while it runs.
 
-The workload is a process of its own, so that nobody's drawing or probing delays its time stamps; whoever wants
-to know how it goes looks at the files. Every record that it produces carries its `Record`.
+The workload is a process of its own, so that nobody's drawing or probing delays its time stamps; whoever
+wants to know how it goes looks at the files. Every record that it produces carries its `Record`.
 """
 
 from __future__ import annotations

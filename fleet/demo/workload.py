@@ -1,7 +1,7 @@
 """An idempotent producer and a consumer group, in a process of their own, that write down all they see.
 
-`Workload` is the handle; `python -m fleet.demo.workload SPEC` is the process. SIGTERM makes it stop producing,
-wait for what is outstanding, consume to the end of the log, and exit.
+`Workload` is the handle; `python -m fleet.demo.workload SPEC` is the process. SIGTERM makes it stop
+producing, wait for what is outstanding, consume to the end of the log, and exit.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ def read_log(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> list[
             "group.id": "fleet-demo-audit",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
+            "log_level": 0,
         }
     )
     deadline_s = time.monotonic() + limit_s
     entries: list[Event] = []
     try:
-        places = [
-            TopicPartition(topic, known) for known in reader.list_topics(topic, 10).topics[topic].partitions
-        ]
+        partitions = reader.list_topics(topic, 10).topics[topic].partitions
+        places = [TopicPartition(topic, partition) for partition in partitions]
         ends = {place.partition: reader.get_watermark_offsets(place, timeout=10)[1] for place in places}
         open_ = {partition for partition, high in ends.items() if high > 0}
         reader.assign([TopicPartition(topic, place.partition, 0) for place in places])
