@@ -1,0 +1,50 @@
+"""Sums of what workers count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import reduce
+
+from fleet.ipc import WorkerCounters
+
+
+def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
+    """The sum of two workers' counters; of gauges too, but for ``upstream_up`` (reached by either).
+
+    The newer directory of the two is named, and it drains where both do.
+    """
+    upstream = {**one.upstream_up}
+    for broker_id, up in other.upstream_up.items():
+        upstream[broker_id] = up or upstream.get(broker_id, False)
+    return WorkerCounters(
+        requests=Counter(one.requests) + Counter(other.requests),
+        bytes_to_broker=Counter(one.bytes_to_broker) + Counter(other.bytes_to_broker),
+        bytes_to_client=Counter(one.bytes_to_client) + Counter(other.bytes_to_client),
+        connections=Counter(one.connections) + Counter(other.connections),
+        errors=Counter(one.errors) + Counter(other.errors),
+        rewrite_buckets=tuple(map(sum, zip(one.rewrite_buckets, other.rewrite_buckets, strict=True))),
+        rewrite_sum_s=one.rewrite_sum_s + other.rewrite_sum_s,
+        upstream_up=upstream,
+        generation=max(one.generation, other.generation),
+        revision=max(one.revision, other.revision),
+        draining=one.draining and other.draining,
+    )
+
+
+def total(counters: Iterable[WorkerCounters]) -> WorkerCounters:
+    """The sum over any number of workers."""
+    return reduce(add, counters, WorkerCounters())
+
+
+def retire(retired: WorkerCounters, gone: WorkerCounters) -> WorkerCounters:
+    """What to keep of a worker that is gone: its totals, and none of its gauges."""
+    both = add(retired, gone)
+    return WorkerCounters(
+        requests=both.requests,
+        bytes_to_broker=both.bytes_to_broker,
+        bytes_to_client=both.bytes_to_client,
+        errors=both.errors,
+        rewrite_buckets=both.rewrite_buckets,
+        rewrite_sum_s=both.rewrite_sum_s,
+    )

@@ -1,0 +1,257 @@
+"""What a member's control process shows of itself: one frozen view, taken anew for each scrape or request.
+
+Control builds a ``FleetView`` and owns a ``TakeoverLog``; metrics, health checks and the ownership page
+are made of nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol, TypeAlias
+
+from fleet.ipc import WorkerCounters
+from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Member, MemberStatus, ProxyId
+from fleet.state import Outcome
+
+Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
+State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
+
+STATES: Final[tuple[State, ...]] = ("up", "unknown", "suspect", "down", "draining", "drained")
+TAKEOVER_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+RECENT_TAKEOVERS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts by upper bound, each observation in one bucket only; the last bucket has no bound."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    @staticmethod
+    def empty(bounds: tuple[float, ...]) -> Histogram:
+        return Histogram(bounds, (0,) * (len(bounds) + 1))
+
+    def observe(self, value: float) -> Histogram:
+        """The histogram with one more observation."""
+        at = bisect_left(self.bounds, value)
+        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
+        return Histogram(self.bounds, counts, self.total + value)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One instant on both clocks: wall time for people, the machine's monotonic time for intervals."""
+
+    wall_ms: int
+    mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """How one member's identities came to others, as seen by the member that tells it.
+
+    Args:
+        proxy_id: whose identities moved.
+        reason: why, in a word that does as a metric label: "reset", "silent", "drain" …
+        broker_ids: the identities that moved.
+        detected: when this member stopped to believe in the owner (or learnt of the drain).
+        advertised: when the directory that goes around it was handed to this member's workers.
+        committed: when Raft had committed it here; None until then.
+    """
+
+    proxy_id: ProxyId
+    reason: str
+    detected: Moment
+    broker_ids: tuple[BrokerId, ...] = ()
+    advertised: Moment | None = None
+    committed: Moment | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """From detection to advertisement."""
+        return None if self.advertised is None else max(0.0, self.advertised.mono_s - self.detected.mono_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverLog:
+    """The takeovers that a control process has seen since it started.
+
+    Args:
+        recent: the last ones, oldest first.
+        by_reason: number of all that were advertised, by reason.
+        seconds: of all that were advertised, detection to advertised.
+    """
+
+    recent: tuple[Takeover, ...] = ()
+    by_reason: Mapping[str, int] = field(default_factory=dict)
+    seconds: Histogram = field(default_factory=lambda: Histogram.empty(TAKEOVER_BOUNDS_S))
+
+    def put(self, takeover: Takeover) -> TakeoverLog:
+        """The log with a takeover in it, in the place of what was known of the same one before.
+
+        Two are the same where proxy and time of detection are. One counts once, when first advertised.
+        """
+        key = (takeover.proxy_id, takeover.detected)
+        before = next((old for old in self.recent if (old.proxy_id, old.detected) == key), None)
+        if before is None:
+            recent = (*self.recent, takeover)[-RECENT_TAKEOVERS:]
+        else:
+            recent = tuple(takeover if old is before else old for old in self.recent)
+        if takeover.seconds is None or (before is not None and before.seconds is not None):
+            return replace(self, recent=recent)
+        by_reason = {**self.by_reason, takeover.reason: self.by_reason.get(takeover.reason, 0) + 1}
+        return TakeoverLog(recent, by_reason, self.seconds.observe(takeover.seconds))
+
+    def find_open(self, proxy_id: ProxyId) -> Takeover | None:
+        """The newest takeover from a member that is not committed yet."""
+        for takeover in reversed(self.recent):
+            if takeover.proxy_id == proxy_id:
+                return takeover if takeover.committed is None else None
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RaftView:
+    """What ``RaftNode.status`` says, free of the library behind it.
+
+    Args:
+        quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
+    """
+
+    role: Role = "follower"
+    leader: ProxyId | None = None
+    term: int = 0
+    commit_index: int = 0
+    has_quorum: bool = False
+    quorum_lost_mono_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One configured member, as this one sees it.
+
+    Args:
+        committed: as Raft has it; None where it never was taken in.
+        liveness: by this member's detector; a member holds itself up.
+        ready, generation, stopping: of its last report; None and False without one.
+        connected: whether the link to it is up.
+        silent_s: since it was last heard of; 0 for this member, None where it never was.
+    """
+
+    proxy_id: ProxyId
+    rack: str | None
+    voter: bool
+    witness: bool
+    admin: Endpoint
+    committed: Member | None = None
+    liveness: Liveness = Liveness.UNKNOWN
+    ready: bool | None = None
+    generation: int | None = None
+    stopping: bool = False
+    connected: bool = False
+    silent_s: float | None = None
+
+    @property
+    def state(self) -> State:
+        """Liveness and committed status in one word: what is wrong comes first."""
+        if self.committed is not None and self.committed.status is MemberStatus.DOWN:
+            return "down"
+        if self.liveness is Liveness.SUSPECT:
+            return "suspect"
+        if self.stopping or (self.committed is not None and self.committed.status is MemberStatus.DRAINING):
+            return "draining"
+        if self.committed is not None and self.committed.drained:
+            return "drained"
+        if self.liveness is Liveness.UNKNOWN:
+            return "unknown"
+        return "up"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker that is connected to control now."""
+
+    index: int
+    pid: int
+    counters: WorkerCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of ``/readyz``.
+
+    Args:
+        name: "workers", "directory" or "upstream"; a witness has none of them.
+        detail: what was found, in a few words.
+    """
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything that one member shows.
+
+    Args:
+        me: the member that tells it.
+        now: when the view was taken.
+        started_mono_s: when this control process started.
+        state, directory: the replicated state, and what the workers have been given.
+        members: all that are configured, in the order of the file.
+        workers: those connected now.
+        retired: sum of the last counters of workers that are gone, so that no total ever falls.
+        worker_restarts: workers that came in the place of another since control started.
+        upstream_up: broker → whether it can be reached from here.
+        checks: what ``/readyz`` asks for.
+    """
+
+    fleet: str
+    me: ProxyId
+    now: Moment
+    started_mono_s: float
+    incarnation: int = 0
+    state: FleetState = field(default_factory=FleetState)
+    directory: Directory = field(default_factory=Directory)
+    raft: RaftView = field(default_factory=RaftView)
+    members: tuple[MemberView, ...] = ()
+    workers: tuple[WorkerView, ...] = ()
+    retired: WorkerCounters = field(default_factory=WorkerCounters)
+    worker_restarts: int = 0
+    upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
+    takeovers: TakeoverLog = field(default_factory=TakeoverLog)
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def staleness_s(self) -> float:
+        """0 while there is a quorum, else for how long it is lost (since the start, where it never was)."""
+        if self.raft.has_quorum:
+            return 0.0
+        lost = self.raft.quorum_lost_mono_s
+        return max(0.0, self.now.mono_s - (self.started_mono_s if lost is None else lost))
+
+    @property
+    def ready(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+
+class AdminSource(Protocol):
+    """What the admin interface needs from control."""
+
+    def view(self) -> FleetView:
+        """The view as of now; cheap, and never waits."""
+        ...
+
+    async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
+        """Commits that a member is to own nothing, or may own again.
+
+        Raises:
+            UnknownMember: no such member.
+            NoQuorum, CommandTimeout: nothing is known to be committed.
+        """
+        ...
