@@ -33,7 +33,6 @@ REWRITE_BOUNDS_S: Final = (5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3,
 """Upper bounds of the rewrite-time buckets; one more bucket counts what took longer."""
 
 DIRECTORY_FILE: Final = "directory.json"
-CONTROL_SOCKET: Final = "control.sock"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Literal, NoReturn, TypeAlias
 
+from pydantic import TypeAdapter
+
+from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
-
-if TYPE_CHECKING:
-    from fleet.config import Settings
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -47,7 +47,8 @@ class ChildSpec:
     """All that a child is told. It crosses ``exec`` as JSON in an inherited file, named by its descriptor.
 
     Args:
-        config_path: the fleet's configuration file, as the supervisor was given it.
+        settings: the whole fleet's, as the supervisor read them: a child that is started again does not see
+            what has been done to the file meanwhile.
         proxy_id: which member this is.
         kind, index: which child of it; index counts the workers from 0, control has 0.
         incarnation: wall-clock milliseconds at which the supervisor started.
@@ -58,7 +59,7 @@ class ChildSpec:
         listeners: a worker's listening sockets.
     """
 
-    config_path: str
+    settings: Settings
     proxy_id: ProxyId
     kind: Kind
     index: int
@@ -73,15 +74,20 @@ class ChildSpec:
     def name(self) -> str:
         return "control" if self.kind == "control" else f"worker-{self.index}"
 
+    @property
+    def member(self) -> MemberSettings:
+        return self.settings.member(self.proxy_id)
+
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return _SPEC.dump_json(self)
 
     @staticmethod
     def decode(data: bytes) -> ChildSpec:
-        """Undo ``encode``; the supervisor is the only writer, so nothing is checked."""
-        fields: Any = json.loads(data)
-        fields["listeners"] = tuple(ListenerFd(**each) for each in fields["listeners"])
-        return ChildSpec(**fields)
+        """Undo ``encode``."""
+        return _SPEC.validate_json(data)
+
+
+_SPEC: Final[TypeAdapter[ChildSpec]] = TypeAdapter(ChildSpec)
 
 
 def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
@@ -93,14 +99,10 @@ def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
         os.close(fd)
 
 
-def settings_of(spec: ChildSpec) -> Settings:
-    """The fleet's settings, as the supervisor has them.
-
-    Raises: ConfigError: the file is not what it was
-    """
-    from fleet import config
-
-    return config.load(spec.config_path, os.environ)
+def log_to_stderr(process: str) -> None:
+    """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
+    layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=layout, datefmt="%Y-%m-%dT%H:%M:%S")
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -4,14 +4,35 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from fleet import process
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
 
+MEMBER = MemberSettings(
+    proxy_id="p1",
+    rack=None,
+    voter=True,
+    witness=False,
+    peer=Endpoint("127.0.0.1", 7101),
+    admin=Endpoint("127.0.0.1", 7201),
+    data_dir=Path("data/p1"),
+    workers=2,
+    listeners=(ListenerSettings("external", "0.0.0.0", 9100, 9101, "proxy1.example", 9100, 9101),),
+)
+SETTINGS = Settings(
+    fleet="demo",
+    bootstrap_servers=(Endpoint("kafka-1", 9092),),
+    identities=IdentitySpace(explicit=((1001, 0),)),
+    members={"p1": MEMBER},
+    timing=Timing(heartbeat_s=0.25),
+)
 SPEC = ChildSpec(
-    config_path="fleet.yaml",
+    settings=SETTINGS,
     proxy_id="p1",
     kind="worker",
     index=1,
@@ -30,21 +51,21 @@ def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
         file.flush()
         assert process.spec_from_argv(["-m", str(os.dup(file.fileno()))]) == SPEC
     assert SPEC.name == "worker-1"
+    assert SPEC.member == MEMBER
 
 
 async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
     beating = asyncio.create_task(process.beat(writing, 0.001))
+    await asyncio.sleep(0)  # its first byte finds no room
     try:
-        async with asyncio.timeout(10):
-            assert await asyncio.to_thread(os.read, reading, 1) == b"."
-            with suppress(BlockingIOError):
-                while True:
-                    os.write(writing, b"x" * 4096)
-            await asyncio.sleep(0.02)
-            assert not beating.done()
+        async with asyncio.timeout(20):
             while b"." not in await asyncio.to_thread(os.read, reading, 1 << 20):
-                pass
+                assert not beating.done()
     finally:
         beating.cancel()
         await asyncio.wait([beating])
@@ -56,6 +77,8 @@ async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
 CHILD = """
 import asyncio, os, sys
 from fleet import process
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.model import Endpoint, IdentitySpace
 async def main():
     loop = asyncio.get_running_loop()
     if {lifeline} >= 0:

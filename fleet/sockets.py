@@ -1,0 +1,201 @@
+"""The listening sockets of one member, and its data directory: held once, however often children restart."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings
+from fleet.errors import StartError
+from fleet.model import BrokerId, Endpoint
+
+BACKLOG: Final = 4096
+"""Connections that wait while a worker is restarted; the kernel caps it at net.core.somaxconn."""
+
+UNIX_PATH_LIMIT_BYTES: Final = 107
+"""Source: unix(7), sun_path is 108 bytes with its terminating zero."""
+
+SPARE_FDS: Final = 64
+LOCK_WAIT_S: Final = 3.0
+"""How long the children of a supervisor that was killed may take to die."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSocket:
+    """A listening socket of the data plane; ``broker_id`` is None for a bootstrap port."""
+
+    listener: str
+    broker_id: BrokerId | None
+    socket: socket.socket
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """All that one member listens on."""
+
+    peer: socket.socket
+    admin: socket.socket
+    control: socket.socket
+    data: tuple[DataSocket, ...]
+
+    def close_data(self) -> None:
+        """Refuse new clients, as far as this process is concerned."""
+        for each in self.data:
+            each.socket.close()
+
+    def close(self) -> None:
+        self.close_data()
+        for each in (self.peer, self.admin, self.control):
+            each.close()
+
+
+def lock_data_dir(member: MemberSettings) -> int:
+    """Make the data directory this member's alone, for as long as the descriptor is open anywhere.
+
+    The children inherit it: while one of them outlives a supervisor that was killed, its ports are taken.
+
+    Raises:
+        StartError: it cannot be written, or another supervisor works in it.
+    """
+    field = f"members.{member.proxy_id}.data_dir"
+    path = member.data_dir / "lock"
+    try:
+        member.data_dir.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(
+            f"{field}: {member.data_dir} cannot be written ({error.strerror}); "
+            "make it a directory of the user that runs this member, or configure another one"
+        ) from error
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while not _locked(fd):
+        if time.monotonic() > deadline:
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            os.close(fd)
+            raise StartError(
+                f"{field}: {member.data_dir} is in use by another supervisor "
+                f"(process {holder or 'unknown'}); stop that one first, or give this member its own"
+            )
+        time.sleep(0.02)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def open_all(settings: Settings, member: MemberSettings) -> Sockets:
+    """Bind everything the member listens on, or nothing. Call it under the lock of the data directory.
+
+    Raises:
+        StartError: one of the addresses cannot be bound; says which field, which address and what to do.
+    """
+    listeners = () if member.witness else member.listeners
+    identities = settings.identities.broker_ids()
+    _raise_open_files(len(listeners) * (1 + len(identities)), member)
+    with ExitStack() as undo:
+
+        def bound(endpoint: Endpoint, field: str) -> socket.socket:
+            return undo.enter_context(_bind(endpoint, f"members.{member.proxy_id}.{field}"))
+
+        peer = bound(member.peer, "peer")
+        admin = bound(member.admin, "admin")
+        control = undo.enter_context(_bind_control(member))
+        data = tuple(
+            DataSocket(listener.name, broker_id, bound(endpoint, f"listeners.{listener.name}.{field}"))
+            for listener in listeners
+            for broker_id, endpoint, field in _ports(settings, listener)
+        )
+        undo.pop_all()
+        return Sockets(peer, admin, control, data)
+
+
+def _ports(settings: Settings, listener: ListenerSettings) -> Iterator[tuple[BrokerId | None, Endpoint, str]]:
+    yield None, listener.bootstrap, "bind"
+    space = settings.identities
+    for broker_id, offset in space.explicit or zip(space.broker_ids(), range(space.count), strict=True):
+        yield broker_id, Endpoint(listener.bind_host, listener.first_port + offset), "first_port"
+
+
+def _raise_open_files(listening: int, member: MemberSettings) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and listening + SPARE_FDS > hard:
+        raise StartError(
+            f"identities.count: the listeners of {member.proxy_id} need {listening} listening sockets, and "
+            f"this process may open {hard} files; raise the hard limit (LimitNOFILE=, ulimit -Hn), or "
+            "configure fewer identities"
+        )
+
+
+def _bind(endpoint: Endpoint, field: str) -> socket.socket:
+    sock: socket.socket | None = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        raise StartError(
+            f"{field}: cannot listen on {endpoint} ({error.strerror}); {_advice(error)}"
+        ) from error
+    return sock
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "use an address of this machine, or a name that resolves to one"
+    if error.errno == errno.EADDRINUSE:
+        return "stop the process that listens there (ss -ltnp names it), or configure another port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "bind 0.0.0.0 or an address of this machine, and say in `advertise` what clients see"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 need a privilege: configure a higher one"
+    if error.errno == errno.EMFILE:
+        return "raise the limit of open files (LimitNOFILE=, ulimit -n)"
+    return "configure another address"
+
+
+def _bind_control(member: MemberSettings) -> socket.socket:
+    """The Unix socket between control and workers. The lock is held, so a file of that name is stale."""
+    field = f"members.{member.proxy_id}.data_dir"
+    path = member.control_socket
+    if len(os.fsencode(path)) > UNIX_PATH_LIMIT_BYTES:
+        raise StartError(
+            f"{field}: {path} is longer than a Unix socket's path may be ({UNIX_PATH_LIMIT_BYTES} "
+            "bytes); configure a directory with a shorter path"
+        )
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        sock.setblocking(False)
+        sock.bind(str(path))
+        path.chmod(0o600)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StartError(
+            f"{field}: cannot make the socket {path} ({error.strerror}); remove what is there"
+        ) from error
+    return sock

@@ -1,0 +1,464 @@
+"""The supervisor as a process of its own, with children that do nothing but report what happens to them."""
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from fleet import sockets
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.errors import StartError
+from fleet.model import Endpoint, IdentitySpace
+from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child
+
+LIMIT_S = 30.0
+ROOT = Path(__file__).parents[2]
+
+DRIVER = """
+import ctypes, logging, sys
+from pydantic import TypeAdapter
+from fleet.config.settings import Settings
+from fleet.supervisor import Supervisor
+from fleet.process import log_to_stderr
+
+log_to_stderr("supervisor")
+ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come to it, as they come to process 1
+settings = TypeAdapter(Settings).validate_json(sys.argv[1])
+sys.exit(Supervisor(settings, "p1", lambda spec: (sys.executable, sys.argv[2], sys.argv[3])).run())
+"""
+
+CHILD = """
+import os, select, signal, socket, sys, time
+from pathlib import Path
+from fleet import process
+
+spec = process.spec_from_argv(sys.argv)
+process.die_with_parent(spec.parent_pid)
+folder = Path(sys.argv[1])
+name = spec.name
+
+def say(what):
+    with (folder / "events").open("a") as events:
+        events.write(f"{name} {what}\\n")
+
+def orphan():
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05)
+            say(f"orphan {os.getpid()}")
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+
+terminated = False
+def on_term(number, frame):
+    global terminated
+    say("term")
+    terminated = True
+
+signal.signal(signal.SIGTERM, on_term)
+listening = [socket.socket(fileno=each.fd) for each in spec.listeners]
+if (folder / f"{name}.orphan").exists():
+    orphan()
+say(f"start {os.getpid()} {len(listening)} {sorted(spec.fds)}")
+try:
+    while not (terminated and not (folder / f"{name}.stubborn").exists()):
+        if not (folder / f"{name}.silent").exists():
+            os.write(spec.heartbeat_fd, b".")
+        if terminated:
+            for each in listening:
+                each.close()
+            listening.clear()
+        readable, _, _ = select.select([*listening, spec.lifeline_fd], [], [], 0.02)
+        if spec.lifeline_fd in readable:
+            os._exit(70)
+        for each in readable:
+            try:
+                accepted, _ = each.accept()
+            except BlockingIOError:
+                continue
+            accepted.send(str(os.getpid()).encode())
+            accepted.close()
+finally:
+    say("end")
+"""
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def make_settings(folder: Path, workers: int = 1, witness: bool = False, **timing: float) -> Settings:
+    listener = ListenerSettings(
+        "external", "127.0.0.1", free_port(), free_port(), "proxy1.example", 9100, 9101
+    )
+    member = MemberSettings(
+        proxy_id="p1",
+        rack=None,
+        voter=True,
+        witness=witness,
+        peer=Endpoint("127.0.0.1", free_port()),
+        admin=Endpoint("127.0.0.1", free_port()),
+        data_dir=folder / "data",
+        workers=workers,
+        listeners=() if witness else (listener,),
+    )
+    return Settings(
+        fleet="test",
+        bootstrap_servers=(Endpoint("127.0.0.1", 1),),
+        identities=IdentitySpace(first_id=1, count=1),
+        members={"p1": member},
+        timing=replace(Timing(freeze_timeout_s=1.0), **timing),
+    )
+
+
+@dataclass
+class Node:
+    """A supervisor under test, and what its children have said."""
+
+    folder: Path
+    settings: Settings
+    env: dict[str, str] = field(default_factory=dict)
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def start(self) -> "Node":
+        child = self.folder / "child.py"
+        child.write_text(CHILD)
+        settings = TypeAdapter(Settings).dump_json(self.settings).decode()
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", DRIVER, settings, str(child), str(self.folder)],
+                stderr=log,
+                env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)},
+            )
+        names = ["control", *(f"worker-{index}" for index in range(self.settings.members["p1"].workers))]
+        names = ["control"] if self.settings.members["p1"].witness else names
+        eventually(lambda: all(self.pids(name) for name in names), "the children started")
+        eventually(lambda: "ready" in self.log, "ready")
+        return self
+
+    @property
+    def events(self) -> list[str]:
+        path = self.folder / "events"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def pids(self, name: str) -> list[int]:
+        return [int(each.split()[2]) for each in self.events if each.startswith(f"{name} start")]
+
+    def all_pids(self) -> list[int]:
+        return [int(each.split()[2]) for each in self.events if " start " in each]
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def exit_code(self) -> int:
+        assert self.process is not None
+        return self.process.wait(LIMIT_S)
+
+    def mark(self, name: str) -> Path:
+        path = self.folder / name
+        path.touch()
+        return path
+
+    def connect(self) -> int:
+        """The process that serves a new connection; 0 where the connection ends unserved."""
+        port = self.settings.members["p1"].listeners[0].bootstrap_port
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as sock:
+            return int(sock.recv(100) or b"0")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path, make_settings(tmp_path))
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_children_get_their_sockets_and_only_those(node: Node) -> None:
+    node.start()
+    assert f"control start {node.pids('control')[0]} 0 ['admin', 'control', 'peer']" in node.events
+    assert f"worker-0 start {node.pids('worker-0')[0]} 2 []" in node.events
+    assert node.connect() == node.pids("worker-0")[0]
+
+
+def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) -> None:
+    node.start()
+    control_holds, worker_holds = node.mark("control.stubborn"), node.mark("worker-0.stubborn")
+    node.signal(signal.SIGHUP)
+    node.signal(signal.SIGTERM)
+    eventually(lambda: "control term" in node.events, "control is told")
+    assert node.connect() == node.pids("worker-0")[0]
+    assert "worker-0 term" not in node.events
+    control_holds.unlink()
+    eventually(lambda: "worker-0 term" in node.events, "the worker is told")
+
+    def refused() -> bool:
+        try:
+            node.connect()
+        except ConnectionRefusedError:
+            return True
+        except ConnectionResetError:
+            return False
+        return False
+
+    eventually(refused, "new connections are refused")
+    worker_holds.unlink()
+    assert node.exit_code() == 0
+    said = [each for each in node.events if " start " not in each]
+    assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
+    assert not node.settings.members["p1"].control_socket.exists()
+
+
+def test_interrupt_from_the_terminal_stops_in_the_same_order(node: Node) -> None:
+    node.start()
+    for pid in node.all_pids():
+        os.kill(pid, signal.SIGINT)  # a terminal interrupts the whole process group
+    node.signal(signal.SIGINT)
+    assert node.exit_code() == 0
+    said = [each for each in node.events if " start " not in each]
+    assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_second_signal_kills_and_exits_at_once(node: Node, number: signal.Signals, code: int) -> None:
+    node.start()
+    node.mark("control.stubborn")
+    node.signal(signal.SIGTERM)
+    eventually(lambda: "control term" in node.events, "control is told")
+    started_s = time.monotonic()
+    node.signal(number)
+    assert node.exit_code() == code
+    assert time.monotonic() - started_s < node.settings.timing.drain_timeout_s / 2
+    assert not any(alive(pid) for pid in node.all_pids())
+
+
+def test_drain_timeout_kills_what_is_left_and_exits_zero(node: Node) -> None:
+    node.settings = replace(node.settings, timing=replace(node.settings.timing, drain_timeout_s=1.0))
+    node.start()
+    node.mark("control.stubborn")
+    node.mark("worker-0.stubborn")
+    node.signal(signal.SIGTERM)
+    assert node.exit_code() == 0
+    assert "did not hand over within 0.5 s" in node.log
+    assert "not drained within 1.0 s: killing worker-0" in node.log
+    assert not any(alive(pid) for pid in node.all_pids())
+
+
+@pytest.mark.parametrize("name", ["control", "worker-0"])
+def test_frozen_child_is_killed_and_replaced_alone(node: Node, name: str) -> None:
+    node.start()
+    frozen = node.pids(name)[0]
+    os.kill(frozen, signal.SIGSTOP)
+    eventually(lambda: len(node.pids(name)) == 2, "a new child in its place")
+    assert not alive(frozen)
+    assert f"{name} is frozen" in node.log
+    assert len(node.all_pids()) == 3
+
+
+def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:
+    node.start()
+    slow = node.mark("worker-0.silent")
+    os.kill(node.pids("worker-0")[0], signal.SIGKILL)
+    eventually(lambda: len(node.pids("worker-0")) == 2, "the next one")
+    until = time.monotonic() + 2 * node.settings.timing.freeze_timeout_s  # the time that must not count
+    eventually(lambda: time.monotonic() > until, "twice the freeze timeout")
+    slow.unlink()
+    assert node.connect() == node.pids("worker-0")[-1]
+    assert len(node.pids("worker-0")) == 2
+    assert "frozen" not in node.log
+
+
+def test_supervisor_that_was_paused_itself_kills_nobody(node: Node) -> None:
+    node.start()
+    node.signal(signal.SIGSTOP)
+    children = node.all_pids()
+    for pid in children:
+        os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 2 * node.settings.timing.freeze_timeout_s
+    eventually(lambda: time.monotonic() > until, "a pause longer than the freeze timeout")
+    node.signal(signal.SIGCONT)
+    eventually(lambda: "was paused" in node.log, "the supervisor notices")
+    for pid in children:
+        os.kill(pid, signal.SIGCONT)
+    assert node.connect() in children
+    node.signal(signal.SIGTERM)
+    assert node.exit_code() == 0
+    assert node.all_pids() == children
+    assert "frozen" not in node.log
+
+
+def test_no_connection_is_refused_while_a_worker_restarts(node: Node) -> None:
+    node.start()
+    first = node.pids("worker-0")[0]
+    os.kill(first, signal.SIGKILL)
+    served: list[int] = []
+    while first in served or not any(served):
+        # Refused would raise. A connection that the dying process had accepted may end unserved.
+        served.append(node.connect())
+        assert len(served) < 1000
+    assert served[-1] == node.pids("worker-0")[1]
+    assert len(node.pids("control")) == 1
+
+
+def test_killed_supervisor_takes_its_children_with_it_and_can_be_started_again(node: Node) -> None:
+    node.start()
+    children = node.all_pids()
+    node.signal(signal.SIGKILL)
+    node.exit_code()
+    eventually(lambda: not any(alive(pid) for pid in children), "the children are gone")
+    node.start()
+    eventually(lambda: len(node.all_pids()) == 4, "new children")
+
+
+def test_orphans_are_reaped(node: Node) -> None:
+    node.mark("worker-0.orphan")
+    node.start()
+    eventually(lambda: any("orphan" in each for each in node.events), "an orphan ran")
+    orphan = next(int(each.split()[2]) for each in node.events if "orphan" in each)
+    eventually(lambda: not Path(f"/proc/{orphan}").exists(), "the orphan was waited for")
+
+
+def test_systemd_is_told_when_all_children_are_up(node: Node) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(node.folder / "notify"))
+        notify.settimeout(LIMIT_S)
+        node.env["NOTIFY_SOCKET"] = str(node.folder / "notify")
+        node.start()
+        assert notify.recv(100) == b"READY=1"
+        node.signal(signal.SIGTERM)
+        assert notify.recv(100) == b"STOPPING=1"
+
+
+def test_witness_has_no_workers(tmp_path: Path, node: Node) -> None:
+    node.settings = make_settings(tmp_path, witness=True)
+    node.start()
+    node.signal(signal.SIGTERM)
+    assert node.exit_code() == 0
+    assert {each.split()[0] for each in node.events} == {"control"}
+
+
+def test_backoff_doubles_to_its_limit_and_is_forgotten_after_a_steady_life() -> None:
+    child = Child("worker", 0)
+    waits = [child.ended(0.5) for _ in range(9)]
+    assert waits[:4] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S, 8 * BACKOFF_FIRST_S]
+    assert waits[-1] == BACKOFF_LIMIT_S
+    assert child.restart_at_s == 0.5 + BACKOFF_LIMIT_S
+    child.started_s = 100.0
+    assert child.ended(100.0 + STEADY_S) == BACKOFF_FIRST_S
+
+
+# ---- what keeps a member from starting
+
+
+def refusal(settings: Settings) -> str:
+    member = settings.members["p1"]
+    with pytest.raises(StartError) as caught:
+        sockets.open_all(settings, member)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "field", ["peer", "admin", "listeners.external.bind", "listeners.external.first_port"]
+)
+def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field: str) -> None:
+    settings = make_settings(tmp_path)
+    member = settings.members["p1"]
+    member.data_dir.mkdir()
+    ports = {
+        "peer": member.peer.port,
+        "admin": member.admin.port,
+        "listeners.external.bind": member.listeners[0].bootstrap_port,
+        "listeners.external.first_port": member.listeners[0].first_port,
+    }
+    with socket.create_server(("127.0.0.1", ports[field])):
+        said = refusal(settings)
+    assert said.startswith(f"members.p1.{field}: cannot listen on 127.0.0.1:{ports[field]}")
+    assert "another port" in said
+    sockets.open_all(settings, member).close()
+
+
+def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    settings.members["p1"].data_dir.mkdir()
+    member = replace(settings.members["p1"], peer=Endpoint("192.0.2.1", 7101))
+    assert "192.0.2.1:7101" in refusal(replace(settings, members={"p1": member}))
+
+
+def test_unix_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path / ("x" * 100))
+    said = refusal(settings)
+    assert said.startswith("members.p1.data_dir: ")
+    assert "shorter path" in said
+
+
+def test_stale_control_socket_is_replaced(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    member = settings.members["p1"]
+    member.data_dir.mkdir()
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(member.control_socket))
+    opened = sockets.open_all(settings, member)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(member.control_socket))
+    assert member.control_socket.stat().st_mode & 0o777 == 0o600
+    opened.close()
+
+
+def test_more_identities_than_open_files_are_refused(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    settings = replace(make_settings(tmp_path), identities=IdentitySpace(first_id=1, count=hard))
+    assert refusal(settings).startswith("identities.count: ")
+
+
+def test_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    member = make_settings(tmp_path).members["p1"]
+    member.data_dir.write_text("a file")
+    with pytest.raises(StartError, match=r"members\.p1\.data_dir: .* cannot be written"):
+        sockets.lock_data_dir(member)
+
+
+def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "LOCK_WAIT_S", 0.1)
+    member = make_settings(tmp_path).members["p1"]
+    first = sockets.lock_data_dir(member)
+    with pytest.raises(StartError, match=rf"another supervisor \(process {os.getpid()}\)"):
+        sockets.lock_data_dir(member)
+    fcntl.flock(first, fcntl.LOCK_UN)
+    os.close(sockets.lock_data_dir(member))
+    os.close(first)
