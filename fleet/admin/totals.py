@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
+from typing import TypeVar
 
 from fleet.ipc import WorkerCounters
+
+KeyT = TypeVar("KeyT")
+
+
+def _sum(one: Mapping[KeyT, int], other: Mapping[KeyT, int]) -> dict[KeyT, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
 def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
@@ -18,11 +24,11 @@ def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
     for broker_id, up in other.upstream_up.items():
         upstream[broker_id] = up or upstream.get(broker_id, False)
     return WorkerCounters(
-        requests=Counter(one.requests) + Counter(other.requests),
-        bytes_to_broker=Counter(one.bytes_to_broker) + Counter(other.bytes_to_broker),
-        bytes_to_client=Counter(one.bytes_to_client) + Counter(other.bytes_to_client),
-        connections=Counter(one.connections) + Counter(other.connections),
-        errors=Counter(one.errors) + Counter(other.errors),
+        requests=_sum(one.requests, other.requests),
+        bytes_to_broker=_sum(one.bytes_to_broker, other.bytes_to_broker),
+        bytes_to_client=_sum(one.bytes_to_client, other.bytes_to_client),
+        connections=_sum(one.connections, other.connections),
+        errors=_sum(one.errors, other.errors),
         rewrite_buckets=tuple(map(sum, zip(one.rewrite_buckets, other.rewrite_buckets, strict=True))),
         rewrite_sum_s=one.rewrite_sum_s + other.rewrite_sum_s,
         upstream_up=upstream,

@@ -1,0 +1,320 @@
+"""The JSON documents that members serve and commands print, as typed values.
+
+``docs/schemas/`` has the JSON Schema of each; ``tools/gen_schemas.py`` writes them from these classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter
+
+from fleet.admin.view import Role, State
+from fleet.model import (
+    AdvertisedListener,
+    BrokerId,
+    IdentitySpace,
+    Liveness,
+    MemberStatus,
+    ProxyId,
+)
+
+ErrorKind: TypeAlias = Literal[
+    "usage",
+    "config",
+    "start",
+    "unknown_member",
+    "unreachable",
+    "no_quorum",
+    "timeout",
+    "conflict",
+    "forbidden",
+    "not_found",
+    "internal",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    kind: ErrorKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDocument:
+    """Any failure: the body of an HTTP error, and what a command with ``--json`` then prints."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDocument:
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyDocument:
+    """Body of ``/readyz``."""
+
+    ready: bool
+    checks: tuple[CheckDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDocument:
+    """Whether a majority of the voters is there.
+
+    Args:
+        lost_s: for how long it has not been; 0 where it is.
+    """
+
+    present: bool
+    voters: tuple[ProxyId, ...]
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDocument:
+    """One configured member.
+
+    Args:
+        state: the one word to show; made of status, liveness and drained.
+        status: what Raft has committed; null where it never was taken in.
+        ready, generation: of its last report; null without one.
+        listeners, identities, incarnation: as committed.
+    """
+
+    proxy_id: ProxyId
+    state: State
+    status: MemberStatus | None
+    liveness: Liveness
+    drained: bool
+    ready: bool | None
+    generation: int | None
+    voter: bool
+    witness: bool
+    rack: str | None
+    admin: str
+    connected: bool
+    silent_s: float | None
+    incarnation: int
+    listeners: tuple[AdvertisedListener, ...]
+    identities: IdentitySpace
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerEndpoints:
+    """Where clients of one listener find an identity now, one address for each advertised owner."""
+
+    listener: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityDocument:
+    broker_id: BrokerId
+    committed: tuple[ProxyId, ...]
+    advertised: tuple[ProxyId, ...]
+    successors: tuple[ProxyId, ...]
+    pinned_to: ProxyId | None
+    endpoints: tuple[ListenerEndpoints, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDocument:
+    """One real broker; ``up`` is null where the member has not tried it."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+    up: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverDocument:
+    """One takeover: wall milliseconds for people, seconds of the machine's monotonic clock for intervals."""
+
+    proxy_id: ProxyId
+    reason: str
+    broker_ids: tuple[BrokerId, ...]
+    detected_ms: int
+    detected_mono_s: float
+    advertised_ms: int | None
+    advertised_mono_s: float | None
+    committed_ms: int | None
+    committed_mono_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipDocument:
+    """Body of ``/ownership``: all that one member knows of the fleet.
+
+    Args:
+        proxy_id: the member that answers.
+        now_ms, now_mono_s: when it answered.
+        revision: of its directory, overlay changes included.
+        staleness_s: 0 with a quorum, else since when ownership cannot be committed.
+        suspects: the members that it advertises around.
+        takeovers: the last ones, oldest first.
+    """
+
+    fleet: str
+    proxy_id: ProxyId
+    version: str
+    now_ms: int
+    now_mono_s: float
+    incarnation: int
+    generation: int
+    revision: int
+    role: Role
+    leader: ProxyId | None
+    term: int
+    commit_index: int
+    quorum: QuorumDocument
+    staleness_s: float
+    suspects: tuple[ProxyId, ...]
+    members: tuple[MemberDocument, ...]
+    brokers: tuple[BrokerDocument, ...]
+    identities: tuple[IdentityDocument, ...]
+    takeovers: tuple[TakeoverDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainDocument:
+    """Answer to drain and undrain; ``applied`` is false where it was so before."""
+
+    proxy_id: ProxyId
+    drained: bool
+    applied: bool
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedMember:
+    proxy_id: ProxyId
+    rack: str | None
+    voter: bool
+    witness: bool
+    listeners: tuple[AdvertisedListener, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDocument:
+    """What ``fleet check`` prints for a file without mistakes."""
+
+    source: str
+    fleet: str
+    members: tuple[CheckedMember, ...]
+    voters: tuple[ProxyId, ...]
+    survives: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDocument:
+    """What one member said to ``fleet status``: ``error`` where it did not answer, else the rest."""
+
+    proxy_id: ProxyId
+    admin: str
+    error: str | None
+    generation: int | None
+    role: Role | None
+    leader: ProxyId | None
+    term: int | None
+    has_quorum: bool | None
+    staleness_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusDocument:
+    """What ``fleet status`` prints, from all the members that answered.
+
+    Args:
+        told_by: the member whose table is shown: one with a quorum, if any has, and of these the newest.
+        agree: whether all members that answered are of the same generation.
+        answers: who was asked, and what came of it.
+    """
+
+    fleet: str
+    told_by: ProxyId
+    generation: int
+    agree: bool
+    leader: ProxyId | None
+    term: int
+    quorum: QuorumDocument
+    staleness_s: float
+    answers: tuple[AnswerDocument, ...]
+    members: tuple[MemberDocument, ...]
+    brokers: tuple[BrokerDocument, ...]
+    identities: tuple[IdentityDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveDocument:
+    broker_id: BrokerId
+    before: tuple[ProxyId, ...]
+    after: tuple[ProxyId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDocument:
+    proxy_id: ProxyId
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDocument:
+    """What ``fleet plan --without ID`` prints.
+
+    Args:
+        moves: the identities whose owners would change.
+        stays: the identities that keep their owners.
+        loads: identities for each member, now and then.
+        served: false where nobody could own anything any more, so that nothing moves.
+    """
+
+    without: tuple[ProxyId, ...]
+    told_by: ProxyId
+    generation: int
+    served: bool
+    moves: tuple[MoveDocument, ...]
+    stays: tuple[BrokerId, ...]
+    loads: tuple[LoadDocument, ...]
+
+
+T = TypeVar("T")
+
+
+class Codec(Generic[T]):
+    """One kind of document, to and from JSON."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+
+    def encode(self, document: T) -> bytes:
+        return self._adapter.dump_json(document)
+
+    def decode(self, raw: bytes) -> T:
+        """The document; fields that it does not know are left out, for members of another version.
+
+        Raises:
+            ValueError: it is no such document.
+        """
+        return self._adapter.validate_json(raw)
+
+    def schema(self) -> dict[str, object]:
+        return self._adapter.json_schema(mode="serialization")
+
+
+ERROR: Final = Codec(ErrorDocument)
+READY: Final = Codec(ReadyDocument)
+OWNERSHIP: Final = Codec(OwnershipDocument)
+DRAIN: Final = Codec(DrainDocument)
+CHECK: Final = Codec(ConfigDocument)
+STATUS: Final = Codec(StatusDocument)
+PLAN: Final = Codec(PlanDocument)

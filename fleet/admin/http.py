@@ -1,0 +1,181 @@
+"""A member's admin interface: metrics, health, ownership, drain and undrain over HTTP.
+
+What only reads is open to whoever reaches the port. What changes something is answered on a loopback socket
+alone, only with a header that no web page can send to another site, and only under a loopback name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from fleet.admin.documents import (
+    DRAIN,
+    ERROR,
+    OWNERSHIP,
+    READY,
+    DrainDocument,
+    ErrorDetail,
+    ErrorDocument,
+    ErrorKind,
+)
+from fleet.admin.metrics import ApiNames, FleetCollector, api_name, registry_of
+from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.view import AdminSource
+from fleet.config.settings import is_loopback
+from fleet.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
+from fleet.model import ProxyId
+
+log = logging.getLogger(__name__)
+
+ADMIN_HEADER: Final = "X-Fleet-Admin"
+SHUTDOWN_TIMEOUT_S: Final = 0.5
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _error(status: int, kind: ErrorKind, message: str) -> web.Response:
+    body = ERROR.encode(ErrorDocument(ErrorDetail(kind, message)))
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return _error(
+            404, "not_found", f"nothing at {request.path}; see /ownership, /metrics, /healthz, /readyz"
+        )
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = _error(405, "usage", f"{request.method} is not possible on {request.path}; use {allowed}")
+        response.headers["Allow"] = allowed
+        return response
+    except web.HTTPException as error:
+        return _error(error.status, "usage", error.reason)
+    except UnknownMember as error:
+        return _error(404, "unknown_member", str(error))
+    except NoQuorum as error:
+        return _error(503, "no_quorum", str(error))
+    except CommandTimeout as error:
+        return _error(503, "timeout", str(error))
+    except StaleGeneration as error:
+        return _error(409, "conflict", str(error))
+    except FleetError as error:
+        return _error(500, "internal", str(error))
+    except Exception:
+        log.exception("admin request %s %s failed", request.method, request.path)
+        return _error(500, "internal", "see the member's log")
+
+
+class _Admin:
+    def __init__(self, source: AdminSource, writable: bool, names: ApiNames) -> None:
+        self._source = source
+        self._writable = writable
+        self._names = names
+
+    async def index(self, request: web.Request) -> web.Response:
+        view = self._source.view()
+        text = f"{view.fleet}/{view.me}: /ownership /metrics /healthz /readyz; POST /drain/ID /undrain/ID\n"
+        return web.Response(text=text)
+
+    async def healthz(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def readyz(self, request: web.Request) -> web.Response:
+        view = self._source.view()
+        body = READY.encode(ready_document(view))
+        return web.Response(status=200 if view.ready else 503, body=body, content_type="application/json")
+
+    async def ownership(self, request: web.Request) -> web.Response:
+        view = self._source.view()
+        # A large fleet's table takes tens of milliseconds to write: not on the loop that answers heartbeats.
+        body = await asyncio.to_thread(lambda: OWNERSHIP.encode(ownership_document(view)))
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        registry = registry_of(FleetCollector(self._source.view(), self._names))
+        body = await asyncio.to_thread(encode, registry)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def drain(self, request: web.Request) -> web.Response:
+        return await self._set_drained(request, drained=True)
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        return await self._set_drained(request, drained=False)
+
+    async def _set_drained(self, request: web.Request, drained: bool) -> web.Response:
+        refused = self._refuse(request)
+        if refused is not None:
+            return refused
+        proxy_id: ProxyId = request.match_info["proxy_id"]
+        outcome = await self._source.drain(proxy_id, drained)
+        if outcome.reason == "unknown_member":
+            raise UnknownMember(f"the fleet has not taken in a member {proxy_id!r}")
+        if outcome.reason not in ("", "no_change", "repeated"):
+            raise StaleGeneration(f"not done: {outcome.reason}; try again")
+        document = DrainDocument(proxy_id, drained, outcome.applied, outcome.generation)
+        return web.Response(body=DRAIN.encode(document), content_type="application/json")
+
+    def _refuse(self, request: web.Request) -> web.Response | None:
+        if not self._writable:
+            return _error(
+                403, "forbidden", "this admin address is not loopback, so it is read-only; use a loopback one"
+            )
+        if request.headers.get(ADMIN_HEADER) != "1":
+            return _error(403, "forbidden", f"send the header {ADMIN_HEADER}: 1, which keeps web pages out")
+        # A web page may have had its own name resolve to 127.0.0.1; then that name is what it asks for.
+        if not is_loopback(request.url.host or ""):
+            return _error(403, "forbidden", f"ask for a loopback name, not for {request.host}")
+        return None
+
+
+def build_app(source: AdminSource, *, writable: bool, names: ApiNames = api_name) -> web.Application:
+    """The admin interface over what a control process shows.
+
+    Args:
+        source: asked for a view once for each request.
+        writable: whether drain and undrain are answered: only where the socket is bound to loopback.
+        names: the label of an API key in metrics.
+    """
+    admin = _Admin(source, writable, names)
+    app = web.Application(middlewares=[_errors_as_json])
+    app.add_routes(
+        [
+            web.get("/", admin.index),
+            web.get("/healthz", admin.healthz),
+            web.get("/readyz", admin.readyz),
+            web.get("/ownership", admin.ownership),
+            web.get("/metrics", admin.metrics),
+            web.post("/drain/{proxy_id}", admin.drain),
+            web.post("/undrain/{proxy_id}", admin.undrain),
+        ]
+    )
+    return app
+
+
+def bound_to_loopback(sock: socket.socket) -> bool:
+    """Whether a listening socket can be reached from this machine alone."""
+    if sock.family == socket.AF_UNIX:
+        return True
+    return is_loopback(str(sock.getsockname()[0]))
+
+
+async def serve(source: AdminSource, sock: socket.socket, names: ApiNames = api_name) -> web.AppRunner:
+    """Starts to answer on an inherited listening socket; read-only where that is not loopback.
+
+    Returns: the running server; its ``cleanup()`` ends it
+    """
+    app = build_app(source, writable=bound_to_loopback(sock), names=names)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+    return runner

@@ -1,0 +1,288 @@
+"""A view as Prometheus metrics, made anew at each scrape, so that what is no more leaves no series behind.
+
+``docs/metrics.md`` describes each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fleet import __version__
+from fleet.admin.ownership import broker_ids
+from fleet.admin.totals import add, total
+from fleet.admin.view import STATES, FleetView
+from fleet.errors import WireError
+from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
+from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
+
+ApiNames: TypeAlias = Callable[[int], str]
+
+TO_BROKER: Final = "to_broker"
+TO_CLIENT: Final = "to_client"
+
+
+def api_name(key: int) -> str:
+    """The label of an API key: its number."""
+    return str(key)
+
+
+def broker_label(broker_id: BrokerId) -> str:
+    return "bootstrap" if broker_id == BOOTSTRAP else str(broker_id)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _gauges(name: str, text: str, labels: list[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _counters(name: str, text: str, labels: list[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _histogram(
+    name: str, text: str, bounds: tuple[float, ...], counts: tuple[int, ...], total_s: float
+) -> Metric:
+    """A histogram of separate buckets, of which Prometheus wants the running sums."""
+    names = [*(repr(bound) for bound in bounds), "+Inf"]
+    return HistogramMetricFamily(
+        name, text, buckets=list(zip(names, accumulate(counts), strict=True)), sum_value=total_s
+    )
+
+
+def _wire_reasons(error: type[WireError] = WireError) -> Iterator[str]:
+    yield error.reason
+    for inner in error.__subclasses__():
+        yield from _wire_reasons(inner)
+
+
+class FleetCollector(Collector):
+    """Yields the metrics of one view."""
+
+    def __init__(self, view: FleetView, names: ApiNames = api_name) -> None:
+        self._view = view
+        self._names = names
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._ownership()
+        yield from self._members()
+        yield from self._raft()
+        yield from self._takeovers()
+        yield from self._data_plane()
+        yield from self._traffic()
+
+    def _ownership(self) -> Iterator[Metric]:
+        directory = self._view.directory
+        views: tuple[tuple[str, Mapping[BrokerId, tuple[ProxyId, ...]]], ...] = (
+            ("committed", directory.committed),
+            ("advertised", directory.advertised),
+        )
+        yield _gauges(
+            "fleet_identity_owner",
+            "1 for each proxy that stands for an identity, by Raft (committed) or to clients (advertised).",
+            ["broker_id", "proxy_id", "view"],
+            (
+                ([str(broker_id), owner, name], 1)
+                for name, owners in views
+                for broker_id in sorted(owners)
+                for owner in owners[broker_id]
+            ),
+        )
+        yield _gauges(
+            "fleet_identity_live_owners",
+            "Advertised owners of an identity that are not suspect or down; at 0 clients miss a broker.",
+            ["broker_id"],
+            (
+                (
+                    [str(broker_id)],
+                    sum(1 for owner in directory.advertised.get(broker_id, ()) if self._live(owner)),
+                )
+                for broker_id in broker_ids(directory)
+            ),
+        )
+        yield _gauge(
+            "fleet_directory_generation",
+            "Number of committed changes of ownership that this member's directory has.",
+            directory.generation,
+        )
+        yield _gauge(
+            "fleet_directory_revision",
+            "Number of directories handed to the workers, overlay changes included.",
+            directory.revision,
+        )
+        yield _gauge(
+            "fleet_directory_staleness_seconds",
+            "0 while there is a quorum, else for how long ownership could not be committed.",
+            self._view.staleness_s,
+        )
+
+    def _live(self, proxy_id: ProxyId) -> bool:
+        if proxy_id == self._view.me:
+            return True
+        member = next((each for each in self._view.members if each.proxy_id == proxy_id), None)
+        if member is None:
+            committed = self._view.state.members.get(proxy_id)
+            return committed is not None and committed.status is not MemberStatus.DOWN
+        return member.state not in ("suspect", "down")
+
+    def _members(self) -> Iterator[Metric]:
+        members = self._view.members
+        yield _gauges(
+            "fleet_member_state",
+            "1 for the state that this member sees each member in, 0 for the others.",
+            ["proxy_id", "state"],
+            (([member.proxy_id, state], member.state == state) for member in members for state in STATES),
+        )
+        yield _gauges(
+            "fleet_member_generation",
+            "The generation that each member last reported to this one.",
+            ["proxy_id"],
+            (
+                ([member.proxy_id], member.generation)
+                for member in members
+                if member.generation is not None and member.liveness is not Liveness.SUSPECT
+            ),
+        )
+        yield _gauges(
+            "fleet_member_connected",
+            "1 where the link between this member and another is up.",
+            ["proxy_id"],
+            (([each.proxy_id], each.connected) for each in members if each.proxy_id != self._view.me),
+        )
+
+    def _raft(self) -> Iterator[Metric]:
+        raft = self._view.raft
+        yield _gauge("fleet_raft_leader", "1 where this member is the Raft leader.", raft.role == "leader")
+        yield _gauges(
+            "fleet_raft_known_leader",
+            "1 for the member that this one takes for the Raft leader; all 0 where it knows none.",
+            ["proxy_id"],
+            (([each.proxy_id], each.proxy_id == raft.leader) for each in self._view.members if each.voter),
+        )
+        yield _gauge(
+            "fleet_raft_has_quorum", "1 where a majority of the voters is reachable.", raft.has_quorum
+        )
+        yield _gauge("fleet_raft_term", "The Raft term that this member is in.", raft.term)
+        yield _gauge(
+            "fleet_raft_commit_index", "Index of the last committed entry of Raft's log.", raft.commit_index
+        )
+
+    def _takeovers(self) -> Iterator[Metric]:
+        log = self._view.takeovers
+        yield _counters(
+            "fleet_takeovers",
+            "Times that identities of a member were advertised at others, by reason.",
+            ["reason"],
+            (([reason], count) for reason, count in sorted(log.by_reason.items())),
+        )
+        yield _histogram(
+            "fleet_takeover_seconds",
+            "From detecting that a member fails until this member advertised its identities elsewhere.",
+            log.seconds.bounds,
+            log.seconds.counts,
+            log.seconds.total,
+        )
+
+    def _data_plane(self) -> Iterator[Metric]:
+        view = self._view
+        yield _gauges(
+            "fleet_upstream_up",
+            "1 where this member can reach a broker.",
+            ["broker_id"],
+            (([str(broker_id)], up) for broker_id, up in sorted(view.upstream_up.items())),
+        )
+        yield _gauge(
+            "fleet_workers", "Workers connected to this member's control process.", len(view.workers)
+        )
+        yield _gauges(
+            "fleet_worker_directory_generation",
+            "The generation of the directory that each worker uses.",
+            ["worker"],
+            (([str(worker.index)], worker.counters.generation) for worker in view.workers),
+        )
+        yield CounterMetricFamily(
+            "fleet_worker_restarts",
+            "Workers that took the place of another since the control process started.",
+            value=view.worker_restarts,
+        )
+        yield _gauges(
+            "fleet_ready",
+            "1 for each condition of /readyz that holds.",
+            ["check"],
+            (([check.name], check.ok) for check in view.checks),
+        )
+        yield _gauges(
+            "fleet_build_info",
+            "Always 1; the labels say what runs.",
+            ["fleet", "proxy_id", "version"],
+            [([view.fleet, view.me, __version__], 1)],
+        )
+
+    def _traffic(self) -> Iterator[Metric]:
+        now = total(worker.counters for worker in self._view.workers)
+        ever: WorkerCounters = add(self._view.retired, now)
+        yield _gauges(
+            "fleet_client_connections",
+            "Client connections open now, by the identity that their port stands for.",
+            ["broker_id"],
+            (([broker_label(broker_id)], count) for broker_id, count in sorted(now.connections.items())),
+        )
+        requests: dict[str, int] = {}
+        for key, count in sorted(ever.requests.items()):
+            name = self._names(key)
+            requests[name] = requests.get(name, 0) + count
+        yield _counters(
+            "fleet_requests",
+            "Requests of clients.",
+            ["api"],
+            (([name], count) for name, count in requests.items()),
+        )
+        yield _counters(
+            "fleet_bytes",
+            "Bytes forwarded, by direction and broker.",
+            ["direction", "broker_id"],
+            (
+                ([direction, broker_label(broker_id)], count)
+                for direction, counts in (
+                    (TO_BROKER, ever.bytes_to_broker),
+                    (TO_CLIENT, ever.bytes_to_client),
+                )
+                for broker_id, count in sorted(counts.items())
+            ),
+        )
+        yield _histogram(
+            "fleet_rewrite_seconds",
+            "Time to rewrite the addresses in one response.",
+            REWRITE_BOUNDS_S,
+            ever.rewrite_buckets,
+            ever.rewrite_sum_s,
+        )
+        errors = {**dict.fromkeys(_wire_reasons(), 0), **ever.errors}
+        yield _counters(
+            "fleet_protocol_errors",
+            "Connections closed because of bytes that are not the Kafka protocol as the fleet offers it.",
+            ["reason"],
+            (([reason], count) for reason, count in sorted(errors.items())),
+        )
+
+
+def registry_of(collector: Collector) -> CollectorRegistry:
+    """A registry for one scrape: the fleet's metrics and those of the control process itself."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
