@@ -1,0 +1,56 @@
+# Every target is complete in itself on a fresh machine: it says what is missing, brings the rest, and goes.
+# Standard output belongs to the command at the end (make demo ARGS=--json prints one object); the rest goes to standard error.
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint unit integration chaos bench lock clean ready-demo ready-test
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest $(ARGS)
+export PYTHON
+export PATH := $(CURDIR)/build/bin:$(CURDIR)/build/prometheus/bin:$(PATH)
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@echo 'ARGS="…" is passed on, for example: make demo ARGS="--rounds 4 --kill leader", make unit ARGS="-k assign"'
+
+demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, shows the takeover, audits the records
+	@$(BIN)/python -m fleet demo $(ARGS)
+
+test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration and chaos tests
+	@$(PYTEST) tests/unit tests/property tests/integration tests/chaos
+
+lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/gen_tables.py --check
+	@$(BIN)/python tools/gen_dashboard.py --check
+
+unit: ready-test ## Unit and property tests
+	@$(PYTEST) tests/unit tests/property
+
+integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
+	@$(PYTEST) tests/integration
+
+chaos: ready-test ## Tests that kill, stop and bring back members
+	@$(PYTEST) tests/chaos
+
+bench: ready-test ## CPU and latency beside HAProxy
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+lock: ## Resolve the dependencies anew into requirements/*.lock
+	@$(PYTHON) tools/bootstrap.py lock
+
+clean: ## Remove everything that make has brought or built
+	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache kafka_proxy_fleet.egg-info
+
+ready-demo:
+	@tools/prerequisites.sh demo && $(PYTHON) tools/bootstrap.py demo
+
+ready-test:
+	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py test
