@@ -1,0 +1,59 @@
+from fleet.model import Broker, Endpoint
+from fleet.proxy.upstream import AVOID_S, Candidate, Upstreams
+
+SERVERS = (Endpoint("kafka-1", 9092), Endpoint("boot", 9092))
+ONE, TWO = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
+
+
+def at(broker: Broker) -> Candidate:
+    return Candidate(broker.broker_id, Endpoint(broker.host, broker.port))
+
+
+def test_configured_servers_stand_in_while_no_broker_is_known() -> None:
+    upstreams = Upstreams(SERVERS)
+    assert upstreams.candidates(0.0) == [Candidate(None, each) for each in SERVERS]
+    assert upstreams.broker(1) is None
+
+
+def test_bootstrap_connections_rotate_over_brokers_and_end_with_configured_servers() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE, 2: TWO})
+    first, second, third = (upstreams.candidates(0.0) for _ in range(3))
+    assert {first[0], second[0]} == {at(ONE), at(TWO)}
+    assert third == first
+    # The server that is a known broker is not tried twice.
+    assert first[2:] == [Candidate(None, SERVERS[1])]
+
+
+def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE, 2: TWO})
+    upstreams.failed(at(ONE), 10.0)
+    assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
+    assert upstreams.up == {1: False}
+    assert at(ONE) in {upstreams.candidates(10.0 + AVOID_S)[0] for _ in range(2)}
+    upstreams.succeeded(at(ONE))
+    assert upstreams.up == {1: True}
+    assert at(ONE) in {upstreams.candidates(10.1)[0] for _ in range(2)}
+
+
+def test_seen_broker_is_reachable_until_the_directory_says_otherwise() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE})
+    moved = Broker(2, "elsewhere", 9092)
+    upstreams.saw([moved, Broker(1, "ignored", 9092)])
+    assert upstreams.broker(2) == at(moved)
+    assert upstreams.broker(1) == at(ONE)
+    assert at(moved) in upstreams.candidates(0.0)
+    upstreams.commit({1: ONE, 2: TWO})
+    assert upstreams.broker(2) == at(TWO)
+    assert at(moved) not in upstreams.candidates(0.0)
+
+
+def test_brokers_that_are_gone_are_forgotten() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE, 2: TWO})
+    upstreams.failed(at(TWO), 0.0)
+    upstreams.commit({1: ONE})
+    assert upstreams.up == {}
+    assert upstreams.broker(2) is None
