@@ -1,4 +1,4 @@
-"""The real brokers as one worker sees them: where each one is, and which to try for a bootstrap connection."""
+"""The real brokers as one worker sees them: where each one is, and which serves a bootstrap connection."""
 
 from __future__ import annotations
 
@@ -44,15 +44,13 @@ class Upstreams:
         self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
 
     def saw(self, brokers: Iterable[Broker]) -> None:
-        """A response named these brokers: clients may dial their identities before a directory has them."""
-        for broker in brokers:
-            if broker.broker_id not in self._committed:
-                self._seen[broker.broker_id] = broker
+        """A response named these brokers: newer than any directory, and clients dial their identities next."""
+        self._seen.update((broker.broker_id, broker) for broker in brokers)
 
     def broker(self, broker_id: BrokerId) -> Candidate | None:
         """Where an identity's connections lead; None while nobody knows."""
-        found = self._committed.get(broker_id) or self._seen.get(broker_id)
-        return found and Candidate(broker_id, Endpoint(found.host, found.port))
+        found = self._seen.get(broker_id) or self._committed.get(broker_id)
+        return None if found is None else Candidate(broker_id, Endpoint(found.host, found.port))
 
     def candidates(self, now_s: float) -> list[Candidate]:
         """Brokers for one bootstrap connection, best first: each call begins with another one.
@@ -83,8 +81,8 @@ class Upstreams:
         return self._up
 
     def _known(self) -> list[Candidate]:
-        brokers = [*self._committed.values(), *self._seen.values()]
-        return [Candidate(each.broker_id, Endpoint(each.host, each.port)) for each in brokers]
+        brokers = {**self._committed, **self._seen}
+        return [Candidate(each.broker_id, Endpoint(each.host, each.port)) for each in brokers.values()]
 
     def _failed_lately(self, endpoint: Endpoint, now_s: float) -> bool:
         failed_at_s = self._failed_at_s.get(endpoint)

@@ -41,12 +41,13 @@ def test_seen_broker_is_reachable_until_the_directory_says_otherwise() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE})
     moved = Broker(2, "elsewhere", 9092)
-    upstreams.saw([moved, Broker(1, "ignored", 9092)])
+    upstreams.saw([moved, Broker(1, "moved", 9092)])
     assert upstreams.broker(2) == at(moved)
-    assert upstreams.broker(1) == at(ONE)
+    assert upstreams.broker(1) == at(Broker(1, "moved", 9092))
     assert at(moved) in upstreams.candidates(0.0)
     upstreams.commit({1: ONE, 2: TWO})
     assert upstreams.broker(2) == at(TWO)
+    assert upstreams.broker(1) == at(ONE)
     assert at(moved) not in upstreams.candidates(0.0)
 
 
