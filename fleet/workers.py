@@ -1,0 +1,105 @@
+"""Control's side of the local socket: directories go to the workers, their counters and news come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from socket import socket
+
+from fleet import ipc
+from fleet.admin.totals import retire
+from fleet.admin.view import WorkerView
+from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
+from fleet.model import Broker, Directory
+
+log = logging.getLogger(__name__)
+
+
+class Workers:
+    """The connected workers of this member, and what dead ones had counted (``retired``).
+
+    Args:
+        listen_socket: the bound control socket.
+        on_brokers_seen: called with brokers that a passing response carried.
+        on_applied: called with the revision that every connected worker has in use now.
+    """
+
+    def __init__(
+        self,
+        listen_socket: socket,
+        on_brokers_seen: Callable[[tuple[Broker, ...]], None],
+        on_applied: Callable[[int], None],
+    ) -> None:
+        self._socket = listen_socket
+        self._on_brokers_seen = on_brokers_seen
+        self._on_applied = on_applied
+        self._server: asyncio.Server | None = None
+        self._channels: dict[Channel, WorkerCounters] = {}
+        self._greeted: dict[Channel, Hello] = {}
+        self._seen: set[int] = set()
+        self._pids: set[int] = set()
+        self.retired = WorkerCounters()
+        self.restarts = 0
+        self._directory: Directory | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=self._socket, limit=ipc.LINE_LIMIT_BYTES
+        )
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for channel in list(self._channels):
+            channel.close()
+
+    @property
+    def connected(self) -> int:
+        """How many workers have said hello and are still there."""
+        return len(self._greeted)
+
+    def publish(self, directory: Directory) -> None:
+        """Hand the directory to every worker, and to those that come later."""
+        self._directory = directory
+        message = DirectoryMessage(directory)
+        for channel in list(self._channels):
+            channel.send(message)
+
+    def views(self) -> tuple[WorkerView, ...]:
+        """The workers that are connected now, each with what it said last."""
+        return tuple(
+            WorkerView(hello.worker, hello.pid, self._channels[channel])
+            for channel, hello in sorted(self._greeted.items(), key=lambda item: item[1].worker)
+        )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        channel = Channel(reader, writer)
+        self._channels[channel] = WorkerCounters()
+        if self._directory is not None:
+            channel.send(DirectoryMessage(self._directory))
+        try:
+            while (message := await channel.receive()) is not None:
+                self._received(channel, message)
+        except ValueError as error:
+            log.error("a worker said what is not a message: %s", str(error).splitlines()[0])
+        finally:
+            self.retired = retire(self.retired, self._channels.pop(channel))
+            self._greeted.pop(channel, None)
+            channel.close()
+
+    def _received(self, channel: Channel, message: ipc.Message) -> None:
+        match message:
+            case Hello(worker=worker, pid=pid):
+                self.restarts += worker in self._seen and pid not in self._pids
+                self._seen.add(worker)
+                self._pids.add(pid)
+                self._greeted[channel] = message
+                log.info("worker %d (pid %d) is connected", worker, pid)
+            case CountersMessage(counters=counters):
+                self._channels[channel] = counters
+                self._on_applied(min(each.revision for each in self._channels.values()))
+            case BrokersSeenMessage(brokers=brokers):
+                self._on_brokers_seen(brokers)
+            case DirectoryMessage():
+                log.error("a worker sent a directory; only control does")
