@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
+from urllib.parse import quote
 
 import aiohttp
 
-from fleet.admin.documents import DRAIN, ERROR, OWNERSHIP, DrainDocument, OwnershipDocument
-from fleet.admin.http import ADMIN_HEADER
+from fleet.admin.documents import ADMIN_HEADER, DRAIN, ERROR, OWNERSHIP, DrainDocument, OwnershipDocument
 from fleet.config.settings import MemberSettings, is_loopback, is_wildcard
 from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.model import Endpoint, ProxyId
@@ -64,6 +64,9 @@ async def _request(
             return body
     except TimeoutError:
         raise AdminError(f"{url} did not answer within {timeout_s:g} s") from None
+    except aiohttp.ClientConnectorError as error:
+        reason = error.os_error.strerror or str(error.os_error)
+        raise AdminError(f"{url} cannot be asked: {reason.lower()}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
         raise AdminError(f"{url} cannot be asked: {reason}") from error
@@ -116,7 +119,9 @@ async def drain(
         for url in urls:
             try:
                 headers = {ADMIN_HEADER: "1"}
-                body = await _request(session, "POST", f"{url}/{verb}/{proxy_id}", timeout_s, headers)
+                body = await _request(
+                    session, "POST", f"{url}/{verb}/{quote(proxy_id, safe='')}", timeout_s, headers
+                )
                 return DRAIN.decode(body)
             except UnknownMember:
                 raise

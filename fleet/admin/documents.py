@@ -20,6 +20,9 @@ from fleet.model import (
     ProxyId,
 )
 
+ADMIN_HEADER: Final = "X-Fleet-Admin"
+"""Drain and undrain want it, with the value 1."""
+
 ErrorKind: TypeAlias = Literal[
     "usage",
     "config",
@@ -215,6 +218,14 @@ class ConfigDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDocument:
+    """What ``fleet node --json`` prints when the member has stopped."""
+
+    proxy_id: ProxyId
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerDocument:
     """What one member said to ``fleet status``: ``error`` where it did not answer, else the rest."""
 
@@ -315,6 +326,7 @@ ERROR: Final = Codec(ErrorDocument)
 READY: Final = Codec(ReadyDocument)
 OWNERSHIP: Final = Codec(OwnershipDocument)
 DRAIN: Final = Codec(DrainDocument)
+NODE: Final = Codec(NodeDocument)
 CHECK: Final = Codec(ConfigDocument)
 STATUS: Final = Codec(StatusDocument)
 PLAN: Final = Codec(PlanDocument)

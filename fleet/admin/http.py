@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from fleet.admin.documents import (
+    ADMIN_HEADER,
     DRAIN,
     ERROR,
     OWNERSHIP,
@@ -34,7 +35,6 @@ from fleet.model import ProxyId
 
 log = logging.getLogger(__name__)
 
-ADMIN_HEADER: Final = "X-Fleet-Admin"
 SHUTDOWN_TIMEOUT_S: Final = 0.5
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,0 +1,154 @@
+"""The documents as tables for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fleet.admin.documents import (
+    AnswerDocument,
+    ConfigDocument,
+    DrainDocument,
+    IdentityDocument,
+    MemberDocument,
+    PlanDocument,
+    StatusDocument,
+)
+
+_COLOURS = {
+    "up": "green",
+    "unknown": "yellow",
+    "suspect": "red",
+    "down": "red",
+    "draining": "yellow",
+    "drained": "yellow",
+}
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return escape(" ".join(names)) or "-"
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Seconds as an operator says them: ``4.2 s``, ``3 min 5 s``, ``2 h 0 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _role(member: MemberDocument, answer: AnswerDocument | None) -> str:
+    kind = "witness" if member.witness else "voter" if member.voter else "observer"
+    return f"{kind}, {answer.role}" if answer is not None and answer.role not in (None, "observer") else kind
+
+
+def _answered(answer: AnswerDocument | None) -> str:
+    if answer is None:
+        return "not asked"
+    return "yes" if answer.error is None else f"[red]no[/]: {escape(answer.error)}"
+
+
+def _identity_row(identity: IdentityDocument) -> tuple[str, ...]:
+    committed, advertised = _names(identity.committed), _names(identity.advertised)
+    if identity.advertised != identity.committed:
+        advertised = f"[yellow]{advertised}[/]"
+    endpoints = "; ".join(f"{each.listener} {' '.join(each.addresses)}" for each in identity.endpoints)
+    pin = f" (pinned to {escape(identity.pinned_to)})" if identity.pinned_to else ""
+    return (
+        str(identity.broker_id),
+        committed + pin,
+        advertised,
+        _names(identity.successors),
+        escape(endpoints),
+    )
+
+
+def print_status(status: StatusDocument, console: Console) -> None:
+    quorum = status.quorum
+    leader = escape(status.leader) if status.leader else "[red]none[/]"
+    console.print(
+        f"[bold]{escape(status.fleet)}[/]: generation {status.generation}, leader {leader}, "
+        f"term {status.term} (told by {escape(status.told_by)})"
+    )
+    if not quorum.present:
+        console.print(
+            f"[red]no quorum for {duration(quorum.lost_s)}[/]: ownership cannot be committed; "
+            "the members that live serve every identity all the same"
+        )
+    if not status.agree:
+        console.print("[yellow]members differ in their generation[/]: one of them is behind")
+    answers = {answer.proxy_id: answer for answer in status.answers}
+    table = _table("Members", "member", "state", "role", "rack", "generation", "stale", "answered")
+    for member in status.members:
+        answer = answers.get(member.proxy_id)
+        said = answer is not None and answer.error is None
+        generation = answer.generation if answer is not None and said else member.generation
+        stale = duration(answer.staleness_s) if answer is not None and answer.staleness_s else "-"
+        state = f"[{_COLOURS[member.state]}]{member.state}[/]"
+        if member.drained and member.state != "drained":
+            state += ", drained"
+        table.add_row(
+            escape(member.proxy_id),
+            state,
+            _role(member, answer),
+            escape(member.rack or "-"),
+            "-" if generation is None else str(generation),
+            stale,
+            _answered(answer),
+        )
+    console.print(table)
+    owned = _table("Identities", "broker", "committed", "advertised", "successors", "clients connect to")
+    for identity in status.identities:
+        owned.add_row(*_identity_row(identity))
+    console.print(owned)
+
+
+def print_config(document: ConfigDocument, console: Console) -> None:
+    console.print(f"[green]{escape(document.source)}: no mistakes[/]")
+    table = _table(f"Fleet {escape(document.fleet)}", "member", "role", "rack", "clients bootstrap at")
+    for member in document.members:
+        role = "witness" if member.witness else "voter" if member.voter else "observer"
+        ways = "; ".join(f"{each.name} {each.host}:{each.bootstrap_port}" for each in member.listeners)
+        table.add_row(escape(member.proxy_id), role, escape(member.rack or "-"), escape(ways) or "-")
+    console.print(table)
+    for sentence in document.survives:
+        console.print(f"- {escape(sentence)}")
+    for sentence in document.warnings:
+        console.print(f"[yellow]warning[/]: {escape(sentence)}")
+
+
+def print_plan(plan: PlanDocument, console: Console) -> None:
+    without = " ".join(plan.without)
+    if not plan.served:
+        console.print(f"[red]without {escape(without)} nobody is left to own anything: nothing would move[/]")
+    elif not plan.moves:
+        console.print(f"without {escape(without)} nothing would move")
+    table = _table(
+        f"Without {escape(without)}, from generation {plan.generation}", "broker", "owners now", "owners then"
+    )
+    for move in plan.moves:
+        table.add_row(str(move.broker_id), _names(move.before), _names(move.after))
+    if plan.moves:
+        console.print(table)
+    loads = _table("Identities for each member", "member", "now", "then")
+    for load in plan.loads:
+        loads.add_row(escape(load.proxy_id), str(load.before), str(load.after))
+    console.print(loads)
+
+
+def print_drain(document: DrainDocument, console: Console) -> None:
+    what = (
+        "drained: it gives its identities up"
+        if document.drained
+        else "undrained: it may own identities again"
+    )
+    already = "" if document.applied else " (it was so before)"
+    console.print(f"{escape(document.proxy_id)} is {what}{already}; generation {document.generation}")

@@ -1,0 +1,78 @@
+"""Writes docs/schemas/*.json, the JSON Schemas of what members serve and commands print with --json.
+
+python tools/gen_schemas.py           write them
+python tools/gen_schemas.py --check   exit with 1 where one differs
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from fleet.admin import documents
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
+
+SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
+    "check": documents.CHECK,
+    "drain": documents.DRAIN,
+    "error": documents.ERROR,
+    "node": documents.NODE,
+    "ownership": documents.OWNERSHIP,
+    "plan": documents.PLAN,
+    "ready": documents.READY,
+    "status": documents.STATUS,
+}
+
+
+def render() -> dict[Path, str]:
+    """Every schema file and what belongs in it."""
+    return {
+        FOLDER / f"{name}.json": json.dumps(_schema(codec), indent=2) + "\n"
+        for name, codec in SCHEMAS.items()
+    }
+
+
+def _schema(codec: documents.Codec[Any]) -> dict[str, object]:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(codec.schema())}
+
+
+def _tidy(node: Any) -> Any:
+    """Without the titles that pydantic makes of field names, and with docstrings on one line."""
+    if isinstance(node, list):
+        return [_tidy(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    tidy: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "title" and isinstance(value, str) and "type" in node and "properties" not in node:
+            continue
+        if key == "description" and isinstance(value, str):
+            value = " ".join(value.partition("\n\n")[0].split())
+        if key == "properties":
+            tidy[key] = {name: _tidy(inner) for name, inner in value.items()}
+        else:
+            tidy[key] = _tidy(value)
+    return tidy
+
+
+def main(arguments: list[str]) -> int:
+    differing = [
+        path
+        for path, text in render().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if "--check" in arguments:
+        for path in differing:
+            print(f"{path.name} differs; run: python tools/gen_schemas.py", file=sys.stderr)
+        return 1 if differing else 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path, text in render().items():
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
