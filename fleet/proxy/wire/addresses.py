@@ -1,0 +1,116 @@
+"""What the patching functions need to know of addresses: one look-up, and one way to say what they saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from fleet.model import BrokerId
+from fleet.proxy.wire.primitives import read_int16, read_int32, varint
+
+
+class Address(NamedTuple):
+    """What is written for one broker: host and port, in both encodings.
+
+    Args:
+        compact: compact string and int32, as in flexible versions.
+        classic: int16 string and int32, as before them.
+        real_compact, real_classic: the broker's own address as the directory knows it, or empty. A response
+            that carries another one is worth a report; one comparison of bytes is what it costs to find out.
+    """
+
+    compact: bytes
+    classic: bytes
+    real_compact: bytes
+    real_classic: bytes
+
+
+class Addresses(dict[BrokerId, Address]):
+    """The addresses for one client by broker id; a subclass finds a missing one: a look-up never fails."""
+
+    __slots__ = ()
+
+    def __missing__(self, broker_id: BrokerId) -> Address:
+        raise NotImplementedError
+
+    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
+        """Take note of a real address that differs from ``Address.real_*``.
+
+        Args:
+            has_rack: whether the response carries racks at all.
+        """
+
+    def saw_compact(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
+        """``saw`` what stands at ``pos``: a compact host, a port, and perhaps a rack."""
+        length, pos = varint(buf, pos)
+        host = _text(buf, pos, length - 1)
+        pos += length - 1
+        (port,) = read_int32(buf, pos)
+        rack = None
+        if has_rack:
+            length, pos = varint(buf, pos + 4)
+            rack = _text(buf, pos, length - 1) if length else None
+        self.saw(broker_id, host, port, rack, has_rack)
+
+    def saw_classic(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
+        """``saw`` what stands at ``pos``: an int16 host, a port, and perhaps a rack."""
+        (length,) = read_int16(buf, pos)
+        pos += 2
+        host = _text(buf, pos, length)
+        pos += length
+        (port,) = read_int32(buf, pos)
+        rack = None
+        if has_rack:
+            (length,) = read_int16(buf, pos + 4)
+            rack = _text(buf, pos + 6, length) if length >= 0 else None
+        self.saw(broker_id, host, port, rack, has_rack)
+
+
+def _text(buf: memoryview, pos: int, length: int) -> str:
+    if pos + length > len(buf):
+        raise IndexError(pos + length)
+    return str(buf[pos : pos + length], "utf-8", "replace")
+
+
+Parts: TypeAlias = list[bytes | memoryview]
+"""Segments of a response in order; slices of it, with what replaces its addresses between them."""
+
+Patch: TypeAlias = Callable[[memoryview, Addresses, Parts], int]
+"""Rewrites the addresses in one response.
+
+Args:    the response from its size field on, as far as it has arrived; the addresses to write; an empty list,
+         which receives the segments from byte 4 on up to the last address and stays empty where there is none
+Returns: the position from which the rest follows as it is
+Raises:  IndexError, struct.error: more bytes are needed; MalformedFrame
+"""
+
+
+class Layout(NamedTuple):
+    """How the responses of one API and version are patched.
+
+    Args:
+        name: of the function, for error messages.
+        whole: whether an address can stand at the end, so that the response must be complete first.
+    """
+
+    name: str
+    patch: Patch
+    whole: bool
+
+
+class Api(NamedTuple):
+    """One API as brokers serve it and as the fleet offers it.
+
+    Args:
+        max_version: the highest version to offer: the highest defined one, or a cap of the generator's.
+        first_flexible: first version with compact encodings and tagged fields (request header v2, response
+            header v1); ``NEVER_FLEXIBLE`` where there is none.
+    """
+
+    name: str
+    min_version: int
+    max_version: int
+    first_flexible: int
+
+
+NEVER_FLEXIBLE = 1 << 15

@@ -1,0 +1,92 @@
+"""Varints, lengths and tagged fields, read in place.
+
+Everything here reads a ``memoryview`` that ends where the frame ends, or where the bytes that have arrived
+so far end. Reading past it raises ``IndexError`` or ``struct.error``; the session, which alone knows whether
+more bytes are to come, turns that into "wait" or into ``TruncatedFrame``. Skipping does not look at what is
+skipped: a position beyond the end shows at the next read.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import NoReturn
+
+from fleet.errors import MalformedFrame, Peer
+
+OUT_OF_BYTES = (IndexError, struct_error)
+"""What a read past the end raises."""
+
+read_int16 = Struct(">h").unpack_from
+read_int32 = Struct(">i").unpack_from
+read_uint32 = Struct(">I").unpack_from
+read_id_and_compact_length = Struct(">iB").unpack_from
+read_id_and_length = Struct(">ih").unpack_from
+
+pack_int16 = Struct(">h").pack
+pack_int32 = Struct(">i").pack
+
+MAX_VARINT_BYTES = 5
+MAX_INT32 = 0x7FFFFFFF
+
+
+def varint(buf: memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
+    """Read an unsigned varint.
+
+    Returns: its value and the position behind it.
+    Raises:  MalformedFrame: it does not end, or is above what an int32 holds.
+    """
+    value = shift = 0
+    for at in range(pos, pos + MAX_VARINT_BYTES):
+        byte = buf[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > MAX_INT32:
+                raise MalformedFrame(peer, f"varint {value} at byte {pos} is above int32")
+            return value, at + 1
+        shift += 7
+    raise MalformedFrame(peer, f"varint at byte {pos} does not end within {MAX_VARINT_BYTES} bytes")
+
+
+def encode_varint(value: int) -> bytes:
+    """Encode a non-negative number as an unsigned varint."""
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
+    """Skip a section of tagged fields, known and unknown alike.
+
+    Returns: the position behind it.
+    Raises:  MalformedFrame: a varint that cannot be.
+    Source:  KIP-482
+    """
+    count, pos = varint(buf, pos, peer)
+    for _ in range(count):
+        _, pos = varint(buf, pos, peer)
+        size, pos = varint(buf, pos, peer)
+        pos += size
+    return pos
+
+
+def negative(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
+    """Refuse a length or count below -1, which stands for null."""
+    raise MalformedFrame(peer, f"length {length} before byte {pos}")
+
+
+def compact_string(value: str) -> bytes:
+    """Encode a non-null string as in flexible versions."""
+    encoded = value.encode()
+    return encode_varint(len(encoded) + 1) + encoded
+
+
+def classic_string(value: str) -> bytes:
+    """Encode a non-null string as before flexible versions."""
+    encoded = value.encode()
+    return pack_int16(len(encoded)) + encoded

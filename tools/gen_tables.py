@@ -1,0 +1,598 @@
+"""Generate fleet/proxy/wire/_tables.py from the message definitions inside a kafka-clients jar.
+
+    python tools/gen_tables.py build/kafka/definitions/kafka-clients-4.4.0.jar [--check]
+
+Which fields carry a broker's address is not listed here but found: a node id followed by a host and a port,
+in the response of any API that brokers serve. What looks like an address and is not found that way must be
+capped away (``CAPS``) or be harmless (``HARMLESS``), each with its reason; otherwise nothing is generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OUTPUT = Path(__file__).parent.parent / "fleet" / "proxy" / "wire" / "_tables.py"
+
+CAPS: dict[str, tuple[int, str]] = {
+    "Fetch": (
+        15,
+        "v16 carries node endpoints behind the records, so that a response must be collected whole",
+    ),
+    "DescribeQuorum": (1, "v2 carries the controllers' listeners, which no proxy stands for"),
+}
+"""Highest version to offer where it is below the highest defined one, and why."""
+
+_CLIENT = "the client's own address, as the broker sees it"
+_APPLICATION = "where one streams application serves others"
+HARMLESS: dict[str, str] = {
+    "ConsumerGroupDescribeResponse.Groups.Members.ClientHost": _CLIENT,
+    "DescribeGroupsResponse.Groups.Members.ClientHost": _CLIENT,
+    "ShareGroupDescribeResponse.Groups.Members.ClientHost": _CLIENT,
+    "StreamsGroupDescribeResponse.Groups.Members.ClientHost": _CLIENT,
+    "StreamsGroupDescribeResponse.Groups.Members.UserEndpoint.Host": _APPLICATION,
+    "StreamsGroupDescribeResponse.Groups.Members.UserEndpoint.Port": _APPLICATION,
+    "StreamsGroupHeartbeatResponse.PartitionsByUserEndpoint.UserEndpoint.Host": _APPLICATION,
+    "StreamsGroupHeartbeatResponse.PartitionsByUserEndpoint.UserEndpoint.Port": _APPLICATION,
+    "StreamsGroupHeartbeatResponse.EndpointInformationEpoch": "a number that counts changes",
+    "DeleteAclsResponse.FilterResults.MatchingAcls.Host": "which clients an ACL is for",
+    "DescribeAclsResponse.Resources.Acls.Host": "which clients an ACL is for",
+    "DescribeClusterResponse.EndpointType": "says whether brokers or controllers follow",
+}
+"""Fields that look like addresses but are not a broker's or a controller's."""
+
+REPORTING = frozenset(("Metadata", "DescribeCluster"))
+"""Responses that list all brokers: a real address that the directory does not know is reported from them."""
+
+BLANKED = {"DescribeConfigs": ("Name", "Value")}
+"""API → (field that names, field that is blanked when the name says that it carries an address)."""
+
+ADDRESS_WORDS = re.compile(
+    "host|hosts|hostname|port|ports|endpoint|endpoints|listener|listeners|address|addresses|servers?|url|uri"
+)
+FIXED_SIZES = {
+    **{"bool": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4},
+    **{"int64": 8, "float64": 8, "uuid": 16},
+}
+NEVER_FLEXIBLE = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Versions from ``low`` to ``high``, both included; empty where ``high`` is below ``low``."""
+
+    low: int
+    high: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.low <= version <= self.high
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        """Read ``none``, ``3``, ``3+`` or ``3-7``."""
+        if text == "none":
+            return cls(0, -1)
+        low, _, high = text.removesuffix("+").partition("-")
+        return cls(int(low), NEVER_FLEXIBLE if text.endswith("+") else int(high or low))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a definition; ``fields`` are those of its struct, wherever that was defined."""
+
+    name: str
+    type: str
+    versions: Range
+    tagged: Range
+    tag: int | None
+    nullable: Range
+    fields: tuple[Field, ...] = ()
+
+    @property
+    def element(self) -> str:
+        return self.type.removeprefix("[]")
+
+    @property
+    def is_array(self) -> bool:
+        return self.type.startswith("[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One API that brokers serve: what its request says of versions, and the fields of its response."""
+
+    api_key: int
+    name: str
+    versions: Range
+    flexible: Range
+    response: tuple[Field, ...]
+
+    @property
+    def first_flexible(self) -> int:
+        return self.flexible.low if self.flexible.high >= 0 else NEVER_FLEXIBLE
+
+
+def parse_json(text: str) -> dict[str, object]:
+    """Parse JSON with ``//`` comments, which Kafka's definitions have outside strings only."""
+    bare = re.sub(r'("(?:[^"\\]|\\.)*")|//[^\n]*', lambda found: found.group(1) or "", text)
+    parsed = json.loads(bare)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def _fields(raw: object, structs: Mapping[str, object]) -> tuple[Field, ...]:
+    assert isinstance(raw, list)
+    made = []
+    for item in raw:
+        nested = item.get("fields", structs.get(item["type"].removeprefix("[]"), []))
+        made.append(
+            Field(
+                name=item["name"],
+                type=item["type"],
+                versions=Range.parse(item.get("versions", "0+")),
+                tagged=Range.parse(item.get("taggedVersions", "none")),
+                tag=item.get("tag"),
+                nullable=Range.parse(item.get("nullableVersions", "none")),
+                fields=_fields(nested, structs),
+            )
+        )
+    return tuple(made)
+
+
+def read_messages(texts: Mapping[str, str]) -> list[Message]:
+    """The APIs that brokers serve, by key.
+
+    Args: texts: file name → definition.
+    """
+    parsed = [parse_json(text) for text in texts.values()]
+    responses = {raw["apiKey"]: raw for raw in parsed if raw["type"] == "response"}
+    messages = []
+    for raw in parsed:
+        listeners = raw.get("listeners")
+        if raw["type"] != "request" or not isinstance(listeners, list) or "broker" not in listeners:
+            continue
+        versions = Range.parse(str(raw["validVersions"]))
+        response = responses[raw["apiKey"]]
+        shared = response.get("commonStructs", [])
+        assert isinstance(shared, list)
+        structs = {struct["name"]: struct["fields"] for struct in shared}
+        name = str(raw["name"]).removesuffix("Request")
+        assert response["flexibleVersions"] == raw["flexibleVersions"], name
+        messages.append(
+            Message(
+                api_key=int(str(raw["apiKey"])),
+                name=name,
+                versions=versions,
+                flexible=Range.parse(str(raw["flexibleVersions"])),
+                response=_fields(response["fields"], structs),
+            )
+        )
+    return sorted(messages, key=lambda message: message.api_key)
+
+
+def read_jar(path: Path) -> list[Message]:
+    """The APIs that brokers serve, by key, from a kafka-clients jar."""
+    with zipfile.ZipFile(path) as jar:
+        names = [name for name in jar.namelist() if re.fullmatch(r"common/message/\w+\.json", name)]
+        return read_messages({name: jar.read(name).decode() for name in sorted(names)})
+
+
+def offered(message: Message, caps: Mapping[str, tuple[int, str]] = CAPS) -> Range:
+    """The versions of an API that the fleet offers."""
+    cap = caps.get(message.name)
+    return (
+        message.versions if cap is None else Range(message.versions.low, min(cap[0], message.versions.high))
+    )
+
+
+def active(fields: tuple[Field, ...], version: int) -> list[Field]:
+    """The untagged fields of a struct in one version."""
+    return [item for item in fields if version in item.versions and version not in item.tagged]
+
+
+def tagged(fields: tuple[Field, ...], version: int) -> list[Field]:
+    """The tagged fields of a struct in one version."""
+    return [item for item in fields if version in item.versions and version in item.tagged]
+
+
+def is_address(fields: list[Field], index: int) -> bool:
+    """Whether a broker id, a host and a port start at that field."""
+    window = [(item.name, item.type) for item in fields[index : index + 3]]
+    return window[1:] == [("Host", "string"), ("Port", "int32")] and window[0] in (
+        ("NodeId", "int32"),
+        ("BrokerId", "int32"),
+    )
+
+
+def is_blanked(message: Message, fields: list[Field], index: int) -> bool:
+    """Whether a name and the value that it may blank start at that field."""
+    names = tuple(item.name for item in fields[index : index + 2])
+    return message.name in BLANKED and names == BLANKED[message.name]
+
+
+def rewritten(message: Message, version: int) -> set[str]:
+    """Paths of the fields that the generated function of one version rewrites."""
+    paths: set[str] = set()
+
+    def visit(fields: tuple[Field, ...], path: str) -> None:
+        plain = active(fields, version)
+        for index, item in enumerate(plain):
+            if is_address(plain, index):
+                paths.update((f"{path}.Host", f"{path}.Port"))
+            if is_blanked(message, plain, index):
+                paths.add(f"{path}.Value")
+            visit(item.fields, f"{path}.{item.name}")
+        for item in tagged(fields, version):
+            visit(item.fields, f"{path}.{item.name}")
+
+    visit(message.response, f"{message.name}Response")
+    return paths
+
+
+def suspicious(message: Message, version: int) -> Iterator[str]:
+    """Paths of all fields of one response whose name says host, port or the like."""
+
+    def visit(fields: tuple[Field, ...], path: str) -> Iterator[str]:
+        for item in fields:
+            if version not in item.versions:
+                continue
+            words = re.findall(r"[A-Z][a-z0-9]*", item.name)
+            if not item.fields and any(ADDRESS_WORDS.fullmatch(word.lower()) for word in words):
+                yield f"{path}.{item.name}"
+            yield from visit(item.fields, f"{path}.{item.name}")
+
+    return visit(message.response, f"{message.name}Response")
+
+
+def unaccounted(messages: list[Message], caps: Mapping[str, tuple[int, str]] = CAPS) -> list[str]:
+    """What looks like an address and is neither rewritten, nor capped away, nor listed as harmless.
+
+    Returns: one line for each field and version; entries of ``HARMLESS`` that name no field, too.
+    """
+    problems = []
+    met = set()
+    for message in messages:
+        versions = offered(message, caps)
+        for version in range(versions.low, versions.high + 1):
+            done = rewritten(message, version)
+            for path in suspicious(message, version):
+                if path in HARMLESS:
+                    met.add(path)
+                elif path not in done:
+                    problems.append(f"{path} v{version} may carry an address")
+    problems += [f"{path} is listed as harmless and does not exist" for path in sorted(set(HARMLESS) - met)]
+    return problems
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Writes the body of the patching function of one response and version, as straight-line Python.
+
+    ``skip`` is how far the position in the generated code lags behind: fields of fixed size are not read, and
+    their sizes are added up until something behind them is.
+    """
+
+    message: Message
+    version: int
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    skip: int = 0
+    blank: str = ""
+    brokers_known: bool = False
+
+    @property
+    def flexible(self) -> bool:
+        return self.version in self.message.flexible
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def at(self) -> str:
+        return f"pos + {self.skip}" if self.skip else "pos"
+
+    def flush(self) -> None:
+        if self.skip:
+            self.line(f"pos += {self.skip}")
+            self.skip = 0
+
+    def number(self, name: str, classic: str, size: int) -> None:
+        """Read a length or count: a varint in flexible versions, else an integer of ``size`` bytes."""
+        if self.flexible:
+            self.line(f"{name} = buf[{self.at()}]")
+            self.skip += 1
+            self.flush()
+            self.line(f"if {name} > 127:")
+            self.line(f"    {name}, pos = varint(buf, pos - 1)")
+        else:
+            self.line(f"({name},) = {classic}(buf, {self.at()})")
+            self.skip += size
+            self.flush()
+
+    def variable(self, kind: str) -> None:
+        """Skip a string or bytes; leaves ``length`` as it was encoded."""
+        wide = kind in ("bytes", "records")
+        self.number("length", "read_int32" if wide else "read_int16", 4 if wide else 2)
+        self.pass_length()
+
+    def pass_length(self) -> None:
+        if self.flexible:
+            self.line("if length > 1:")
+            self.line("    pos += length - 1")
+        else:
+            self.line("if length > 0:")
+            self.line("    pos += length")
+            self.line("elif length < -1:")
+            self.line("    negative(length, pos)")
+
+    def address(self, fields: list[Field], index: int) -> None:
+        """A broker id, a host and a port: the two are replaced, and perhaps reported."""
+        self.flush()
+        encoding = "compact" if self.flexible else "classic"
+        if self.flexible:
+            self.line("broker_id, length = read_id_and_compact_length(buf, pos)")
+            self.line("host = pos + 4")
+            self.line("pos += 5")
+            self.line("if length > 127:")
+            self.line("    length, pos = varint(buf, pos - 1)")
+            self.line("pos += (length or 1) + 3")
+            self.line("if length > 1 and broker_id != -1:")
+        else:
+            self.line("broker_id, length = read_id_and_length(buf, pos)")
+            self.line("host = pos + 4")
+            self.line("pos += 10")
+            self.pass_length()
+            self.line("if length > 0 and broker_id != -1:")
+        self.line("    address = addresses[broker_id]")
+        self.line(f"    parts += (buf[mark:host], address.{encoding})")
+        self.line("    mark = pos")
+        if self.message.name in REPORTING:
+            guard = "of_brokers and " if self.brokers_known else ""
+            has_rack = index + 3 < len(fields) and fields[index + 3].name == "Rack"
+            self.line(f"    if {guard}buf[host:pos] != address.real_{encoding}:")
+            self.line(f"        addresses.saw_{encoding}(buf, broker_id, host, {has_rack})")
+
+    def named_value(self) -> None:
+        """A name and its value, which is blanked if the name, or that of the enclosing one, says so."""
+        self.number("length", "read_int16", 2)
+        self.line("name = pos")
+        self.pass_length()
+        enclosing = self.blank
+        self.blank = "blank_synonym" if enclosing else "blank"
+        found = "carries_address(buf[name:pos])"
+        self.line(f"{self.blank} = {f'{enclosing} or {found}' if enclosing else found}")
+        self.line("value = pos")
+        self.variable("string")
+        self.line(f"if {self.blank} and length > {1 if self.flexible else 0}:")
+        empty = "EMPTY_COMPACT" if self.flexible else "EMPTY_CLASSIC"
+        self.line(f"    parts += (buf[mark:value], {empty})")
+        self.line("    mark = pos")
+
+    def one(self, item: Field) -> None:
+        """Skip one field, rewriting what is in it."""
+        if item.is_array:
+            self.array(item)
+        elif item.type in FIXED_SIZES:
+            if item.name == "EndpointType":
+                self.line(f"of_brokers = buf[{self.at()}] == 1")
+                self.brokers_known = True
+            self.skip += FIXED_SIZES[item.type]
+        elif item.fields:
+            assert self.version not in item.nullable, f"nullable struct {item.name}"
+            self.struct(item.fields)
+        else:
+            assert item.type in ("string", "bytes", "records"), item.type
+            self.variable(item.type)
+
+    def array(self, item: Field) -> None:
+        self.number("count", "read_int32", 4)
+        if not self.flexible:
+            self.line("if count < -1:")
+            self.line("    negative(count, pos)")
+        count = "count - 1" if self.flexible else "count"
+        self.line(f"for _ in range({count}):")
+        self.depth += 1
+        blank = self.blank
+        if item.fields:
+            self.struct(item.fields)
+        else:
+            self.one(Field("", item.element, item.versions, item.tagged, None, item.nullable))
+        self.flush()
+        self.blank = blank
+        self.depth -= 1
+
+    def struct(self, fields: tuple[Field, ...], upto: int | None = None) -> None:
+        """The untagged fields (only so many, if asked), then the tagged ones."""
+        plain = active(fields, self.version)
+        index = 0
+        while index < (len(plain) if upto is None else upto):
+            if is_address(plain, index):
+                self.address(plain, index)
+                index += 3
+            elif is_blanked(self.message, plain, index):
+                self.named_value()
+                index += 2
+            else:
+                self.one(plain[index])
+                index += 1
+        if upto is None and self.flexible:
+            self.tags(tagged(fields, self.version))
+
+    def tags(self, fields: list[Field]) -> None:
+        """A section of tagged fields: skipped, but for those that carry addresses."""
+        found = [item for item in fields if self.carries(item)]
+        if not found:
+            self.line(f"if buf[{self.at()}]:")
+            self.line(f"    pos = skip_tags(buf, {self.at()})")
+            self.line("else:")
+            self.line(f"    pos += {self.skip + 1}")
+            self.skip = 0
+            return
+        self.flush()
+        (item,) = found
+        self.line("tags, pos = varint(buf, pos)")
+        self.line("for _ in range(tags):")
+        self.depth += 1
+        self.line("tag, pos = varint(buf, pos)")
+        self.line("sized = pos")
+        self.line("size, pos = varint(buf, pos)")
+        self.line("stop = pos + size")
+        self.line(f"if tag != {item.tag}:")
+        self.line("    pos = stop")
+        self.line("    continue")
+        # The tag says how long its value is, so that length changes with the addresses in it.
+        self.line("slot = len(parts) + 1")
+        self.line('parts += (buf[mark:sized], b"")')
+        self.line("mark = pos")
+        self.one(item)
+        self.line("if pos != stop:")
+        self.line("    uneven(pos, stop)")
+        self.line("parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)")
+        self.depth -= 1
+
+    def carries(self, item: Field) -> bool:
+        """Whether there is anything to rewrite in a field."""
+        probe = Message(0, self.message.name, self.message.versions, self.message.flexible, (item,))
+        return bool(rewritten(probe, self.version))
+
+    def body(self) -> bool:
+        """Write all of it.
+
+        Returns: whether an address can stand behind an array of something else, that is anywhere.
+        """
+        plain = active(self.message.response, self.version)
+        last = max((i + 1 for i, item in enumerate(plain) if self.carries(item)), default=0)
+        for index in range(len(plain)):
+            if is_address(plain, index):
+                last = max(last, index + 3)
+        in_tags = any(map(self.carries, tagged(self.message.response, self.version)))
+        first = next((i for i, item in enumerate(plain) if self.carries(item)), last)
+        whole = in_tags or self.message.name in BLANKED or any(item.is_array for item in plain[:first])
+        self.line("mark = 4")
+        self.line("pos = 8")
+        if self.flexible:
+            self.tags([])
+        self.struct(self.message.response, None if in_tags else last)
+        self.flush()
+        self.line("if pos > len(buf):")
+        self.line("    raise IndexError(pos)")
+        self.line("return mark")
+        return whole
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+HEADER = '''"""Generated by tools/gen_tables.py from {source}: not to be edited."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from fleet.errors import MalformedFrame
+from fleet.proxy.wire.addresses import NEVER_FLEXIBLE, Addresses, Api, Layout, Parts
+from fleet.proxy.wire.configs import carries_address
+from fleet.proxy.wire.primitives import (
+    encode_varint,
+    negative,
+    read_id_and_compact_length,
+    read_id_and_length,
+    read_int16,
+    read_int32,
+    skip_tags,
+    varint,
+)
+
+EMPTY_COMPACT = b"\\x01"
+EMPTY_CLASSIC = b"\\x00\\x00"
+
+
+def uneven(pos: int, stop: int) -> NoReturn:
+    """Refuse a tagged field whose value is not as long as it says."""
+    raise MalformedFrame("broker", f"tagged field ends at byte {{pos}} and not at {{stop}}")
+'''
+
+
+def render(messages: list[Message], source: str) -> str:
+    """The text of the generated module.
+
+    Raises: SystemExit: a field that looks like an address is not accounted for.
+    """
+    problems = unaccounted(messages)
+    if problems:
+        raise SystemExit("\n".join(problems))
+    functions: list[str] = []
+    rows: list[str] = []
+    for message in messages:
+        versions = offered(message)
+        known: dict[str, list[int]] = {}
+        whole: dict[str, bool] = {}
+        for version in range(versions.low, versions.high + 1):
+            if rewritten(message, version):
+                emitter = Emitter(message, version)
+                is_whole = emitter.body()
+                body = "\n".join(emitter.lines)
+                known.setdefault(body, []).append(version)
+                whole[body] = is_whole
+        for body, same in known.items():
+            assert same == list(range(same[0], same[-1] + 1)), message.name
+            name = f"{snake(message.name)}_v{same[0]}"
+            span = f"v{same[0]}" if len(same) == 1 else f"v{same[0]}-{same[-1]}"
+            functions.append(
+                f"def {name}(buf: memoryview, addresses: Addresses, parts: Parts) -> int:\n"
+                f'    """{message.name} response {span}."""\n{body}\n'
+            )
+            rows.append(
+                f'    ({message.api_key}, {same[0]}, {same[-1]}, Layout("{name}", {name}, {whole[body]})),'
+            )
+    out = [HEADER.format(source=source), *functions]
+    apis = []
+    for message in messages:
+        versions = offered(message)
+        first = "NEVER_FLEXIBLE" if message.first_flexible == NEVER_FLEXIBLE else message.first_flexible
+        apis.append(
+            f'    {message.api_key}: Api("{message.name}", {versions.low}, {versions.high}, {first}),'
+        )
+    caps = [f"# {name} is capped at v{cap}: {reason}." for name, (cap, reason) in CAPS.items()]
+    tables = [*caps, "APIS: dict[int, Api] = {", *apis, "}"]
+    tables += ['"""API key → what brokers serve, as far as the fleet offers it."""', ""]
+    tables += ["PATCHED: tuple[tuple[int, int, int, Layout], ...] = (", *rows, ")"]
+    tables += ['"""API key, first version, last version, and how such responses are patched."""', ""]
+    return "\n\n".join(out) + "\n\n" + "\n".join(tables)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("jar", type=Path)
+    parser.add_argument("--check", action="store_true", help="compare with what is there, and write nothing")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    arguments = parser.parse_args(argv)
+    text = render(read_jar(arguments.jar), arguments.jar.name)
+    before = arguments.output.read_text() if arguments.output.exists() else ""
+    if not arguments.check:
+        arguments.output.write_text(text)
+        return 0
+    if before == text:
+        return 0
+    changes = list(
+        difflib.unified_diff(before.splitlines(), text.splitlines(), "committed", "generated", lineterm="")
+    )
+    changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in changes)
+    print(f"{arguments.output} is not what {arguments.jar} gives: {changed} lines differ", file=sys.stderr)
+    print("\n".join(changes[:40]), file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
