@@ -108,7 +108,7 @@ def build_toxiproxy() -> None:
 
 
 def bring_prometheus() -> None:
-    """promtool and Prometheus below `build/prometheus/bin`: Debian's where there is apt, else built from source."""
+    """promtool and Prometheus below `build/prometheus/bin`: Debian's, or built where there is no apt."""
     folder = BUILD / "prometheus"
 
     def bring() -> None:
@@ -182,7 +182,9 @@ def alone() -> Iterator[None]:
 
 def main(arguments: Sequence[str]) -> int:
     """Bring what one purpose needs. Returns: the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("purpose", choices=("demo", "test", "lock"))
     purpose = parser.parse_args(arguments).purpose
     try:

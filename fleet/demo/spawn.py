@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+import fleet
 from fleet.errors import DemoError
 from fleet.process import die_with_parent
 
@@ -59,6 +61,13 @@ def spawn(
             raise DemoError(f"cannot start {command[0]}: {error.strerror or error}") from error
 
 
+def spawn_module(module: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+    """`spawn` for `python -m module`, with this interpreter and this very code of the project."""
+    here = str(Path(fleet.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    return spawn((sys.executable, "-m", module, *arguments), log, env={**os.environ, "PYTHONPATH": path})
+
+
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """A child and all its descendants, the child first; empty where it is gone."""
     try:
@@ -68,20 +77,24 @@ def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
         return []
 
 
-def signal_tree(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to a child and all its descendants, in one go.
+def signal_trees(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals) -> float:
+    """Send a signal to children and all their descendants, in one go.
 
-    The process group gets it in one system call; descendants that have left the group follow.
+    A process group gets it in one system call; descendants that have left the group follow.
+
+    Returns: the monotonic time right before the first one.
     """
-    if process.poll() is not None:
-        return
-    everyone = tree(process)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-    for member in everyone:
-        with suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getpgid(member.pid) != process.pid:
-                member.send_signal(number)
+    trees = {process.pid: tree(process) for process in processes if process.poll() is None}
+    at_s = time.monotonic()
+    for group in trees:
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+    for group, everyone in trees.items():
+        for member in everyone:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(member.pid) != group:
+                    member.send_signal(number)
+    return at_s
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None:
@@ -100,8 +113,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=max(0.0, deadline_s - time.monotonic()))
-    for process in processes:
-        signal_tree(process, signal.SIGKILL)
+    signal_trees(processes, signal.SIGKILL)
     for member in descendants:
         with suppress(psutil.NoSuchProcess):
             member.kill()

@@ -22,7 +22,7 @@ from typing import Final, Literal
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
-from fleet.demo.spawn import end, spawn, tail
+from fleet.demo.spawn import end, spawn_module, tail
 from fleet.errors import DemoError
 
 ClientSettings = Literal["default", "recommended"]
@@ -74,8 +74,7 @@ class Workload:
 
     def start(self) -> None:
         """Start to produce and consume. Raises: DemoError: the process cannot be started."""
-        command = [sys.executable, "-m", "fleet.demo.workload", json.dumps(asdict(self.spec))]
-        self._process = spawn(command, self._log)
+        self._process = spawn_module("fleet.demo.workload", json.dumps(asdict(self.spec)), log=self._log)
 
     def check(self) -> None:
         """Raises: DemoError: the workload has ended, or a record could not be delivered."""

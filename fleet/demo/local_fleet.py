@@ -1,0 +1,311 @@
+"""A fleet whose members all run on this machine, for the demo and the tests.
+
+    with LocalFleet(folder, kafka.endpoints, proxies=3) as fleet:       # started, and ready
+        fleet.bootstrap()                       # for a client's bootstrap.servers
+        killed_at_s = fleet.kill(fleet.leader())
+        fleet.await_settled({1, 2, 3}, fleet.running)
+
+Start members from the main thread (see `fleet.demo.spawn`); the rest may be called from any.
+"""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from types import TracebackType
+
+import yaml
+
+from fleet.admin.documents import OWNERSHIP, OwnershipDocument
+from fleet.config import Settings, load
+from fleet.demo.ports import free_ports
+from fleet.demo.spawn import end, signal_trees, spawn_module, tail
+from fleet.errors import AdminError, DemoError
+from fleet.model import BrokerId, Endpoint, IdentitySpace, ProxyId
+
+LISTENER = "external"
+READY_LIMIT_S = 40.0
+_ASK_LIMIT_S = 2.0
+_RACKS = "abc"
+
+
+class LocalFleet:
+    """Members p1 … pN of one fleet, each of them `fleet node` in a session of its own.
+
+    Args:
+        folder: fleet.yaml, the members' data and their logs go below it; used again, the data is found again.
+        bootstrap_servers: the real brokers.
+        proxies: how many members.
+        identities: the broker ids that get a port.
+        host: what the members bind and advertise.
+        workers: worker processes of each member.
+        racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
+        timing: values that differ from the defaults of `fleet.config.Timing`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap_servers: Sequence[Endpoint],
+        proxies: int = 3,
+        *,
+        identities: IdentitySpace = IdentitySpace(first_id=1, count=8),  # noqa: B008 (frozen)
+        host: str = "127.0.0.1",
+        workers: int = 1,
+        racks: bool = True,
+        timing: Mapping[str, float] | None = None,
+    ) -> None:
+        self._folder = folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.config = self._folder / "fleet.yaml"
+        span = 1 + max(identities.offset(broker_id) or 0 for broker_id in identities.broker_ids())
+        ports = iter(free_ports(proxies * (span + 3), (host,)))
+        members = {}
+        for index in range(proxies):
+            peer, admin, bootstrap, *identity_ports = (next(ports) for _ in range(span + 3))
+            members[f"p{index + 1}"] = {
+                **({"rack": _RACKS[index % 3]} if racks else {}),
+                "peer": f"127.0.0.1:{peer}",
+                "admin": f"127.0.0.1:{admin}",
+                "data_dir": f"./data/p{index + 1}",
+                "workers": workers,
+                "listeners": {LISTENER: {"bind": f"{host}:{bootstrap}", "first_port": identity_ports[0]}},
+            }
+        document = {
+            "fleet": "demo",
+            "bootstrap_servers": [str(endpoint) for endpoint in bootstrap_servers],
+            "identities": _identities(identities),
+            **({"timing": dict(timing)} if timing else {}),
+            "members": members,
+        }
+        self.config.write_text(yaml.safe_dump(document, sort_keys=False))
+        self.settings: Settings = load(self.config, {})
+        self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
+
+    @property
+    def members(self) -> tuple[ProxyId, ...]:
+        return tuple(self.settings.members)
+
+    @property
+    def running(self) -> tuple[ProxyId, ...]:
+        """The members whose supervisor lives, in the order of their ids; frozen ones are among them."""
+        live = {proxy_id for proxy_id, process in self._processes.items() if process.poll() is None}
+        return tuple(proxy_id for proxy_id in self.members if proxy_id in live)
+
+    @property
+    def logs(self) -> Path:
+        return self._folder / "logs"
+
+    def log(self, proxy_id: ProxyId) -> Path:
+        return self.logs / f"{proxy_id}.log"
+
+    # ---------------------------------------------------------------------------------------- addresses
+
+    def bootstrap_endpoint(self, proxy_id: ProxyId) -> Endpoint:
+        """Where clients first connect to one member."""
+        (listener,) = self.settings.member(proxy_id).listeners
+        return Endpoint(listener.advertised_host, listener.advertised_bootstrap_port)
+
+    def bootstrap(self, proxy_ids: Iterable[ProxyId] | None = None) -> str:
+        """The addresses of some members, or of all, as a client's `bootstrap.servers` takes them."""
+        return ",".join(
+            str(self.bootstrap_endpoint(each)) for each in (self.members if proxy_ids is None else proxy_ids)
+        )
+
+    def owner_of(self, endpoint: Endpoint) -> ProxyId | None:
+        """The member that an advertised address leads to; None where it is nobody's."""
+        for proxy_id, member in self.settings.members.items():
+            for listener in member.listeners:
+                first, known = listener.advertised_first_port, self.settings.identities
+                ports = {first + (known.offset(each) or 0) for each in known.broker_ids()}
+                if endpoint.host == listener.advertised_host and endpoint.port in ports:
+                    return proxy_id
+        return None
+
+    # -------------------------------------------------------------------------------------- life and death
+
+    def start(self, *proxy_ids: ProxyId) -> None:
+        """Start members that do not run (all of them where none is named); does not wait for them."""
+        for proxy_id in proxy_ids or self.members:
+            running = self._processes.get(proxy_id)
+            if running is not None and running.poll() is None:
+                raise DemoError(f"{proxy_id} is running already")
+            arguments = ("node", "--config", str(self.config), "--node", proxy_id)
+            self._processes[proxy_id] = spawn_module("fleet", *arguments, log=self.log(proxy_id))
+
+    def kill(self, *proxy_ids: ProxyId) -> float:
+        """SIGKILL the whole process tree of members, all at once.
+
+        Returns: the monotonic time right before.
+        """
+        killed_at_s = signal_trees([self._processes[each] for each in proxy_ids], signal.SIGKILL)
+        for proxy_id in proxy_ids:
+            self._processes[proxy_id].wait()
+        return killed_at_s
+
+    def terminate(self, proxy_id: ProxyId) -> None:
+        """SIGTERM to a member's supervisor; does not wait."""
+        self._processes[proxy_id].terminate()
+
+    def stop(self, proxy_id: ProxyId, limit_s: float = 45.0) -> int:
+        """SIGTERM to a member's supervisor, and wait for it to end.
+
+        Returns: its exit code.
+        Raises:  DemoError: it has not ended in time.
+        """
+        process = self._processes[proxy_id]
+        process.terminate()
+        try:
+            return process.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            raise DemoError(
+                f"{proxy_id} has not ended within {limit_s:.0f} s; see {self.log(proxy_id)}"
+            ) from None
+
+    def freeze(self, proxy_id: ProxyId) -> float:
+        """SIGSTOP the whole process tree of a member. Returns: the monotonic time right before."""
+        return signal_trees([self._processes[proxy_id]], signal.SIGSTOP)
+
+    def thaw(self, proxy_id: ProxyId) -> float:
+        """SIGCONT the whole process tree of a member. Returns: the monotonic time right before."""
+        return signal_trees([self._processes[proxy_id]], signal.SIGCONT)
+
+    def pid(self, proxy_id: ProxyId) -> int:
+        """Process id of a member's supervisor."""
+        return self._processes[proxy_id].pid
+
+    def close(self) -> None:
+        """End every member at once; data and logs stay."""
+        end(list(self._processes.values()), patience_s=0.0)
+        self._processes.clear()
+
+    # ------------------------------------------------------------------------------------------ questions
+
+    def get(self, proxy_id: ProxyId, path: str, limit_s: float = _ASK_LIMIT_S) -> tuple[int, bytes]:
+        """Status and body of a GET on a member's admin address. Raises: AdminError: no answer."""
+        admin = self.settings.member(proxy_id).admin
+        connection = http.client.HTTPConnection(admin.host, admin.port, timeout=limit_s)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise AdminError(f"{proxy_id} did not answer {path}: {error!r}") from error
+        finally:
+            connection.close()
+
+    def ownership(self, proxy_id: ProxyId, limit_s: float = _ASK_LIMIT_S) -> OwnershipDocument:
+        """What one member knows of the fleet. Raises: AdminError: it does not answer as it should."""
+        status, body = self.get(proxy_id, "/ownership", limit_s)
+        if status != 200:
+            raise AdminError(f"{proxy_id} answered {status} to /ownership: {body!r:.200}")
+        try:
+            return OWNERSHIP.decode(body)
+        except ValueError as error:
+            raise AdminError(f"{proxy_id}: /ownership is not the document of this version") from error
+
+    def try_ownership(self, proxy_id: ProxyId, limit_s: float = _ASK_LIMIT_S) -> OwnershipDocument | None:
+        """What one member knows of the fleet; None where it does not answer."""
+        try:
+            return self.ownership(proxy_id, limit_s)
+        except AdminError:
+            return None
+
+    def leader(self) -> ProxyId | None:
+        """The running member that says it leads, in the newest term that any says; None where none does."""
+        known = [document for each in self.running if (document := self.try_ownership(each)) is not None]
+        leading = [document for document in known if document.role == "leader"]
+        return max(leading, key=lambda document: document.term).proxy_id if leading else None
+
+    # ---------------------------------------------------------------------------------------------- waits
+
+    def wait_until(self, condition: Callable[[], bool], what: str, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait for a condition. Raises: DemoError: it did not come in time, or a member ended meanwhile."""
+        deadline_s = time.monotonic() + limit_s
+        expected = self.running
+        while not condition():
+            for proxy_id in expected:
+                code = self._processes[proxy_id].poll()
+                if code is not None:
+                    log = self.log(proxy_id)
+                    raise DemoError(f"{proxy_id} ended with code {code}; see {log}:\n{tail(log)}")
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"{what}: not within {limit_s:.0f} s; the logs are in {self.logs}")
+            time.sleep(0.03)
+
+    def is_ready(self, proxy_id: ProxyId) -> bool:
+        """Whether a member says so on /readyz."""
+        try:
+            return self.get(proxy_id, "/readyz")[0] == 200
+        except AdminError:
+            return False
+
+    def await_ready(self, *proxy_ids: ProxyId, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait until members (all that run, where none is named) say that they are ready."""
+        for proxy_id in proxy_ids or self.running:
+            self.wait_until(lambda at=proxy_id: self.is_ready(at), f"{proxy_id} ready", limit_s)  # type: ignore[misc]
+
+    def is_settled(self, broker_ids: AbstractSet[BrokerId], among: Sequence[ProxyId]) -> bool:
+        """Whether some members agree on one generation, in which they own every identity, and evenly.
+
+        Args:
+            broker_ids: the identities.
+            among: who is to own them, and who is asked.
+        """
+        documents = [self.try_ownership(proxy_id) for proxy_id in among]
+        if len({document.generation if document else None for document in documents}) != 1:
+            return False
+        for document in documents:
+            if document is None or not document.quorum.present:
+                return False
+            owned = {each.broker_id: each for each in document.identities}
+            if not broker_ids <= owned.keys():
+                return False
+            if any(each.committed != each.advertised for each in owned.values()):
+                return False
+            loads = dict.fromkeys(among, 0)
+            for owner in (owner for each in owned.values() for owner in each.committed):
+                if owner not in loads:
+                    return False
+                loads[owner] += 1
+            if max(loads.values()) - min(loads.values()) > 1:
+                return False
+        return True
+
+    def await_settled(
+        self,
+        broker_ids: AbstractSet[BrokerId],
+        among: Sequence[ProxyId] | None = None,
+        limit_s: float = READY_LIMIT_S,
+    ) -> None:
+        """Wait for `is_settled`, among all running members unless told otherwise."""
+        wanted = tuple(self.running if among is None else among)
+        what = f"identities {sorted(broker_ids)} owned evenly by {', '.join(wanted)}"
+        self.wait_until(lambda: self.is_settled(broker_ids, wanted), what, limit_s)
+
+    # ------------------------------------------------------------------------------- as a context manager
+
+    def __enter__(self) -> LocalFleet:
+        try:
+            self.start()
+            self.await_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _identities(space: IdentitySpace) -> dict[str, object]:
+    if space.explicit:
+        return {"ids": dict(space.explicit)}
+    return {"first_id": space.first_id, "count": space.count}

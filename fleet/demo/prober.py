@@ -1,0 +1,158 @@
+"""An outside observer: asks members for Metadata all the time, as a client may, and notes when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fleet.errors import FleetError, MalformedFrame, TruncatedFrame
+from fleet.model import BrokerId, Endpoint, ProxyId
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, skip_tags, varint
+
+_METADATA = 3
+_VERSION = 12
+_CLIENT_ID = b"fleet-prober"
+_ANSWER_LIMIT_S = 2.0
+_AWAY_S = 0.05
+_FAST_S = 0.005
+_SLOW_S = 0.1
+
+Table: TypeAlias = Mapping[BrokerId, Endpoint]
+
+
+def metadata_request(correlation_id: int) -> bytes:
+    """A whole frame that asks for the brokers and for no topic. Source: MetadataRequest.json v12"""
+    header = struct.pack(">hhih", _METADATA, _VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
+    body = b"\1\0\0\0"  # no topics, create none, no authorized operations, no tags
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def brokers_of(response: bytes, correlation_id: int) -> Table:
+    """The brokers in a Metadata response.
+
+    Args:    response: the frame without its length.
+    Raises:  MalformedFrame: it answers something else; TruncatedFrame: it ends too early.
+    Source:  MetadataResponse.json v12
+    """
+    try:
+        return _brokers_of(memoryview(response), correlation_id)
+    except OUT_OF_BYTES as error:
+        raise TruncatedFrame("broker", f"Metadata of {len(response)} bytes ends inside a field") from error
+
+
+def _brokers_of(view: memoryview, correlation_id: int) -> Table:
+    (answered,) = struct.unpack_from(">i", view)
+    if answered != correlation_id:
+        raise MalformedFrame("broker", f"answer to {answered}, asked {correlation_id}")
+    position = skip_tags(view, 4) + 4  # header; throttle_time_ms
+    count, position = varint(view, position)
+    found: dict[BrokerId, Endpoint] = {}
+    for _ in range(count - 1):
+        (broker_id,) = struct.unpack_from(">i", view, position)
+        size, position = varint(view, position + 4)
+        host = bytes(view[position : position + size - 1]).decode()
+        (port,) = struct.unpack_from(">i", view, position + size - 1)
+        size, position = varint(view, position + size + 3)
+        position = skip_tags(view, position + max(0, size - 1))
+        found[broker_id] = Endpoint(host, port)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one member's Metadata says from a moment on.
+
+    Args:
+        at_s: when the answer had come, on the machine's monotonic clock.
+    """
+
+    at_s: float
+    table: Table
+
+
+class Prober:
+    """Asks every member over one connection each, and keeps what changed.
+
+    Args:
+        targets: the members' bootstrap addresses.
+        owner_of: the member that an address leads to.
+    """
+
+    def __init__(
+        self, targets: Mapping[ProxyId, Endpoint], owner_of: Callable[[Endpoint], ProxyId | None]
+    ) -> None:
+        self._targets = targets
+        self._owner_of = owner_of
+        self.changes: dict[ProxyId, list[Change]] = {proxy_id: [] for proxy_id in targets}
+        self.fast = False
+        """Every 5 ms instead of 100: while there is something to see."""
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for proxy_id, endpoint in self._targets.items():
+                group.create_task(self._follow(proxy_id, endpoint), name=f"probe {proxy_id}")
+
+    def owners(self, proxy_id: ProxyId) -> dict[BrokerId, ProxyId | None]:
+        """Who stands for each identity, as a member says it now."""
+        changes = self.changes[proxy_id]
+        table = changes[-1].table if changes else {}
+        return {broker_id: self._owner_of(endpoint) for broker_id, endpoint in sorted(table.items())}
+
+    def live_since_s(
+        self, broker_ids: AbstractSet[BrokerId], survivors: Collection[ProxyId], since_s: float
+    ) -> float | None:
+        """Since when every survivor's Metadata has an address of a survivor for every identity.
+
+        Args:
+            broker_ids: the identities that there must be.
+            since_s: the moment of the kill; the answer is never earlier.
+        Returns:
+            a monotonic time; None where it is not so now.
+        """
+        latest_s = since_s
+        for proxy_id in survivors:
+            became_s: float | None = None
+            for change in self.changes[proxy_id]:
+                owners = (self._owner_of(change.table[each]) for each in broker_ids & change.table.keys())
+                live = broker_ids <= change.table.keys() and all(owner in survivors for owner in owners)
+                became_s = None if not live else change.at_s if became_s is None else became_s
+            if became_s is None:
+                return None
+            latest_s = max(latest_s, became_s)
+        return latest_s
+
+    async def _follow(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError, FleetError):
+                await self._converse(proxy_id, endpoint)
+            await asyncio.sleep(_AWAY_S)
+
+    async def _converse(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
+        """Ask over one connection until it breaks.
+
+        Raises: OSError, IncompleteReadError, WireError: it did.
+        """
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        changes = self.changes[proxy_id]
+        correlation_id = 0
+        try:
+            while True:
+                asked_s = time.monotonic()
+                correlation_id += 1
+                writer.write(metadata_request(correlation_id))
+                async with asyncio.timeout(_ANSWER_LIMIT_S):
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    table = brokers_of(await reader.readexactly(size), correlation_id)
+                now_s = time.monotonic()
+                if not changes or changes[-1].table != table:
+                    changes.append(Change(now_s, table))
+                await asyncio.sleep(asked_s + (_FAST_S if self.fast else _SLOW_S) - now_s)
+        finally:
+            writer.transport.abort()
