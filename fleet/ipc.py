@@ -154,6 +154,11 @@ class Channel:
         except ConnectionError:
             return
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What was sent, and has not even reached the kernel."""
+        return self._writer.transport.get_write_buffer_size()
+
     def close(self) -> None:
         self._writer.close()
 

@@ -44,7 +44,7 @@ class Upstreams:
         self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
 
     def saw(self, brokers: Iterable[Broker]) -> None:
-        """A response named these brokers: newer than any directory, and clients dial their identities next."""
+        """A response named these brokers: newer than any directory, and clients dial them next."""
         self._seen.update((broker.broker_id, broker) for broker in brokers)
 
     def broker(self, broker_id: BrokerId) -> Candidate | None:
@@ -70,10 +70,13 @@ class Upstreams:
         if candidate.broker_id is not None:
             self._up[candidate.broker_id] = True
 
-    def failed(self, candidate: Candidate, now_s: float) -> None:
+    def failed(self, candidate: Candidate, now_s: float) -> bool:
+        """It could not be reached; whether that is news."""
+        news = candidate.endpoint not in self._failed_at_s
         self._failed_at_s[candidate.endpoint] = now_s
         if candidate.broker_id is not None:
             self._up[candidate.broker_id] = False
+        return news
 
     @property
     def up(self) -> Mapping[BrokerId, bool]:

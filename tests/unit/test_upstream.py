@@ -28,7 +28,8 @@ def test_bootstrap_connections_rotate_over_brokers_and_end_with_configured_serve
 def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
-    upstreams.failed(at(ONE), 10.0)
+    assert upstreams.failed(at(ONE), 10.0)
+    assert not upstreams.failed(at(ONE), 10.0)
     assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
     assert upstreams.up == {1: False}
     assert at(ONE) in {upstreams.candidates(10.0 + AVOID_S)[0] for _ in range(2)}

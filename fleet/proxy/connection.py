@@ -1,0 +1,394 @@
+"""One client connection and the broker connection behind it, as two asyncio protocols.
+
+Bytes are parsed by the session alone. Nothing is awaited between receiving bytes and writing them.
+
+    IDLE ──first byte for a broker──► DIALLING ──connected──► JOINED
+      └──────────┴───────────────────────┴──drained──► LEAVING ──client's end of file, or time──► CLOSED
+
+A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
+client's connection at once, after what it had sent before. A drained connection ends in order: end of file to
+the client, whose bytes are then read and discarded, because closing with unread bytes would reset the connection
+and with it the responses that are still on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, Protocol
+
+from fleet.errors import WireError
+from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleet.model import BrokerId
+    from fleet.proxy.counters import Traffic
+
+RESERVE_BYTES: Final = HEADER_LIMIT_BYTES
+"""Room in front of what is read, for what a session left unconsumed before."""
+DATA_BYTES: Final = 256 << 10
+_KEEPALIVE_IDLE_S: Final = 60
+_KEEPALIVE_INTERVAL_S: Final = 10
+
+
+class ReadBuffer:
+    """The one buffer into which all connections of a worker read, one after the other."""
+
+    __slots__ = ("target", "view")
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(RESERVE_BYTES + DATA_BYTES))
+        self.target = self.view[RESERVE_BYTES:]
+
+    def put_back(self, kept: bytes) -> int:
+        """Place bytes in front of those just read; returns where they start."""
+        start = RESERVE_BYTES - len(kept)
+        self.view[start:RESERVE_BYTES] = kept
+        return start
+
+
+class Host(Protocol):
+    """What a connection needs of its worker."""
+
+    buffer: ReadBuffer
+    write_buffer_bytes: int
+    linger_s: float
+    """How long a goodbye may take before the connection is cut."""
+
+    def opened(self, connection: ClientConnection) -> None: ...
+
+    def closed(self, connection: ClientConnection) -> None: ...
+
+    def dial(self, connection: ClientConnection) -> None:
+        """Connect ``connection.join`` to a broker, or call ``connection.broker_unreachable``."""
+
+    def refused(self, connection: ClientConnection, error: WireError) -> None: ...
+
+
+class State(Enum):
+    IDLE = auto()
+    DIALLING = auto()
+    JOINED = auto()
+    LEAVING = auto()
+    CLOSED = auto()
+
+
+class ClientConnection(asyncio.BufferedProtocol):
+    """The client's side, and the owner of the broker's.
+
+    Args:
+        host: the worker.
+        broker_id: the identity whose port it came to; None for a bootstrap port.
+        traffic: where its bytes count.
+        make_session: called with the peer's host once it is connected.
+    """
+
+    __slots__ = (
+        "_broker",
+        "_deaf",
+        "_host",
+        "_kept",
+        "_make_session",
+        "_queue",
+        "_timer",
+        "_transport",
+        "broker_id",
+        "draining",
+        "peer",
+        "session",
+        "state",
+        "traffic",
+    )
+
+    session: Session
+    _transport: asyncio.Transport
+
+    def __init__(
+        self,
+        host: Host,
+        broker_id: BrokerId | None,
+        traffic: Traffic,
+        make_session: Callable[[str], Session],
+    ) -> None:
+        self._host = host
+        self.broker_id = broker_id
+        self.traffic = traffic
+        self._make_session = make_session
+        self.peer = "?"
+        self.state = State.IDLE
+        self.draining = False
+        self._broker: BrokerConnection | None = None
+        self._deaf = False
+        self._queue: list[bytes] = []
+        self._kept = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        set_up(transport, self._host.write_buffer_bytes)
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self.peer = f"{address[0]}:{address[1]}"
+        self.session = self._make_session(address[0])
+        self._host.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._host.buffer.target
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.state is State.LEAVING:
+            return
+        buffer = self._host.buffer
+        start = buffer.put_back(self._kept) if self._kept else RESERVE_BYTES
+        end = RESERVE_BYTES + nbytes
+        try:
+            consumed = self.session.receive_from_client(buffer.view, start, end)
+        except WireError as error:
+            self._refuse(error)
+            return
+        if consumed < end:
+            self._keep(buffer.view[consumed:end])
+        else:
+            self._kept = b""
+        if self.session.local_replies:
+            start += self._reply()
+        if consumed > start:
+            self._forward(bytes(buffer.view[start:consumed]))
+        if self.draining:
+            self._leave_if_drained()
+
+    def eof_received(self) -> None:
+        self.close()
+
+    def pause_writing(self) -> None:
+        if self._broker is not None:
+            self._broker.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._broker is not None:
+            self._broker.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.state = State.CLOSED
+        self._cancel_timer()
+        self._queue.clear()
+        self._part_with_broker()
+        self._host.closed(self)
+
+    # ---- called by the broker's side and by whoever dials
+
+    def join(self, broker: BrokerConnection) -> bool:
+        """The broker is connected; False where the client is gone by now."""
+        if self.state is not State.DIALLING:
+            return False
+        self.state = State.JOINED
+        self._broker = broker
+        self.resume_reading()  # first, because a write may find the broker's buffer full, and pause again
+        for piece in self._queue:
+            broker.write(piece)
+        self._queue.clear()
+        return True
+
+    def receive_from_broker(self, nbytes: int, kept: bytes) -> bytes:
+        """Pass on what the broker sent; returns what the session has not consumed."""
+        buffer = self._host.buffer
+        start = buffer.put_back(kept) if kept else RESERVE_BYTES
+        end = RESERVE_BYTES + nbytes
+        self.traffic.to_client_bytes += nbytes
+        try:
+            consumed = self.session.receive_from_broker(buffer.view, start, end, self._transport.write)
+        except WireError as error:
+            self._refuse(error)
+            return b""
+        if self.draining:
+            self._leave_if_drained()
+        return bytes(buffer.view[consumed:end]) if consumed < end else b""
+
+    def broker_gone(self) -> None:
+        """The broker has closed, or reset, the connection."""
+        self._broker = None
+        if self.state is not State.LEAVING:
+            self.close()
+
+    def broker_unreachable(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        if self.state is not State.LEAVING:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._deaf:
+            self._transport.resume_reading()
+
+    # ---- called by the worker
+
+    def drain(self, limit_s: float) -> None:
+        """Forward no new request, let those in flight answer for as long as the limit, and leave in order."""
+        if self.draining or self.state in (State.LEAVING, State.CLOSED):
+            return
+        self.draining = True
+        self.session.drain()
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self._leave)
+        self._leave_if_drained()
+
+    def close(self) -> None:
+        """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
+        if self._transport.is_closing():
+            return
+        self.state = State.LEAVING
+        self._transport.close()
+        self._part_with_broker()
+        self._cancel_timer()
+        if self._transport.get_write_buffer_size():
+            self._abort_later()
+
+    # ---- inside
+
+    def _forward(self, data: bytes) -> None:
+        self.traffic.to_broker_bytes += len(data)
+        if self._broker is not None:
+            self._broker.write(data)
+            return
+        self._queue.append(data)
+        if self.state is State.IDLE:
+            self.state = State.DIALLING
+            # One read's worth waits here at most. What comes later waits in the kernel.
+            self._transport.pause_reading()
+            self._host.dial(self)
+
+    def _keep(self, unconsumed: memoryview) -> None:
+        """Present it again with what comes next. Only a drain leaves more than fits, and does not answer it."""
+        if len(unconsumed) <= RESERVE_BYTES:
+            self._kept = bytes(unconsumed)
+        else:
+            self._kept = b""
+            self._deaf = True
+            self._transport.pause_reading()
+
+    def _reply(self) -> int:
+        """Answer what needs no broker; returns how many of the bytes consumed were for that."""
+        replies = self.session.local_replies
+        self._transport.write(b"".join(replies))
+        replies.clear()
+        return self.session.discard_bytes
+
+    def _leave_if_drained(self) -> None:
+        if self.session.drained:
+            self._leave()
+
+    def _refuse(self, error: WireError) -> None:
+        self._host.refused(self, error)
+        self.close()
+
+    def _leave(self) -> None:
+        """Nothing more is to come from here: say so to the client, and wait until it has read it."""
+        if self.state in (State.LEAVING, State.CLOSED):
+            return
+        self.state = State.LEAVING
+        self._kept = b""
+        self._queue.clear()
+        self._cancel_timer()
+        self._part_with_broker()
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._abort_later()
+
+    def _part_with_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.leave()
+
+    def _abort_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self._transport.abort)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """The broker's side of a client's connection."""
+
+    __slots__ = ("_client", "_host", "_kept", "_timer", "_transport")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, host: Host, client: ClientConnection) -> None:
+        self._host = host
+        self._client: ClientConnection | None = client
+        self._kept = b""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        set_up(transport, self._host.write_buffer_bytes)
+        if self._client is None or not self._client.join(self):
+            self._client = None
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._host.buffer.target
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._client is not None:
+            self._kept = self._client.receive_from_broker(nbytes, self._kept)
+
+    def eof_received(self) -> None:
+        self._lose_client()
+
+    def pause_writing(self) -> None:
+        if self._client is not None:
+            self._client.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._client is not None:
+            self._client.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._lose_client()
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def leave(self) -> None:
+        """The client is gone: end in order, so that the broker reads all that was sent, and do not listen."""
+        self._client = None
+        if self._transport.is_closing():
+            return
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self._transport.abort)
+
+    def _lose_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.broker_gone()
+
+
+def set_up(transport: asyncio.Transport, write_buffer_bytes: int) -> None:
+    """Give a connection the socket options that both sides have."""
+    transport.set_write_buffer_limits(write_buffer_bytes)
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)

@@ -1,0 +1,90 @@
+"""What one worker counts: plain integers that connections add to, and the snapshot that control is sent."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from fleet.errors import WireError
+from fleet.ipc import REWRITE_BOUNDS_S, WorkerCounters
+from fleet.model import BrokerId
+from fleet.proxy.wire.counters import WireCounters
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S: Final = 1.0
+"""One line for each reason in this time: a scanner must not fill the disk."""
+
+
+class Traffic:
+    """What passed on all connections of one identity, and how many are open."""
+
+    __slots__ = ("connections", "to_broker_bytes", "to_client_bytes")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.to_broker_bytes = 0
+        self.to_client_bytes = 0
+
+
+class Counters:
+    """Everything the connections of a worker count together.
+
+    Args:
+        wire: what the sessions and address books count.
+    """
+
+    def __init__(self) -> None:
+        self.wire = WireCounters()
+        self._traffic: dict[BrokerId, Traffic] = {}
+        self._errors: Counter[str] = Counter()
+        self._rewrite_buckets = [0] * (len(REWRITE_BOUNDS_S) + 1)
+        self._rewrite_sum_s = 0.0
+        self._logged_at_s: dict[str, float] = {}
+        self._unlogged: Counter[str] = Counter()
+
+    def traffic(self, broker_id: BrokerId) -> Traffic:
+        """Where the connections of an identity (or ``BOOTSTRAP``) count."""
+        found = self._traffic.get(broker_id)
+        if found is None:
+            found = self._traffic[broker_id] = Traffic()
+        return found
+
+    def rewrote(self, took_s: float) -> None:
+        self._rewrite_buckets[bisect_left(REWRITE_BOUNDS_S, took_s)] += 1
+        self._rewrite_sum_s += took_s
+
+    def refused(self, error: WireError, peer: object, now_s: float) -> None:
+        """Count a connection that is closed for what it carried; log it, but not each one of a flood."""
+        reason = error.reason
+        self._errors[reason] += 1
+        if now_s - self._logged_at_s.get(reason, float("-inf")) < LOG_EVERY_S:
+            self._unlogged[reason] += 1
+            return
+        self._logged_at_s[reason] = now_s
+        more = self._unlogged.pop(reason, 0)
+        log.warning(
+            "closing the connection of client %s: %s (%s; %d more unlogged)", peer, error, reason, more
+        )
+
+    def snapshot(
+        self, upstream_up: Mapping[BrokerId, bool], generation: int, revision: int, draining: bool
+    ) -> WorkerCounters:
+        """The counters as they are now."""
+        traffic = self._traffic
+        return WorkerCounters(
+            requests={key: count for key, count in enumerate(self.wire.requests) if count},
+            bytes_to_broker={broker_id: each.to_broker_bytes for broker_id, each in traffic.items()},
+            bytes_to_client={broker_id: each.to_client_bytes for broker_id, each in traffic.items()},
+            connections={broker_id: each.connections for broker_id, each in traffic.items()},
+            errors=dict(self._errors),
+            rewrite_buckets=tuple(self._rewrite_buckets),
+            rewrite_sum_s=self._rewrite_sum_s,
+            upstream_up=dict(upstream_up),
+            generation=generation,
+            revision=revision,
+            draining=draining,
+        )

@@ -1,0 +1,103 @@
+"""A worker's line to control: directories in, counters and brokers out. It outlives control processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from fleet import ipc
+from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
+from fleet.model import Broker, BrokerId, Directory
+
+log = logging.getLogger(__name__)
+
+RECONNECT_S: Final = 0.1
+COUNT_EVERY_S: Final = 1.0
+GATHER_S: Final = 0.05
+"""Brokers seen within this time are reported together: every client's first Metadata names all of them."""
+
+
+class Feed:
+    """Keeps connecting to control, for as long as ``run`` runs.
+
+    Args:
+        path: the control socket.
+        hello: what to say first.
+        apply: called with each directory, on the loop.
+        count: makes a snapshot of the counters.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        hello: Hello,
+        apply: Callable[[Directory], None],
+        count: Callable[[], WorkerCounters],
+    ) -> None:
+        self._path = path
+        self._hello = hello
+        self._apply = apply
+        self._count = count
+        self._channel: Channel | None = None
+        self._seen: dict[BrokerId, Broker] = {}
+        self._gathering: asyncio.TimerHandle | None = None
+        self.first_directory = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow control for ever, and count for it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._count_regularly())
+            while True:
+                await self._follow_once()
+                await asyncio.sleep(RECONNECT_S)
+
+    def send_counters(self) -> None:
+        """Tell control at once: something has changed that it waits for.
+
+        Nothing is piled up for a control process that does not read, or that is not there yet: the supervisor
+        holds the socket, so connecting to nobody succeeds.
+        """
+        if self._channel is not None and not self._channel.waiting_bytes:
+            self._channel.send(CountersMessage(self._count()))
+
+    def saw(self, brokers: Iterable[Broker]) -> None:
+        """Report brokers to control, soon; to the next one, where there is none now."""
+        self._seen.update((broker.broker_id, broker) for broker in brokers)
+        if self._seen and self._gathering is None:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._report_seen)
+
+    def _report_seen(self) -> None:
+        self._gathering = None
+        if self._channel is None or not self._seen:
+            return
+        if self._channel.send(BrokersSeenMessage(tuple(self._seen.values()))):
+            self._seen.clear()
+
+    async def _count_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COUNT_EVERY_S)
+            self.send_counters()
+
+    async def _follow_once(self) -> None:
+        try:
+            channel = await ipc.connect(self._path)
+        except OSError:
+            return
+        try:
+            channel.send(self._hello)
+            self._channel = channel
+            self._report_seen()
+            while (message := await channel.receive()) is not None:
+                if isinstance(message, DirectoryMessage):
+                    self._apply(message.directory)
+                    self.first_directory.set()
+                    self.send_counters()
+        except ValueError as error:
+            log.error("control said what is not a message: %s", str(error).splitlines()[0])
+        finally:
+            self._channel = None
+            channel.close()
+        log.warning("control is gone; serving the directory it handed out last")

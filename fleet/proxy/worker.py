@@ -1,0 +1,255 @@
+"""The data plane's process: sockets, the directory they are served by, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import uvloop
+
+from fleet import ipc, process
+from fleet.errors import WireError
+from fleet.ipc import BOOTSTRAP, Hello, WorkerCounters
+from fleet.model import Broker, BrokerId, Directory
+from fleet.process import ChildSpec
+from fleet.proxy.addresses import AddressSource
+from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer
+from fleet.proxy.counters import Counters
+from fleet.proxy.feed import Feed
+from fleet.proxy.session import Session
+from fleet.proxy.upstream import Candidate, Upstreams
+from fleet.sockets import BACKLOG
+
+log = logging.getLogger(__name__)
+
+FIRST_DIRECTORY_S: Final = 0.5
+"""How long a starting worker lets clients wait for a directory that is newer than the file's."""
+ANSWER_SHARE: Final = 0.35
+"""The part of ``drain_timeout_s`` for what is in flight: control may have had half, goodbyes need some."""
+LINGER_SHARE: Final = 0.1
+LINGER_LIMIT_S: Final = 5.0
+
+
+class Worker:
+    """One worker of a member.
+
+    Args:
+        spec: what the supervisor says; its descriptors become this worker's.
+    """
+
+    def __init__(self, spec: ChildSpec) -> None:
+        self._spec = spec
+        self._member = spec.member
+        self._me = self._member.advertised(spec.settings)
+        self._timing = spec.settings.timing
+        self._limits = spec.settings.limits
+        self.buffer = ReadBuffer()
+        self.write_buffer_bytes = self._limits.write_buffer_bytes
+        self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
+        self._counters = Counters()
+        self._upstreams = Upstreams(spec.settings.bootstrap_servers)
+        self._connections: dict[BrokerId, set[ClientConnection]] = {}
+        self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
+        self._servers: list[asyncio.Server] = []
+        self._draining = False
+        self._nobody_left = asyncio.Event()
+        self._directory = Directory(members={self._me.proxy_id: self._me})
+        self._sources = {
+            each.name: AddressSource(
+                self._directory, each.name, self._me.proxy_id, self._saw, self._counters.wire
+            )
+            for each in self._member.listeners
+        }
+        self._feed = Feed(self._member.control_socket, Hello(spec.index, os.getpid()), self.apply, self.count)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set, then drain."""
+        stored = ipc.read_directory(self._member.data_dir / ipc.DIRECTORY_FILE)
+        if stored is not None:
+            self.apply(stored)
+        following = asyncio.create_task(self._feed.run())
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_DIRECTORY_S):
+                    await self._feed.first_directory.wait()
+            await self._listen()
+            log.info(
+                "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
+            )
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if following.done():
+                following.result()  # it never ends but by an error
+            await self._drain_all()
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            for dial in self._dials.values():
+                dial.cancel()
+
+    # ---- directories
+
+    def apply(self, directory: Directory) -> None:
+        """Serve by this directory from now on; let go of the clients whose identity has left this member."""
+        before, me = self._directory, self._me.proxy_id
+        if me not in directory.members:
+            directory = replace(directory, members={**directory.members, me: self._me})
+        self._directory = directory
+        self._upstreams.commit(directory.brokers)
+        for source in self._sources.values():
+            source.update(directory)
+        for broker_id in list(self._connections):
+            if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
+                broker_id, ()
+            ):
+                self._let_go(broker_id)
+
+    def _let_go(self, broker_id: BrokerId) -> None:
+        leaving = list(self._connections[broker_id])
+        log.info("identity %d has moved away: draining %d connections", broker_id, len(leaving))
+        for connection in leaving:
+            connection.drain(self._timing.move_timeout_s)
+
+    def _saw(self, broker: Broker) -> None:
+        self._upstreams.saw([broker])
+        self._feed.saw([broker])
+
+    def count(self) -> WorkerCounters:
+        """The counters as they are now."""
+        return self._counters.snapshot(
+            self._upstreams.up, self._directory.generation, self._directory.revision, self._draining
+        )
+
+    # ---- connections
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        for each in self._spec.listeners:
+            factory = self._factory(each.listener, each.broker_id)
+            sock = socket.socket(fileno=each.fd)
+            self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+
+    def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
+        traffic = self._counters.traffic(BOOTSTRAP if broker_id is None else broker_id)
+        make_session = partial(self._session, self._sources[listener])
+        return lambda: ClientConnection(self, broker_id, traffic, make_session)
+
+    def _session(self, source: AddressSource, client_host: str) -> Session:
+        counters = self._counters
+        return Session(source, self._limits, counters.wire, client_host, time.perf_counter, counters.rewrote)
+
+    def opened(self, connection: ClientConnection) -> None:
+        connection.traffic.connections += 1
+        key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
+        self._connections.setdefault(key, set()).add(connection)
+        if self._draining:
+            connection.drain(0.0)
+
+    def closed(self, connection: ClientConnection) -> None:
+        connection.traffic.connections -= 1
+        key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
+        served = self._connections[key]
+        served.discard(connection)
+        if not served:
+            del self._connections[key]
+        dial = self._dials.get(connection)
+        if dial is not None:
+            dial.cancel()
+        if not self._connections:
+            self._nobody_left.set()
+
+    def refused(self, connection: ClientConnection, error: WireError) -> None:
+        self._counters.refused(error, connection.peer, time.monotonic())
+
+    # ---- brokers
+
+    def dial(self, connection: ClientConnection) -> None:
+        task = asyncio.create_task(self._dial(connection))
+        self._dials[connection] = task
+        task.add_done_callback(partial(self._dialled, connection))
+
+    def _dialled(self, connection: ClientConnection, task: asyncio.Task[None]) -> None:
+        del self._dials[connection]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("dialling a broker failed", exc_info=error)
+            connection.broker_unreachable()
+
+    async def _dial(self, connection: ClientConnection) -> None:
+        for candidate in self._candidates(connection):
+            try:
+                await self._connect(connection, candidate)
+            except OSError as error:
+                if self._upstreams.failed(candidate, time.monotonic()):
+                    why = str(error) or "timed out"
+                    log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
+            else:
+                self._upstreams.succeeded(candidate)
+                return
+        connection.broker_unreachable()
+
+    def _candidates(self, connection: ClientConnection) -> list[Candidate]:
+        if connection.broker_id is None:
+            return self._upstreams.candidates(time.monotonic())
+        known = self._upstreams.broker(connection.broker_id)
+        return [] if known is None else [known]
+
+    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._timing.upstream_connect_timeout_s):
+            await loop.create_connection(
+                lambda: BrokerConnection(self, connection), candidate.endpoint.host, candidate.endpoint.port
+            )
+
+    # ---- the end
+
+    async def _drain_all(self) -> None:
+        self._draining = True
+        for server in self._servers:
+            server.close()
+        self._feed.send_counters()
+        everyone = [connection for served in self._connections.values() for connection in served]
+        log.info("draining %d connections", len(everyone))
+        for connection in everyone:
+            connection.drain(self._timing.drain_timeout_s * ANSWER_SHARE)
+        if not self._connections:
+            return
+        self._nobody_left.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timing.drain_timeout_s):
+                await self._nobody_left.wait()
+
+
+async def serve(spec: ChildSpec) -> None:
+    """Run a worker in this process until SIGTERM."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    process.watch_lifeline(loop, spec.lifeline_fd)
+    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.heartbeat_s))
+    try:
+        await Worker(spec).run(stop)
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
+def main() -> None:
+    spec = process.spec_from_argv(sys.argv)
+    process.die_with_parent(spec.parent_pid)
+    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    uvloop.run(serve(spec))
+
+
+if __name__ == "__main__":
+    main()
