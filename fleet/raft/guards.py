@@ -1,0 +1,137 @@
+"""What must hold of pysyncobj for the fleet to use it as it does, and the two hooks that put our parts
+inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import pysyncobj.syncobj as library
+from pysyncobj.journal import Journal as LibraryJournal
+from pysyncobj.version import VERSION
+
+from fleet.errors import RaftError
+
+SUPPORTED_VERSION: Final = "0.3.17"
+
+_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "pysyncobj.syncobj": ("createJournal", "createPoller", "PipeNotifier", "PIPE_NOTIFIER_ENABLED"),
+    "pysyncobj.syncobj:SyncObj": (
+        "_SyncObj__applyLogEntries",
+        "_SyncObj__deleteEntriesFrom",
+        "_SyncObj__doApplyCommand",
+        "_SyncObj__loadDumpFile",
+        "_SyncObj__tryLogCompaction",
+        "_applyCommand",
+        "_doDestroy",
+        "_getLeader",
+        "_isLeader",
+        "doTick",
+        "raftCommitIndex",
+        "raftCurrentTerm",
+        "raftLastApplied",
+    ),
+    "pysyncobj.syncobj:_RAFT_STATE": ("FOLLOWER", "CANDIDATE", "LEADER"),
+    "pysyncobj.syncobj:_COMMAND_TYPE": ("REGULAR", "NO_OP"),
+    "pysyncobj.serializer:Serializer": (
+        "cancelTransmisstion",
+        "checkSerializing",
+        "deserialize",
+        "getTransmissionData",
+        "serialize",
+        "setTransmissionData",
+    ),
+    "pysyncobj.journal:Journal": (
+        "add",
+        "clear",
+        "deleteEntriesFrom",
+        "deleteEntriesTo",
+        "getCurrentTerm",
+        "getRaftCommitIndex",
+        "getVotedForNodeId",
+        "onOneSecondTimer",
+        "setCurrentTerm",
+        "setRaftCommitIndex",
+    ),
+    "pysyncobj.transport:Transport": (
+        "_onMessageReceived",
+        "_onNodeConnected",
+        "_onNodeDisconnected",
+        "_onReadonlyNodeConnected",
+        "_onReadonlyNodeDisconnected",
+        "destroy",
+        "send",
+    ),
+}
+
+INSTANCE_NAMES: Final = ("_SyncObj__raftLog", "_SyncObj__raftState", "_SyncObj__serializer")
+"""Private attributes that exist only once an object has been made; checked then."""
+
+_hooks_lock = threading.Lock()
+
+
+def check_library(version: str = VERSION) -> None:
+    """Refuse to start on a library that is not the one this was written and tested against.
+
+    Raises: RaftError: says which version, or which names, are missing
+    """
+    if version != SUPPORTED_VERSION:
+        raise RaftError(f"pysyncobj is {version}, and the fleet works with {SUPPORTED_VERSION} only")
+    missing = [
+        f"{place}.{name}" for place, names in _NAMES.items() for name in names if not _has(place, name)
+    ]
+    if missing:
+        raise RaftError(f"pysyncobj {version} has no {', '.join(missing)}: it is not the published package")
+
+
+def check_instance(made: object) -> None:
+    """The same for the private attributes of a finished object.
+
+    Raises: RaftError: names what is missing
+    """
+    missing = [name for name in INSTANCE_NAMES if not hasattr(made, name)]
+    if missing:
+        raise RaftError(f"pysyncobj's SyncObj has no {', '.join(missing)}: it is not the published package")
+
+
+def _has(place: str, name: str) -> bool:
+    module, _, attribute = place.partition(":")
+    owner: object = importlib.import_module(module)
+    return hasattr(getattr(owner, attribute, None) if attribute else owner, name)
+
+
+@contextlib.contextmanager
+def construction(journal: LibraryJournal) -> Iterator[None]:
+    """While a SyncObj is made: give it this journal, and neither a poller nor a pipe, as it has no sockets of
+    its own.
+
+    The module is as before afterwards, whatever happens inside.
+    """
+    with _hooks_lock:
+        before = library.createJournal, library.createPoller, library.PipeNotifier
+        library.createJournal = lambda _path: journal
+        library.createPoller = lambda _kind: _NoPoller()
+        library.PipeNotifier = _NoNotifier
+        try:
+            yield
+        finally:
+            library.createJournal, library.createPoller, library.PipeNotifier = before
+
+
+class _NoPoller:
+    """The thread waits on its own queue, so there is nothing to poll."""
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+
+class _NoNotifier:
+    def __init__(self, poller: object) -> None:
+        pass
+
+    def notify(self) -> None:
+        pass

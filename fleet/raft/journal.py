@@ -1,0 +1,321 @@
+"""Raft's log, term and vote on disk, in one file of checksummed frames.
+
+File     magic (8) | commit index (8) | CRC-32 of it (4) | zeros (12) | frame …
+Frame    marker (4) | length (4) | CRC-32 of length and body (4) | body
+Body     msgpack list of operations, which take effect together or not at all:
+         ["member", id], ["term", term, voted for or nil], ["add", index, term, command], ["cut", index]
+
+Operations gather in memory and go to disk as one frame at each ``sync``, before anything that reflects them
+is sent. So a crash can tear the last frame only, and nobody was told what was in it. The commit index is
+written in place and not flushed: Raft can do without it, a lone member that restarts shows what it had with
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import msgpack  # type: ignore[import-untyped]
+from pysyncobj.journal import Journal as LibraryJournal
+
+from fleet.errors import JournalError
+from fleet.raft.files import replace, write_all
+
+log = logging.getLogger(__name__)
+
+MAGIC: Final = b"FLEETRJ1"
+MARKER: Final = b"\xf1\xeeRF"
+_HEADER: Final = struct.Struct(">8sQI12x")
+_FRAME: Final = struct.Struct(">4sII")
+FIRST_FRAME: Final = _HEADER.size
+
+ADVICE: Final = (
+    "Stop this member, move its raft folder away and start it again: it fetches everything from the others. "
+    "Do so with one voter at a time, and only while the others have a quorum."
+)
+
+
+class Entry(NamedTuple):
+    """One entry of Raft's log, equal to the plain tuple that pysyncobj uses."""
+
+    command: bytes
+    index: int  # type: ignore[assignment]  # tuple.index, which nobody needs here
+    term: int
+
+
+Operation: TypeAlias = tuple[str | int | bytes | None, ...]
+
+
+class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
+    """The library's journal interface over the file; see the module for the format.
+
+    Args:
+        path: the file; made if it is not there.
+        member: id of the member it belongs to: the vote in it must not be used by another one.
+        base: the last two entries that the snapshot on disk covers, which the log is trimmed to.
+
+    Raises: JournalError: the file is corrupt, another member's, does not fit the snapshot, or cannot be read
+    or written
+    """
+
+    def __init__(self, path: Path, member: str, base: tuple[Entry, Entry] | None = None) -> None:
+        self._path = path
+        self._member = member
+        self._entries: list[Entry] = []
+        self._term = 0
+        self._voted_for: str | None = None
+        self._commit_index = 1
+        self._pending: list[Operation] = []
+        self._descriptor = -1
+        self._read()
+        self._fit(base)
+        # Always written anew: it trims, and after a failed flush only a new file is known to be on disk.
+        self._rewrite()
+
+    # What pysyncobj calls, under the names that it uses.
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        """Append an entry; one that is there already is left alone, one that conflicts goes with all that
+        follow it.
+
+        Raises: JournalError: the entry leaves a gap, or would replace one that is committed
+        """
+        if self._entries:
+            first, last = self._entries[0].index, self._entries[-1].index
+            if first <= idx <= last:
+                if self._entries[idx - first].term == term:
+                    return
+                self._refuse_to_cut_committed(idx)
+                self.deleteEntriesFrom(idx - first)
+            elif idx != last + 1:
+                raise JournalError(f"{self._path}: entry {idx} does not follow entry {last}")
+        self._entries.append(Entry(command, idx, term))
+        self._pending.append(("add", idx, term, command))
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._pending.append(("cut", 0))
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:
+        """Drop the entries from a position (not an index) on."""
+        if entryFrom < len(self._entries):
+            self._pending.append(("cut", self._entries[entryFrom].index))
+            del self._entries[entryFrom:]
+
+    def deleteEntriesTo(self, entryTo: int) -> None:
+        """Drop the entries before a position, which a snapshot covers by now.
+
+        Raises: JournalError: the new file cannot be written; the former one is as it was
+        """
+        if entryTo > 0:
+            del self._entries[:entryTo]
+            self._rewrite()
+
+    def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
+        return self._entries[item]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _destroy(self) -> None:
+        """Close the file without writing what has not been synced: no one has been told of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
+        """Note how far the log is committed, after making durable what that rests on.
+
+        Raises: JournalError: the file cannot be written
+        """
+        if raftCommitIndex == self._commit_index:
+            return
+        self.sync()
+        self._commit_index = raftCommitIndex
+        try:
+            os.pwrite(self._descriptor, self._header(), 0)
+        except OSError as error:
+            raise self._cannot("written", error) from error
+
+    def getRaftCommitIndex(self) -> int:
+        return self._commit_index
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:
+        self._term, self._voted_for = term, votedForNodeId
+        self._pending.append(("term", term, votedForNodeId))
+
+    def getCurrentTerm(self) -> int:
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:
+        return self._voted_for
+
+    # Ours.
+
+    @property
+    def last_index(self) -> int:
+        return self._entries[-1].index if self._entries else 0
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether the log has the entry of that index and term."""
+        position = index - self._entries[0].index if self._entries else -1
+        return 0 <= position < len(self._entries) and self._entries[position].term == term
+
+    def sync(self) -> None:
+        """Make everything durable; to be called before a message is sent.
+
+        Raises: JournalError: the file cannot be written; this object must not be used any more
+        """
+        if not self._pending:
+            return
+        try:
+            write_all(self._descriptor, _frame(self._pending))
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._cannot("written", error) from error
+        self._pending.clear()
+
+    # Reading and rewriting the file.
+
+    def _read(self) -> None:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._cannot("read", error) from error
+        if len(data) < FIRST_FRAME or not data.startswith(MAGIC):
+            raise JournalError(
+                f"{self._path}: this is not a journal of the fleet's Raft (offset 0). {ADVICE}"
+            )
+        _, commit_index, checksum = _HEADER.unpack_from(data)
+        position = FIRST_FRAME
+        while position < len(data):
+            body = _body_at(data, position)
+            if body is None:
+                self._expect_torn_tail(data, position)
+                break
+            self._replay(body, position)
+            position += _FRAME.size + len(body)
+        if checksum == zlib.crc32(data[8:16]):
+            self._commit_index = max(1, min(commit_index, self.last_index))
+        else:
+            log.warning(
+                "%s: the commit index cannot be read; the log is applied once a leader is known", self._path
+            )
+
+    def _expect_torn_tail(self, data: bytes, position: int) -> None:
+        later = data.find(MARKER, position + 1)
+        while later >= 0:
+            if _body_at(data, later) is not None:
+                raise JournalError(
+                    f"{self._path}: corrupt at offset {position}: the frame there fails its checksum, and "
+                    f"the one at offset {later} is whole, so no interrupted write explains it. {ADVICE}"
+                )
+            later = data.find(MARKER, later + 1)
+        log.warning(
+            "%s: trimmed %d bytes at offset %d, left by a write that was interrupted",
+            self._path,
+            len(data) - position,
+            position,
+        )
+
+    def _replay(self, body: bytes, position: int) -> None:
+        try:
+            for operation in msgpack.unpackb(body, use_list=False):
+                self._apply(operation)
+        except JournalError:
+            raise
+        except Exception as error:
+            raise JournalError(
+                f"{self._path}: the frame at offset {position} is not understood: {error}. {ADVICE}"
+            ) from error
+
+    def _apply(self, operation: Operation) -> None:
+        match operation:
+            case ("member", str(member)):
+                if member != self._member:
+                    raise JournalError(
+                        f"{self._path}: the journal of member {member}, and this is member {self._member}. "
+                        "Give  each member a data_dir of its own."
+                    )
+            case ("term", int(term), str() | None as voted_for):
+                self._term, self._voted_for = term, voted_for
+            case ("add", int(index), int(term), bytes(command)):
+                if self._entries and index != self._entries[-1].index + 1:
+                    raise ValueError(f"entry {index} after entry {self._entries[-1].index}")
+                self._entries.append(Entry(command, index, term))
+            case ("cut", int(index)):
+                self._entries = [entry for entry in self._entries if entry.index < index]
+            case _:
+                raise ValueError(f"operation {operation[:1]!r}")
+
+    def _fit(self, base: tuple[Entry, Entry] | None) -> None:
+        """Bring log and snapshot together: a crash may have come after the one was written and before the
+        other.
+        """
+        first = self._entries[0].index if self._entries else None
+        if base is None:
+            if first is not None and first > 1:
+                raise JournalError(
+                    f"{self._path}: begins at entry {first}, and no snapshot has the ones before it. {ADVICE}"
+                )
+            return
+        if first is not None and first > base[0].index:
+            raise JournalError(
+                f"{self._path}: begins at entry {first}, and the snapshot ends at {base[1].index}. {ADVICE}"
+            )
+        if all(self.holds(entry.index, entry.term) for entry in base):
+            self._entries = [entry for entry in self._entries if entry.index >= base[0].index]
+        else:
+            # The snapshot came from a leader: entries that do not contain its last one were never committed.
+            self._entries = list(base)
+        self._commit_index = min(max(self._commit_index, base[1].index), self.last_index)
+
+    def _rewrite(self) -> None:
+        operations: list[Operation] = [("member", self._member), ("term", self._term, self._voted_for)]
+        operations += [("add", entry.index, entry.term, entry.command) for entry in self._entries]
+        try:
+            descriptor = replace(self._path, self._header() + _frame(operations))
+        except OSError as error:
+            raise self._cannot("written", error) from error
+        self._destroy()
+        self._descriptor = descriptor
+        self._pending.clear()
+
+    def _header(self) -> bytes:
+        index = struct.pack(">Q", self._commit_index)
+        return _HEADER.pack(MAGIC, self._commit_index, zlib.crc32(index))
+
+    def _refuse_to_cut_committed(self, index: int) -> None:
+        if index <= self._commit_index:
+            raise JournalError(
+                f"{self._path}: the leader's entry {index} differs from the one that is committed here: the "
+                f"two logs belong to different fleets, or the other members lost their data. {ADVICE}"
+            )
+
+    def _cannot(self, done: str, error: OSError) -> JournalError:
+        return JournalError(f"{self._path}: cannot be {done}: {error.strerror or error}")
+
+
+def _frame(operations: Sequence[Operation]) -> bytes:
+    body: bytes = msgpack.packb(operations)
+    length = struct.pack(">I", len(body))
+    return _FRAME.pack(MARKER, len(body), zlib.crc32(body, zlib.crc32(length))) + body
+
+
+def _body_at(data: bytes, position: int) -> bytes | None:
+    """Body of the frame at a position; None where there is no whole one."""
+    if len(data) - position < _FRAME.size:
+        return None
+    marker, length, checksum = _FRAME.unpack_from(data, position)
+    body = data[position + _FRAME.size : position + _FRAME.size + length]
+    if marker != MARKER or len(body) != length:
+        return None
+    return body if zlib.crc32(body, zlib.crc32(data[position + 4 : position + 8])) == checksum else None

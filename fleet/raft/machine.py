@@ -1,0 +1,122 @@
+"""pysyncobj's SyncObj with the fleet's parts inside: our journal, snapshots and transport, and commands as
+plain bytes.
+
+Three of the library's private methods and one of its objects are replaced; ``guards`` checks that they are
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pysyncobj import SyncObj, SyncObjConf
+from pysyncobj.node import Node
+
+from fleet.model import ProxyId
+from fleet.raft import guards
+from fleet.raft.journal import Journal
+from fleet.raft.messages import REGULAR
+from fleet.raft.snapshot import SnapshotStore
+from fleet.raft.transport import MemberTransport
+
+_REGULAR_TYPE: Final = REGULAR[0]
+_BATCH_BYTES: Final = 1 << 18
+"""Above any command, so that an entry never travels in (pickled) parts; far below the links' frame limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What one member's SyncObj is configured with (seconds)."""
+
+    me: ProxyId
+    is_voter: bool
+    snapshot_path: Path
+    append_entries_s: float
+    election_min_s: float
+    election_max_s: float
+    leader_fallback_s: float
+    compact_entries: int
+
+
+class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+    """Raft's log with one kind of command: bytes, handed to ``on_command`` once they are committed.
+
+    Args:
+        on_command: must not raise: the library would stop applying for good.
+    """
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        journal: Journal,
+        snapshots: SnapshotStore,
+        transport: MemberTransport,
+        on_command: Callable[[bytes], None],
+    ) -> None:
+        self._on_command = on_command
+        me = Node(settings.me) if settings.is_voter else None
+        with guards.construction(journal):
+            super().__init__(
+                me, transport.other_voters, _configuration(settings), nodeClass=Node, transport=transport
+            )
+        guards.check_instance(self)
+        self._SyncObj__serializer = snapshots
+        transport.bind(self)
+
+    @property
+    def role(self) -> str:
+        """One of leader, follower, candidate and observer."""
+        if self.selfNode is None:
+            return "observer"
+        return ("follower", "candidate", "leader")[self._SyncObj__raftState]
+
+    @property
+    def leader(self) -> ProxyId | None:
+        """The leader that this member follows; it may be dead already."""
+        node = self._getLeader()
+        return None if node is None else node.id
+
+    @property
+    def last_log_index(self) -> int:
+        index: int = self._SyncObj__raftLog[-1][1]
+        return index
+
+    def submit(self, command: bytes) -> None:
+        """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
+        self._applyCommand(command, None, _REGULAR_TYPE)
+
+    # In place of the library's own.
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:
+        """Apply one committed entry. The library would unpickle it."""
+        if command[:1] == REGULAR:
+            self._on_command(command[1:])
+
+    def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
+        """Leave the entries after the leader's: ``Journal.add`` replaces those that conflict, as Raft has it.
+
+        The library drops all of them first. Where the message is an old one that comes again, those are
+        entries that this member has acknowledged, and that may be committed because of it.
+        """
+
+
+def _configuration(settings: LogSettings) -> SyncObjConf:
+    return SyncObjConf(
+        autoTick=False,
+        raftMinTimeout=settings.election_min_s,
+        raftMaxTimeout=settings.election_max_s,
+        connectionTimeout=max(3.5, settings.election_max_s),
+        appendEntriesPeriod=settings.append_entries_s,
+        leaderFallbackTimeout=settings.leader_fallback_s,
+        appendEntriesUseBatch=False,
+        appendEntriesBatchSizeBytes=_BATCH_BYTES,
+        commandsWaitLeader=False,
+        dynamicMembershipChange=False,
+        useFork=False,
+        journalFile=str(settings.snapshot_path.with_name("journal")),
+        fullDumpFile=str(settings.snapshot_path),
+        logCompactionMinEntries=settings.compact_entries,
+    )

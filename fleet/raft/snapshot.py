@@ -1,0 +1,223 @@
+"""Snapshots of the replicated state: one checksummed file, and what travels to a member that is far behind.
+
+It takes the place of the library's own Serializer, whose files are pickles, are not flushed, and replace the
+last good one before anybody has looked at them. File and wire have the same bytes:
+
+    magic (8) | CRC-32 of the rest (4) | msgpack [state, previous entry, last entry], an entry being [command,
+    index, term]
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgpack  # type: ignore[import-untyped]
+from pysyncobj.config import SERIALIZER_STATE
+
+from fleet.errors import JournalError
+from fleet.model import FleetState
+from fleet.raft.files import replace
+from fleet.raft.journal import ADVICE, Entry
+from fleet.state import decode_state, encode_state
+
+log = logging.getLogger(__name__)
+
+MAGIC: Final = b"FLEETRS1"
+_HEAD: Final = struct.Struct(">8sI")
+CHUNK_BYTES: Final = 1 << 20
+MAX_SNAPSHOT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after ``last`` was applied, and the two entries that the log goes on from."""
+
+    state: FleetState
+    previous: Entry
+    last: Entry
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    body: bytes = msgpack.packb([encode_state(snapshot.state), snapshot.previous, snapshot.last])
+    return _HEAD.pack(MAGIC, zlib.crc32(body)) + body
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Read a snapshot back, all of it, before anything relies on it.
+
+    Raises: ValueError: it is none, or is damaged
+    """
+    if len(data) < _HEAD.size:
+        raise ValueError("it is too short")
+    magic, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != MAGIC:
+        raise ValueError("it is not a snapshot of the fleet's Raft")
+    if checksum != zlib.crc32(body):
+        raise ValueError("its checksum is wrong")
+    try:
+        state, previous, last = msgpack.unpackb(body, use_list=False)
+        snapshot = Snapshot(decode_state(state), _entry(previous), _entry(last))
+    except Exception as error:
+        raise ValueError(f"its content is not understood: {error}") from error
+    if snapshot.last.index != snapshot.previous.index + 1:
+        raise ValueError("its entries do not follow one another")
+    return snapshot
+
+
+def _entry(value: object) -> Entry:
+    match value:
+        case (bytes(command), int(index), int(term)):
+            return Entry(command, index, term)
+    raise ValueError("an entry is not [bytes, int, int]")
+
+
+@dataclass(slots=True)
+class _Transmission:
+    data: bytes
+    sent_bytes: int = 0
+
+
+class SnapshotStore:
+    """The newest snapshot, on disk and in memory, under the method names that pysyncobj calls.
+
+    Args:
+        path: the file.
+        capture: gives the state as of the last applied entry.
+        restore: takes the state of a snapshot that was read or received.
+        covered: whether this member's log already contains what a received snapshot ends with.
+
+    Raises: JournalError: the file is there and cannot be used
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        capture: Callable[[], FleetState],
+        restore: Callable[[FleetState], None],
+        covered: Callable[[Entry], bool],
+    ) -> None:
+        self._path = path
+        self._capture = capture
+        self._restore = restore
+        self._covered = covered
+        self._encoded = b""
+        self._written: bytes | None = None
+        self._written_id: int | None = None
+        self._outgoing: dict[object, _Transmission] = {}
+        self._incoming: bytearray | None = None
+        self.newest: Snapshot | None = None
+        self._read()
+
+    @property
+    def base(self) -> tuple[Entry, Entry] | None:
+        """The last two entries that the snapshot covers."""
+        return (self.newest.previous, self.newest.last) if self.newest else None
+
+    def _read(self) -> None:
+        try:
+            data = self._path.read_bytes()
+            self.newest, self._encoded = decode_snapshot(data), data
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise JournalError(f"{self._path}: cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise JournalError(f"{self._path}: corrupt (offset 0): {error}. {ADVICE}") from error
+
+    def _store(self, encoded: bytes) -> None:
+        try:
+            os.close(replace(self._path, encoded))
+        except OSError as error:
+            raise JournalError(f"{self._path}: cannot be written: {error.strerror or error}") from error
+
+    # What pysyncobj calls, under the names that it uses.
+
+    def serialize(self, data: tuple[object, Entry, Entry, object], id: int) -> None:
+        """Write a snapshot of the state as it is now; ``data`` brings the last two applied entries.
+
+        Raises: JournalError: the disk does not take it; the former one is as it was
+        """
+        snapshot = Snapshot(self._capture(), Entry(*data[2]), Entry(*data[1]))
+        encoded = encode_snapshot(snapshot)
+        self._store(encoded)
+        self.newest = snapshot
+        self._written, self._written_id = encoded, id
+
+    def checkSerializing(self) -> tuple[int, int | None]:
+        """Report a snapshot as written once; from then on the log begins where it ends, and it is what is
+        sent.
+        """
+        if self._written is None:
+            return SERIALIZER_STATE.NOT_SERIALIZING, None
+        self._encoded, self._written = self._written, None
+        self._outgoing.clear()
+        return SERIALIZER_STATE.SUCCESS, self._written_id
+
+    def deserialize(self) -> tuple[None, Entry, Entry, tuple[()]]:
+        """Put the newest snapshot's state in place; it has been checked by then, so this cannot fail
+        half-way.
+        """
+        if self.newest is None:
+            raise JournalError(f"{self._path}: there is no snapshot")
+        self._restore(self.newest.state)
+        return None, self.newest.last, self.newest.previous, ()
+
+    def getTransmissionData(self, transmissionID: object) -> tuple[bytes, bool, bool] | None:
+        """The next piece for a member, as (bytes, first, last); the last one is empty."""
+        if not self._encoded:
+            return None
+        outgoing = self._outgoing.setdefault(transmissionID, _Transmission(self._encoded))
+        first = outgoing.sent_bytes == 0
+        piece = outgoing.data[outgoing.sent_bytes : outgoing.sent_bytes + CHUNK_BYTES]
+        outgoing.sent_bytes += len(piece)
+        if not piece:
+            del self._outgoing[transmissionID]
+        return piece, first, not piece
+
+    def setTransmissionData(self, data: tuple[bytes, bool, bool] | None) -> bool:
+        """Take one piece; True once a whole snapshot has been checked and stored, to be loaded now.
+
+        One whose last entry is in the log already is dropped: pysyncobj would clear the log for it, and with
+        it entries that this member has acknowledged.
+
+        Raises: JournalError: the disk does not take it; the former one is as it was
+        """
+        if not data:
+            return False
+        piece, first, last = data
+        if first:
+            self._incoming = bytearray()
+        if self._incoming is None:
+            return False
+        self._incoming += piece
+        if len(self._incoming) > MAX_SNAPSHOT_BYTES:
+            self._incoming = None
+            return False
+        if not last:
+            return False
+        encoded, self._incoming = bytes(self._incoming), None
+        return self._install(encoded)
+
+    def _install(self, encoded: bytes) -> bool:
+        try:
+            snapshot = decode_snapshot(encoded)
+        except ValueError as error:
+            log.warning("dropped a snapshot that was received: %s", error)
+            return False
+        if self._covered(snapshot.last):
+            return False
+        self._store(encoded)
+        self.newest, self._encoded, self._written = snapshot, encoded, None
+        self._outgoing.clear()
+        return True
+
+    def cancelTransmisstion(self, id: object) -> None:  # spelled so by the library
+        self._outgoing.pop(id, None)

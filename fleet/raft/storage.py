@@ -1,0 +1,94 @@
+"""Everything a member's Raft is made of, opened from its folder and closed again as one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.errors import JournalError
+from fleet.model import FleetState
+from fleet.raft.journal import Entry, Journal
+from fleet.raft.machine import LogSettings, ReplicatedLog
+from fleet.raft.snapshot import SnapshotStore
+from fleet.raft.transport import MemberTransport
+
+
+class Replica:
+    """The log of one member, with its files and its transport; replaced as a whole after a failed write.
+
+    Args:
+        settings: of the log; its snapshot path says which folder.
+        capture, restore: read and set the state that commands are applied to.
+        on_command: applies one committed command.
+
+    Raises: JournalError: the files are corrupt, in use by another process, or cannot be read or written
+    """
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        transport: MemberTransport,
+        capture: Callable[[], FleetState],
+        restore: Callable[[FleetState], None],
+        on_command: Callable[[bytes], None],
+    ) -> None:
+        folder = settings.snapshot_path.parent
+        self._lock = _lock(folder)
+        self._journal: Journal | None = None
+        try:
+            snapshots = SnapshotStore(settings.snapshot_path, capture, restore, self._covers)
+            self._journal = Journal(folder / "journal", settings.me, snapshots.base)
+            self.transport = transport
+            self.log = ReplicatedLog(settings, self._journal, snapshots, transport, on_command)
+        except BaseException:
+            self._close_files()
+            raise
+
+    def tick(self) -> None:
+        """Let Raft act on what has arrived and on the time, then send what it has to say.
+
+        Raises: JournalError: the disk does not take it; nothing was sent
+        """
+        self.log.doTick(0.0)
+        self.transport.flush(self.sync)
+
+    def sync(self) -> None:
+        """Make durable whatever Raft has noted.
+
+        Raises: JournalError: the disk does not take it
+        """
+        if self._journal is not None:
+            self._journal.sync()
+
+    def close(self) -> None:
+        """Let go of the files. What has not been synced is lost, as in a crash."""
+        self.log._doDestroy()
+        self._close_files()
+
+    def _covers(self, last: Entry) -> bool:
+        if self._journal is None:
+            return False
+        reached = max(self.log.raftCommitIndex, self.log.raftLastApplied)
+        return last.index <= reached or self._journal.holds(last.index, last.term)
+
+    def _close_files(self) -> None:
+        if self._journal is not None:
+            self._journal._destroy()
+        os.close(self._lock)
+
+
+def _lock(folder: Path) -> int:
+    """Take the folder for this process alone, until the descriptor is closed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise JournalError(f"{folder}: cannot be opened: {error.strerror or error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise JournalError(f"{folder}: another process uses it; one member runs once") from error
+    return descriptor

@@ -1,0 +1,365 @@
+"""One member's part in the replicated state: a thread that runs Raft, with a thread-safe face.
+
+The thread has its own queue, so that a flush of the disk delays no heartbeat of the control loop. Everything
+that comes in wakes it at once; otherwise it ticks. A failed write, or any other fault inside, is treated as a
+crash of Raft alone: everything is closed and opened again from disk, until that works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, cast
+
+from fleet.errors import JournalError, RaftError
+from fleet.model import FleetState, ProxyId
+from fleet.raft import guards
+from fleet.raft.machine import LogSettings
+from fleet.raft.proposals import Proposal, Proposals
+from fleet.raft.storage import Replica
+from fleet.raft.transport import MemberTransport
+from fleet.state import Command, Outcome, Unknown, apply, decode, encode
+
+log = logging.getLogger(__name__)
+
+Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
+
+_REOPEN_S: Final = 1.0
+_LEADER_STALE_S: Final = 0.8
+_STOP_TIMEOUT_S: Final = 5.0
+_MAX_INPUTS: Final = 256
+"""How much of the queue is worked off between two ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """Who takes part, where the files are, and how fast it goes (seconds).
+
+    Args:
+        data_dir: of the member; Raft's files are in ``raft`` below it.
+        compact_entries: length of the log at which a snapshot takes its place.
+    """
+
+    me: ProxyId
+    voters: tuple[ProxyId, ...]
+    observers: tuple[ProxyId, ...]
+    data_dir: Path
+    append_entries_s: float = 0.05
+    election_min_s: float = 0.2
+    election_max_s: float = 0.4
+    leader_fallback_s: float = 0.5
+    tick_s: float = 0.01
+    compact_entries: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RaftStatus:
+    """What Raft knows of itself at one moment.
+
+    Args:
+        leader: whom this member follows and has heard of lately; itself where it leads.
+        has_quorum: links to a majority of the voters, and a leader heard of lately.
+        quorum_lost_mono_s: since when it has not, on the monotonic clock; None while it has.
+        journal_error: why this member takes no part (disk full, write error) until it is gone.
+        dropped_messages: number of messages refused since the start.
+    """
+
+    role: Role
+    leader: ProxyId | None
+    term: int
+    commit_index: int
+    has_quorum: bool
+    quorum_lost_mono_s: float | None
+    journal_error: str | None = None
+    dropped_messages: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A command that came out of the log, and what it came to."""
+
+    command: Command | Unknown
+    outcome: Outcome
+
+
+class RaftNode:
+    """One voter or observer.
+
+    Args:
+        send: hands a payload for a member to the links; called on the Raft thread, must not block.
+        on_change: called on the Raft thread, once a tick at most, with the state, the status, and what was
+            applied since the last call, when any of these is new; once with the state from disk at first.
+    """
+
+    def __init__(
+        self,
+        settings: RaftSettings,
+        send: Callable[[ProxyId, bytes], None],
+        on_change: Callable[[FleetState, RaftStatus, tuple[Applied, ...]], None],
+    ) -> None:
+        if settings.me not in settings.voters + settings.observers:
+            raise RaftError(f"{settings.me} is neither a voter nor an observer")
+        self._settings = settings
+        self._is_voter = settings.me in settings.voters
+        self._send = send
+        self._on_change = on_change
+        self._inputs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
+        self._stale_s = max(_LEADER_STALE_S, 2 * settings.election_max_s)
+        self._started = False
+        self._replica: Replica | None = None
+        self._reopen_at_s = 0.0
+        self._linked: set[ProxyId] = set()
+        self._proposals = Proposals()
+        self._working = FleetState()
+        self._applied: list[Applied] = []
+        self._applied_index = 0
+        self._dropped_before = 0
+        self._error: str | None = None
+        self._published: tuple[FleetState, RaftStatus] | None = None
+        self._state = FleetState()
+        role: Role = "follower" if self._is_voter else "observer"
+        self._status = RaftStatus(role, None, 0, 0, False, time.monotonic())
+
+    @property
+    def status(self) -> RaftStatus:
+        return self._status
+
+    @property
+    def state(self) -> FleetState:
+        """The state as of the last commit that this member knows of, quorum or not."""
+        return self._state
+
+    def start(self) -> None:
+        """Read what is on disk (``state`` is that from here on), and start the thread.
+
+        Raises:
+            JournalError: the journal or the snapshot is corrupt, or another process's or member's.
+            RaftError: the installed pysyncobj is not the one that this works with.
+        """
+        guards.check_library()
+        self._open()
+        self._observe(time.monotonic())
+        self._started = True
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close the files; commands that are waited for fail."""
+        if not self._started:
+            return
+        self._inputs.put(None)
+        self._thread.join(_STOP_TIMEOUT_S)
+        if self._thread.is_alive():
+            log.error("the Raft thread did not end within %g s: the disk hangs", _STOP_TIMEOUT_S)
+
+    def link_up(self, peer: ProxyId) -> None:
+        self._inputs.put(partial(self._link_up, peer))
+
+    def link_down(self, peer: ProxyId) -> None:
+        self._inputs.put(partial(self._link_down, peer))
+
+    def receive(self, peer: ProxyId, payload: bytes) -> None:
+        """Take a payload that ``send`` of another member has sent; anything malformed is dropped and
+        counted.
+        """
+        self._inputs.put(partial(self._receive, peer, payload))
+
+    def propose(self, command: Command, timeout_s: float) -> Future[Outcome]:
+        """Have a stamped command committed. It is tried again until the time is up, which its id makes safe.
+
+        Returns: a future of what it came to when it was applied here. It fails with
+            NoQuorum: there was no leader to take it;
+            CommandTimeout: there was, and it may yet be committed;
+            ValueError: the command has no id, or is too large.
+        """
+        try:
+            if not command.command_id:
+                raise ValueError(f"{command.kind}: not stamped with an id")
+            proposal = Proposal(command.command_id, encode(command), time.monotonic() + timeout_s)
+        except ValueError as error:
+            failed: Future[Outcome] = Future()
+            failed.set_exception(error)
+            return failed
+        self._inputs.put(partial(self._proposals.add, proposal))
+        return proposal.future
+
+    # The thread.
+
+    def _run(self) -> None:
+        self._publish()
+        running = True
+        while running:
+            try:
+                running = self._take_inputs()
+                self._tick()
+            except Exception as error:
+                self._fail(error)
+            self._observe(time.monotonic())
+            self._publish()
+        self._proposals.fail_all("this member has stopped")
+        self._close()
+
+    def _take_inputs(self) -> bool:
+        """Wait for something to do, and do what there is; False once the node is to stop."""
+        with contextlib.suppress(queue.Empty):
+            for number in range(_MAX_INPUTS):
+                action = self._inputs.get(block=number == 0, timeout=self._settings.tick_s)
+                if action is None:
+                    return False
+                action()
+        return True
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        replica = self._replica
+        if replica is None:
+            if now_s >= self._reopen_at_s:
+                self._open()
+            return
+        raft = replica.log
+        self._proposals.submit(raft.leader, raft.raftCurrentTerm, self._settings.me, now_s, raft.submit)
+        replica.tick()
+        if not replica.transport.other_voters and raft.last_log_index > raft.raftCommitIndex:
+            replica.tick()  # alone: the tick after the flush commits, and there is no answer to wait for
+
+    def _link_up(self, peer: ProxyId) -> None:
+        self._linked.add(peer)
+        if self._replica is not None:
+            self._replica.transport.link_up(peer)
+
+    def _link_down(self, peer: ProxyId) -> None:
+        self._linked.discard(peer)
+        if self._replica is not None:
+            self._replica.transport.link_down(peer)
+
+    def _receive(self, peer: ProxyId, payload: bytes) -> None:
+        if self._replica is not None:
+            self._replica.transport.receive(peer, payload)
+
+    def _open(self) -> None:
+        """Bring everything up from disk, apply what is known to be committed, and take up the links there
+        are.
+        """
+        settings = self._settings
+        log_settings = LogSettings(
+            me=settings.me,
+            is_voter=self._is_voter,
+            snapshot_path=settings.data_dir / "raft" / "snapshot",
+            append_entries_s=settings.append_entries_s,
+            election_min_s=settings.election_min_s,
+            election_max_s=settings.election_max_s,
+            leader_fallback_s=settings.leader_fallback_s,
+            compact_entries=settings.compact_entries,
+        )
+        transport = MemberTransport(settings.me, settings.voters, settings.observers, self._send)
+        self._working = FleetState()
+        self._replica = Replica(log_settings, transport, self._capture, self._restore, self._apply)
+        self._replica.tick()
+        # What has been applied before is no news to anyone.
+        self._applied_index = max(self._applied_index, self._replica.log.raftLastApplied)
+        self._applied.clear()
+        for peer in self._linked:
+            transport.link_up(peer)
+        if self._error is not None:
+            log.warning("Raft takes part again: %s", self._error)
+            self._error = None
+
+    def _close(self) -> None:
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            self._dropped_before += replica.transport.dropped
+            replica.close()
+
+    def _fail(self, error: Exception) -> None:
+        """Stop taking part, and try to open everything again in a while."""
+        text = str(error) if isinstance(error, JournalError) else f"{type(error).__name__}: {error}"
+        if text != self._error:
+            log.error(
+                "Raft takes no part until this is gone: %s",
+                text,
+                exc_info=not isinstance(error, JournalError),
+            )
+        self._error = text
+        self._close()
+        self._reopen_at_s = time.monotonic() + _REOPEN_S
+
+    # The state that commands are applied to.
+
+    def _capture(self) -> FleetState:
+        return self._working
+
+    def _restore(self, state: FleetState) -> None:
+        self._working = state
+
+    def _apply(self, encoded: bytes) -> None:
+        """Apply one committed command; total, as ``decode`` and ``apply`` are."""
+        command = decode(encoded)
+        self._working, outcome = apply(self._working, command)
+        if self._replica is not None and self._replica.log.raftLastApplied >= self._applied_index:
+            self._applied.append(Applied(command, outcome))
+        if not isinstance(command, Unknown):
+            self._proposals.applied(command.command_id, outcome)
+
+    # What others see.
+
+    def _observe(self, now_s: float) -> None:
+        """Bring status and state up to date, and fail the commands whose time is up."""
+        before, replica = self._status, self._replica
+        dropped = self._dropped_before
+        if replica is None:
+            role: Role = "follower" if self._is_voter else "observer"
+            self._status = RaftStatus(
+                role,
+                None,
+                before.term,
+                before.commit_index,
+                False,
+                before.quorum_lost_mono_s or now_s,
+                self._error,
+                dropped,
+            )
+        else:
+            raft = replica.log
+            role = cast(Role, raft.role)
+            heard_s = now_s if role == "leader" else replica.transport.leader_heard_mono_s
+            heard = heard_s is not None and now_s - heard_s < self._stale_s
+            linked = replica.transport.linked_voters + self._is_voter > len(self._settings.voters) / 2
+            lost_s = None
+            if not (heard and linked):
+                since_s = now_s if heard or heard_s is None else heard_s
+                lost_s = before.quorum_lost_mono_s or since_s
+            self._status = RaftStatus(
+                role=role,
+                leader=(self._settings.me if role == "leader" else raft.leader) if heard else None,
+                term=raft.raftCurrentTerm,
+                commit_index=max(raft.raftCommitIndex, raft.raftLastApplied),
+                has_quorum=heard and linked,
+                quorum_lost_mono_s=lost_s,
+                dropped_messages=dropped + replica.transport.dropped,
+            )
+            # After a reopening the log is applied up to an older entry at first: nobody is shown that.
+            if raft.raftLastApplied >= self._applied_index:
+                self._state, self._applied_index = self._working, raft.raftLastApplied
+        why_not = self._error or "no leader that a majority of the voters follows"
+        self._proposals.expire(now_s, self._status.has_quorum, why_not)
+
+    def _publish(self) -> None:
+        """Tell the owner, if there is anything new."""
+        new = (self._state, self._status)
+        before = self._published
+        if before is not None and before[0] is new[0] and before[1] == new[1] and not self._applied:
+            return
+        self._published = new
+        applied, self._applied = tuple(self._applied), []
+        try:
+            self._on_change(*new, applied)
+        except Exception:
+            log.exception("the callback for a change of Raft's state failed")
