@@ -1,0 +1,173 @@
+"""Which address a client is given for a broker id: the directory, encoded once and looked up by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fleet.directory import pick
+from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId
+from fleet.proxy.wire.addresses import Address, Addresses
+from fleet.proxy.wire.counters import WireCounters
+from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int32
+
+NO_HOST = "no-directory.invalid"
+"""Given out for my own host while I do not know it; never resolves (RFC 6761)."""
+
+OnBrokerSeen = Callable[[Broker], None]
+
+
+class AddressBook:
+    """One directory, as seen by the clients of one listener.
+
+    Args:
+        directory: immutable.
+        listener: responses carry the addresses that members advertise for this listener.
+        me: stands for every broker that the directory does not know, if it has a port for it.
+        on_broker_seen: called with the real address of a broker that the directory does not know, or knows by
+            another address; once for each address and book, so a new directory asks again.
+        counters: shared by the worker.
+    """
+
+    __slots__ = ("_counters", "_directory", "_encoded", "_listener", "_me", "_on_broker_seen", "_reported")
+
+    def __init__(
+        self,
+        directory: Directory,
+        listener: str,
+        me: ProxyId,
+        on_broker_seen: OnBrokerSeen | None = None,
+        counters: WireCounters | None = None,
+    ) -> None:
+        self._directory = directory
+        self._listener = listener
+        self._me = me
+        self._on_broker_seen = on_broker_seen
+        self._counters = counters
+        self._encoded: dict[tuple[BrokerId, ProxyId], Address] = {}
+        self._reported: dict[BrokerId, tuple[str, int]] = {}
+
+    @property
+    def directory(self) -> Directory:
+        return self._directory
+
+    def client(self, client_key: bytes) -> ClientAddresses:
+        """The view of one client, good for as long as this book is.
+
+        Args: client_key: what tells clients apart where an identity has several owners.
+        """
+        return ClientAddresses(self, client_key)
+
+    def lookup(self, broker_id: BrokerId, client_key: bytes) -> Address:
+        """What a client is given for a broker id: never the broker's real address."""
+        owners = self._directory.advertised.get(broker_id)
+        if owners:
+            first = owners[0] if len(owners) == 1 else pick(owners, client_key)
+            for owner in (first, *owners):
+                address = self._address(broker_id, owner)
+                if address is not None:
+                    return address
+        address = self._address(broker_id, self._me)
+        if address is not None:
+            return address
+        for proxy_id in sorted(self._directory.members):
+            if proxy_id not in self._directory.suspects:
+                address = self._address(broker_id, proxy_id)
+                if address is not None:
+                    return address
+        # Nobody has a port for it. A client that dials port 0 fails at once and asks again; the real address
+        # would take it around the fleet.
+        if self._counters is not None:
+            self._counters.unserved += 1
+        return self._encode(broker_id, Endpoint(self._my_host(), 0))
+
+    def is_served(self, broker_id: BrokerId) -> bool:
+        """Whether any member has a port for it."""
+        return any(member.serves(broker_id) for member in self._directory.members.values())
+
+    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
+        """A response carries a real address that is not the directory's."""
+        if self._on_broker_seen is None or self._reported.get(broker_id) == (host, port):
+            return
+        if not self.is_served(broker_id):
+            return
+        known = self._directory.brokers.get(broker_id)
+        if not has_rack and known is not None:
+            rack = known.rack
+        self._reported[broker_id] = (host, port)
+        self._on_broker_seen(Broker(broker_id, host, port, rack))
+
+    def _address(self, broker_id: BrokerId, owner: ProxyId) -> Address | None:
+        """What one member advertises for a broker id, encoded at its first use."""
+        encoded = self._encoded.get((broker_id, owner))
+        if encoded is None:
+            member = self._directory.members.get(owner)
+            endpoint = None if member is None else member.endpoint(self._listener, broker_id)
+            if endpoint is None:
+                return None
+            # Grows no further than members have ports, whatever ids a response carries.
+            encoded = self._encoded[(broker_id, owner)] = self._encode(broker_id, endpoint)
+        return encoded
+
+    def _encode(self, broker_id: BrokerId, endpoint: Endpoint) -> Address:
+        broker = self._directory.brokers.get(broker_id)
+        return Address(
+            compact=compact_string(endpoint.host) + pack_int32(endpoint.port),
+            classic=classic_string(endpoint.host) + pack_int32(endpoint.port),
+            real_compact=b"" if broker is None else compact_string(broker.host) + pack_int32(broker.port),
+            real_classic=b"" if broker is None else classic_string(broker.host) + pack_int32(broker.port),
+        )
+
+    def _my_host(self) -> str:
+        member = self._directory.members.get(self._me)
+        if member is not None:
+            for advertised in member.listeners:
+                if advertised.name == self._listener:
+                    return advertised.host
+        return NO_HOST
+
+
+class ClientAddresses(Addresses):
+    """An address book as one client sees it, with the owners that were picked for that client."""
+
+    __slots__ = ("_book", "_client_key")
+
+    def __init__(self, book: AddressBook, client_key: bytes) -> None:
+        super().__init__()
+        self._book = book
+        self._client_key = client_key
+
+    def __missing__(self, broker_id: BrokerId) -> Address:
+        address = self._book.lookup(broker_id, self._client_key)
+        if self._book.is_served(broker_id):
+            self[broker_id] = address
+        return address
+
+    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
+        self._book.saw(broker_id, host, port, rack, has_rack)
+
+
+class AddressSource:
+    """Where the sessions of one listener find the newest address book: one reference, swapped as a whole.
+
+    Args: as of ``AddressBook``.
+    """
+
+    __slots__ = ("_counters", "_listener", "_me", "_on_broker_seen", "book")
+
+    def __init__(
+        self,
+        directory: Directory,
+        listener: str,
+        me: ProxyId,
+        on_broker_seen: OnBrokerSeen | None = None,
+        counters: WireCounters | None = None,
+    ) -> None:
+        self._listener = listener
+        self._me = me
+        self._on_broker_seen = on_broker_seen
+        self._counters = counters
+        self.update(directory)
+
+    def update(self, directory: Directory) -> None:
+        """Let every response from now on carry the addresses of that directory."""
+        self.book = AddressBook(directory, self._listener, self._me, self._on_broker_seen, self._counters)

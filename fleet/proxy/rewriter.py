@@ -1,0 +1,178 @@
+"""Responses whose addresses are replaced: patched where they lie, or collected first where they must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fleet.errors import OversizeFrame, TruncatedFrame
+from fleet.proxy.addresses import AddressBook, AddressSource
+from fleet.proxy.wire.addresses import Addresses, Layout, Parts
+from fleet.proxy.wire.counters import WireCounters
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
+from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
+
+MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
+"""How long the part of a Metadata, FindCoordinator or DescribeCluster response with the addresses may be."""
+
+JOIN_BELOW_BYTES: Final = 16 * 1024
+"""Segments of a collected response below this size are joined when written; greater ones go as they are."""
+
+Write = Callable[[bytes | memoryview], object]
+"""Takes what goes to the client: memory that nobody changes afterwards."""
+
+
+class Rewriter:
+    """Rewrites the responses of one connection.
+
+    Args: as of ``fleet.proxy.session.Session``.
+
+    ``collecting`` is whether a response is being held back; ``left_bytes`` is, once it no longer is, how much of
+    it is still to come and passes as it is. ``client_key`` tells this client from others.
+    """
+
+    __slots__ = (
+        "_addresses",
+        "_book",
+        "_clock",
+        "_collected",
+        "_counters",
+        "_index",
+        "_max_bytes",
+        "_next_attempt_bytes",
+        "_observe",
+        "_source",
+        "client_key",
+        "collecting",
+        "left_bytes",
+    )
+
+    def __init__(
+        self,
+        source: AddressSource,
+        max_bytes: int,
+        counters: WireCounters,
+        client_key: bytes,
+        clock: Callable[[], float] | None,
+        observe: Callable[[float], None] | None,
+    ) -> None:
+        self._source = source
+        self._max_bytes = max_bytes
+        self._counters = counters
+        self._clock = clock
+        self._observe = observe
+        self._book: AddressBook | None = None
+        self._addresses: Addresses = Addresses()
+        self._collected = bytearray()
+        self._index = 0
+        self._next_attempt_bytes = 0
+        self.client_key = client_key
+        self.collecting = False
+        self.left_bytes = 0
+
+    def rewrite(
+        self, index: int, view: memoryview, run: int, pos: int, after: int, end: int, write: Write
+    ) -> int:
+        """Patch the response at ``pos``, or begin to collect it.
+
+        Args:    index: into LAYOUTS; run: from where bytes are still to be written; after: where the response
+                 ends; end: where ends what has arrived.
+        Returns: from where bytes are still to be written now.
+        Raises:  WireError: the response cannot be made safe.
+        """
+        layout = LAYOUTS[index]
+        assert layout is not None
+        complete = after <= end
+        if layout.whole and after - pos > self._max_bytes:
+            raise OversizeFrame("broker", f"{layout.name} response of {after - pos} bytes")
+        frame = view[pos : after if complete else end]
+        parts = None
+        if complete or not layout.whole:
+            parts = self._patch(index, layout, frame, after - pos, complete)
+        if parts is not None and not parts:
+            return run
+        if pos > run:
+            write(bytes(view[run:pos]))
+        if parts is None:
+            self._collected = bytearray(frame)
+            self._index = index
+            self._next_attempt_bytes = 2 * len(frame)
+            self.collecting = True
+        else:
+            write(b"".join(parts))
+        return pos + len(frame)
+
+    def collect(self, view: memoryview, start: int, end: int, write: Write) -> int:
+        """Add to the response that is held back, and pass it on once it can be patched.
+
+        Returns: up to where ``view`` was taken.
+        Raises:  WireError: the response cannot be made safe.
+        """
+        collected = self._collected
+        frame_bytes: int = 4 + read_int32(collected)[0]
+        taken = min(end, start + frame_bytes - len(collected))
+        collected += view[start:taken]
+        complete = len(collected) == frame_bytes
+        layout = LAYOUTS[self._index]
+        assert layout is not None
+        # An attempt starts at the front again, so they are made at doubling sizes: byte by byte is no worse.
+        if not complete and (layout.whole or len(collected) < self._next_attempt_bytes):
+            return taken
+        parts = self._patch(self._index, layout, memoryview(collected), frame_bytes, complete)
+        if parts is None:
+            if len(collected) > MAX_HEAD_BYTES:
+                detail = f"{layout.name}: addresses do not end within {len(collected)} bytes"
+                raise OversizeFrame("broker", detail)
+            self._next_attempt_bytes = 2 * len(collected)
+            return taken
+        self._collected = bytearray()
+        self.collecting = False
+        self.left_bytes = frame_bytes - len(collected)
+        _write_owned(parts or [memoryview(collected)], write)
+        return taken
+
+    def _patch(
+        self, index: int, layout: Layout, frame: memoryview, frame_bytes: int, complete: bool
+    ) -> Parts | None:
+        """Rewrite one response, as far as it is there.
+
+        Args:    frame: from its size field on; frame_bytes: how long all of it is, that field included.
+        Returns: the segments to send for ``frame``; none where it stays as it is; None where more is needed.
+        """
+        began_s = self._clock() if self._clock is not None else 0.0
+        # One book for all of a response, and the newest one for each.
+        book = self._source.book
+        if book is not self._book:
+            self._book = book
+            self._addresses = book.client(self.client_key)
+        parts: Parts = [b""]
+        try:
+            mark = layout.patch(frame, self._addresses, parts)
+        except OUT_OF_BYTES:
+            if complete:
+                raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
+            return None
+        if len(parts) == 1:
+            return []
+        parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
+        if mark < len(frame):
+            parts.append(frame[mark:])
+        self._counters.rewritten[API_KEYS[index]] += 1
+        if self._clock is not None and self._observe is not None:
+            self._observe(self._clock() - began_s)
+        return parts
+
+
+def _write_owned(parts: Parts, write: Write) -> None:
+    """Write the segments of a collected response: small ones joined, great ones (records) as they are."""
+    small: Parts = []
+    for part in parts:
+        if len(part) < JOIN_BELOW_BYTES:
+            small.append(part)
+            continue
+        if small:
+            write(b"".join(small))
+            small = []
+        write(part)
+    if small:
+        write(b"".join(small))

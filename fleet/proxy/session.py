@@ -1,0 +1,418 @@
+"""One client connection between a client and a broker, sans I/O.
+
+The shell hands over what it has read, and learns what may go on. Both directions work on the shell's own read
+buffer: nothing is copied but what goes to the client, once. Requests pass through but for their header; what
+is remembered of each is one number (see ``wire.requests``). Responses are matched to requests in order, and
+those that carry addresses go through a patching function from the generated tables.
+
+Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
+more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
+first byte can leave, for its size changes and its last address is at its end; and the head of a Metadata
+response whose brokers have not all arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
+from fleet.proxy.addresses import AddressSource
+from fleet.proxy.rewriter import Rewriter, Write
+from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
+from fleet.proxy.wire.counters import WireCounters
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
+from fleet.proxy.wire.requests import (
+    CORRELATION_MASK,
+    LAYOUT_SHIFT,
+    PLANS,
+    REQUEST_HEADER_BYTES,
+    UNKNOWN_API_VERSIONS,
+    produce_acks,
+    read_request_header,
+    read_response_header,
+    sasl_mechanism,
+)
+
+HEADER_LIMIT_BYTES: Final = 72 * 1024
+"""How much of a request may have to be read at once: client id and transactional id of 32 KiB each, and more.
+
+What ``receive_from_client`` leaves unconsumed is always shorter.
+"""
+
+MAX_TOKEN_BYTES: Final = 512 * 1024
+"""Kafka's own limit for a frame before authentication (sasl.server.max.receive.size)."""
+
+TOKEN_BUDGETS: Final = {b"PLAIN": 2, b"OAUTHBEARER": 3, b"SCRAM-SHA-256": 3, b"SCRAM-SHA-512": 3}
+"""How many raw frames a client may send for one mechanism."""
+OTHER_TOKEN_BUDGET: Final = 16
+
+# Why the ordinary way through receive_from_client is left. Bits; none of them is set on a connection at work.
+_FIRST: Final = 1
+_TOKENS: Final = 2
+_DRAINING: Final = 4
+
+_TOKEN: Final = 1 << 62
+"""In the queue of what is in flight: a raw frame, whose answer has no correlation id."""
+
+# Verdicts on a frame; other values are the position where it ends.
+_WAIT: Final = -1
+_ORDINARY: Final = -2
+_NO_RESPONSE: Final = -3
+
+
+class Limits(Protocol):
+    """The part of ``fleet.config.Limits`` that a session needs."""
+
+    @property
+    def max_request_bytes(self) -> int: ...
+
+    @property
+    def max_patched_response_bytes(self) -> int: ...
+
+
+class Session:
+    """Tracks the frames of one client connection in both directions.
+
+    Args:
+        addresses: asked for the newest address book at each response that carries addresses.
+        limits: of frames.
+        counters: shared by all sessions of the worker.
+        client_host: the client's address as text; with the client id it makes the client's key.
+        clock, observe_rewrite: if both are given, called around each rewriting, with its duration in seconds.
+
+    ``local_replies`` are frames to write to the client, for requests that were answered here without a
+    broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
+    much at the start of what was consumed must not be forwarded.
+    """
+
+    __slots__ = (
+        "_broker_left",
+        "_client_left",
+        "_counters",
+        "_max_request_bytes",
+        "_mode",
+        "_queue",
+        "_rewriter",
+        "_token_budget",
+        "_tokens",
+        "discard_bytes",
+        "local_replies",
+    )
+
+    def __init__(
+        self,
+        addresses: AddressSource,
+        limits: Limits,
+        counters: WireCounters,
+        client_host: str = "",
+        clock: Callable[[], float] | None = None,
+        observe_rewrite: Callable[[float], None] | None = None,
+    ) -> None:
+        if observe_rewrite is None:
+            clock = None
+        self._rewriter = Rewriter(
+            addresses,
+            limits.max_patched_response_bytes,
+            counters,
+            client_host.encode(),
+            clock,
+            observe_rewrite,
+        )
+        self._max_request_bytes = limits.max_request_bytes
+        self._counters = counters
+        self._queue: deque[int] = deque()
+        self._tokens = 0
+        self._token_budget = 0
+        self._mode = _FIRST
+        self._client_left = 0
+        self._broker_left = 0
+        self.local_replies: list[bytes] = []
+        self.discard_bytes = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
+        partly = 1 if self._broker_left or self._rewriter.collecting else 0
+        return len(self._queue) - self._tokens + partly
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the client side stands between two requests."""
+        return not self._client_left
+
+    def drain(self) -> None:
+        """Let no further request through that would be answered.
+
+        A request of which a part was forwarded is finished, and Produce with acks=0 still passes as long as
+        nothing else stands before it: its sender counts it as delivered.
+        """
+        self._mode |= _DRAINING
+
+    @property
+    def drained(self) -> bool:
+        """Whether the connection can be closed without cutting anything off."""
+        return bool(self._mode & _DRAINING) and not self._client_left and not self.in_flight
+
+    def receive_from_client(self, view: memoryview, start: int, end: int) -> int:
+        """Take what has arrived from the client.
+
+        Args:    view: the shell's read buffer; start, end: what has arrived, from what was left last time on.
+        Returns: up to where it is consumed: ``view[start:consumed]`` goes to the broker as it is, less its
+                 first ``discard_bytes`` when there are ``local_replies``. What is left is the beginning of a
+                 frame, shorter than HEADER_LIMIT_BYTES, or, in a drain, all that will not be forwarded.
+        Raises:  WireError: the client is at fault; the connection must be closed.
+        """
+        pos = start + self._client_left
+        if pos >= end:
+            self._client_left = pos - end
+            return end
+        self._client_left = 0
+        mode = self._mode
+        requests = self._counters.requests
+        remember = self._queue.append
+        while True:
+            if mode:
+                after = self._unusual(view, start, pos, end)
+                mode = self._mode
+                if after == _WAIT:
+                    return pos
+            else:
+                after = _ORDINARY
+            if after == _ORDINARY:
+                if end - pos < REQUEST_HEADER_BYTES:
+                    return pos
+                size, api, correlation_id, client_id_length = read_request_header(view, pos)
+                after = pos + 4 + size
+                if not 10 <= size <= self._max_request_bytes:
+                    raise _bad_size(size, self._max_request_bytes)
+                if client_id_length > size - 10 or client_id_length < -1:
+                    raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
+                plan = PLANS.get(api)
+                if plan is None:
+                    plan = _unlisted(api)
+                elif plan < 0:
+                    plan = self._read_on(plan, view[pos : min(after, end)], api, size, client_id_length)
+                    if plan == _WAIT:
+                        return pos
+                    mode = self._mode
+                requests[api >> 16] += 1
+                if plan >= 0:
+                    remember(plan | correlation_id)
+            if after >= end:
+                self._client_left = after - end
+                return end
+            pos = after
+
+    def receive_from_broker(self, view: memoryview, start: int, end: int, write: Write) -> int:
+        """Take what has arrived from the broker.
+
+        Args:    view, start, end: as of ``receive_from_client``; write: takes what goes to the client.
+        Returns: up to where it is consumed; what is left is shorter than 8 bytes, and to be presented again.
+        Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
+        """
+        rewriter = self._rewriter
+        if rewriter.collecting:
+            start = rewriter.collect(view, start, end, write)
+            if rewriter.collecting:
+                return end
+            self._broker_left = rewriter.left_bytes
+        run = start
+        pos = start + self._broker_left
+        if pos >= end:
+            self._broker_left = pos - end
+            if end > run:
+                write(bytes(view[run:end]))
+            return end
+        self._broker_left = 0
+        queue = self._queue
+        while True:
+            if self._tokens:
+                after = self._token_answer(view, pos, end)
+                if after == _WAIT:
+                    break
+            else:
+                after = _ORDINARY
+            if after == _ORDINARY:
+                if end - pos < 8:
+                    break
+                size, correlation_id = read_response_header(view, pos)
+                if size < 4:
+                    raise MalformedFrame("broker", f"response of {size} bytes")
+                after = pos + 4 + size
+                if not queue:
+                    raise UnknownResponse("broker", f"correlation id {correlation_id}: nothing is in flight")
+                expected = queue.popleft()
+                if expected != correlation_id:
+                    if expected & CORRELATION_MASK != correlation_id:
+                        wanted = expected & CORRELATION_MASK
+                        raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
+                    index = expected >> LAYOUT_SHIFT
+                    run = rewriter.rewrite(index, view, run, pos, after, end, write)
+                    if rewriter.collecting:
+                        return end
+            if after >= end:
+                self._broker_left = after - end
+                pos = end
+                break
+            pos = after
+        if pos > run:
+            write(bytes(view[run:pos]))
+        return pos
+
+    def _unusual(self, view: memoryview, start: int, pos: int, end: int) -> int:
+        """Judge a frame before the ordinary way, where the connection is new, draining, or exchanges tokens.
+
+        Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
+        """
+        if self._mode & _DRAINING and not self._passes_drain(view, pos, end):
+            return _WAIT
+        if self._mode & _TOKENS:
+            return self._token(view, pos, end)
+        if self._mode & _FIRST:
+            return self._first(view, start, pos, end)
+        return _ORDINARY
+
+    def _first(self, view: memoryview, start: int, pos: int, end: int) -> int:
+        """Learn the client id from the first request, and answer an impossible ApiVersions here.
+
+        That is how clients find out which version to use, and how members probe each other: it must not need
+        a broker. Once a request has gone to the broker the answer must keep its turn, so the broker gives it.
+        """
+        if end - pos < REQUEST_HEADER_BYTES:
+            return _WAIT
+        size, api, correlation_id, client_id_length = read_request_header(view, pos)
+        after = pos + 4 + int(size)
+        if api >> 16 == API_VERSIONS and api not in PLANS and 10 <= size <= HEADER_LIMIT_BYTES - 4:
+            if after > end:
+                return _WAIT
+            self.local_replies.append(error_reply(correlation_id))
+            self.discard_bytes = after - start
+            self._counters.local_replies += 1
+            return after
+        begins = pos + REQUEST_HEADER_BYTES
+        ends = begins + max(client_id_length, 0)
+        if ends > end and ends <= after:
+            return _WAIT
+        self._rewriter.client_key += b"\0" + bytes(view[begins:ends])
+        self._mode &= ~_FIRST
+        return _ORDINARY
+
+    def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool:
+        """Whether a frame still goes to the broker in a drain: Produce with acks=0 does."""
+        if self._mode & _TOKENS or end - pos < REQUEST_HEADER_BYTES:
+            return False
+        size, api, _, client_id_length = read_request_header(view, pos)
+        if api >> 16 != PRODUCE or api not in PLANS:
+            return False
+        after = min(pos + 4 + max(size, 0), end, pos + HEADER_LIMIT_BYTES)
+        try:
+            return produce_acks(view[pos:after], api & 0xFFFF, client_id_length) == 0
+        except OUT_OF_BYTES:
+            return False
+
+    def _read_on(self, plan: int, frame: memoryview, api: int, size: int, client_id_length: int) -> int:
+        """Read more than the header of Produce, ApiVersions or SaslHandshake.
+
+        Args:    frame: as far as it has arrived.
+        Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
+        """
+        plan = -1 - plan
+        key = api >> 16
+        complete = len(frame) == 4 + size
+        if len(frame) > HEADER_LIMIT_BYTES:
+            frame = frame[:HEADER_LIMIT_BYTES]
+        try:
+            if key == PRODUCE:
+                acks = produce_acks(frame, api & 0xFFFF, client_id_length)
+                return _NO_RESPONSE if acks == 0 else plan
+            if size + 4 > HEADER_LIMIT_BYTES:
+                raise OversizeFrame("client", f"request {key} of {size} bytes")
+            if not complete:
+                return _WAIT
+            if key != API_VERSIONS:
+                mechanism = sasl_mechanism(frame, client_id_length)
+                if api & 0xFFFF == 0:
+                    self._mode |= _TOKENS
+                    self._token_budget = TOKEN_BUDGETS.get(mechanism, OTHER_TOKEN_BUDGET)
+            return plan
+        except OUT_OF_BYTES:
+            if len(frame) == HEADER_LIMIT_BYTES:
+                raise OversizeFrame("client", f"request {key}: acks is not in its first bytes") from None
+            if complete:
+                raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
+            return _WAIT
+
+    # After SaslHandshake v0 both sides exchange bare tokens: a size and bytes, no header. The proxy cannot
+    # know when that ends, for the mechanism decides it; and while it lasts responses pass unread. So nobody may
+    # be able to have a real response taken for a token:
+    # - A client's frame that could be the beginning of a request is one, whatever was expected: the mode
+    #   ends, and an API that the fleet does not know closes the connection. Tokens never look like that: they
+    #   begin with text, with an ASN.1 tag, or with a NUL and text, which would be a version far above any.
+    # - An answer that has the correlation id of the oldest request behind the tokens is that request's
+    #   response: the last token of GSSAPI has no answer, and would otherwise be waited for.
+    # - The number of tokens is bounded by the mechanism, and their size as in the broker.
+
+    def _token(self, view: memoryview, pos: int, end: int) -> int:
+        """Judge a frame of the client that may be a token."""
+        available = end - pos
+        if available < 4:
+            return _WAIT
+        (size,) = read_int32(view, pos)
+        if size >= 10:
+            if available < REQUEST_HEADER_BYTES:
+                return _WAIT
+            _, api, _, client_id_length = read_request_header(view, pos)
+            if api >> 16 < 1024 and api & 0xFFFF < 256 and client_id_length <= size - 10:
+                self._mode &= ~_TOKENS
+                return _ORDINARY
+        if not 0 <= size <= MAX_TOKEN_BYTES:
+            raise _bad_size(size, MAX_TOKEN_BYTES)
+        if self._token_budget == 0:
+            raise MalformedFrame("client", "more SASL tokens than the mechanism has")
+        self._token_budget -= 1
+        self._tokens += 1
+        self._queue.append(_TOKEN)
+        return int(pos + 4 + size)
+
+    def _token_answer(self, view: memoryview, pos: int, end: int) -> int:
+        """Judge a frame of the broker while an answer to a token is in flight."""
+        queue = self._queue
+        if queue[0] != _TOKEN:
+            return _ORDINARY
+        available = end - pos
+        if available < 4:
+            return _WAIT
+        (size,) = read_int32(view, pos)
+        if not 0 <= size <= MAX_TOKEN_BYTES:
+            raise MalformedFrame("broker", f"answer of {size} bytes to a SASL token")
+        if size >= 4 and len(queue) > self._tokens:
+            if available < 8:
+                return _WAIT
+            correlation_id = read_response_header(view, pos)[1]
+            oldest = next(entry for entry in queue if entry != _TOKEN)
+            if oldest & CORRELATION_MASK == correlation_id:
+                while queue[0] == _TOKEN:
+                    queue.popleft()
+                    self._tokens -= 1
+                return _ORDINARY
+        queue.popleft()
+        self._tokens -= 1
+        return int(pos + 4 + size)
+
+
+def _unlisted(api: int) -> int:
+    """The plan for a request that is not in the tables.
+
+    Raises: UnsupportedVersion: it is not a version of ApiVersions, which the broker refuses in a known form.
+    """
+    if api >> 16 != API_VERSIONS:
+        raise UnsupportedVersion("client", f"API key {api >> 16}, version {api & 0xFFFF}")
+    return UNKNOWN_API_VERSIONS
+
+
+def _bad_size(size: int, limit: int) -> MalformedFrame | OversizeFrame:
+    if size > limit:
+        return OversizeFrame("client", f"request of {size} bytes is above {limit}")
+    return MalformedFrame("client", f"request of {size} bytes")

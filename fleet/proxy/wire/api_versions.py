@@ -1,0 +1,110 @@
+"""ApiVersions: what brokers offer, cut down to what the fleet knows how to pass on."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from fleet.errors import MalformedFrame, UnsupportedVersion
+from fleet.proxy.wire._tables import APIS
+from fleet.proxy.wire.addresses import Addresses, Layout, Parts
+from fleet.proxy.wire.primitives import encode_varint, pack_int32, read_int16, read_int32, skip_tags, varint
+
+PRODUCE = 0
+API_VERSIONS = 18
+UNSUPPORTED_VERSION = 35
+
+_read_range = Struct(">hhh").unpack_from
+_pack_range = Struct(">hhh").pack
+_pack_error_reply = Struct(">iIhihhh").pack
+
+
+def error_reply(correlation_id: int) -> bytes:
+    """The whole response to an ApiVersions request of an unknown version, as a broker would give it.
+
+    Source: KIP-511: error 35 in a v0 body that lists ApiVersions itself, so that the client can choose
+        another version; brokers do the same since 2.4.
+    """
+    known = APIS[API_VERSIONS]
+    return _pack_error_reply(
+        18, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, known.min_version, known.max_version
+    )
+
+
+def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:
+    """Which of a broker's versions of one API clients may use.
+
+    Returns: lowest and highest; None where the API is unknown or no version is left.
+    """
+    api = APIS.get(key)
+    if api is None:
+        return None
+    # KAFKA-18659: brokers list Produce from v0, which they reject, since librdkafka concludes from that range
+    # which codecs it may use. The lower end stays as the broker says, if any version can be used at all.
+    if max(low, api.min_version) > min(high, api.max_version):
+        return None
+    return low if key == PRODUCE else max(low, api.min_version), min(high, api.max_version)
+
+
+def _patch_classic(buf: memoryview, parts: Parts) -> int:
+    """Versions 0 to 2: an int32 count, and six bytes an API; what follows stays."""
+    (count,) = read_int32(buf, 10)
+    pos = 14
+    if not 0 <= count <= (len(buf) - pos) // 6:
+        raise MalformedFrame("broker", f"ApiVersions lists {count} APIs in {len(buf)} bytes")
+    kept: list[bytes] = []
+    for _ in range(count):
+        key, low, high = _read_range(buf, pos)
+        pos += 6
+        both = offered_range(key, low, high)
+        if both is not None:
+            kept.append(_pack_range(key, *both))
+    parts += (buf[4:10], pack_int32(len(kept)), *kept)
+    return pos
+
+
+def _patch_flexible(buf: memoryview, parts: Parts) -> int:
+    """Version 3 and up: a compact array whose elements have tagged fields; the features after it stay."""
+    count, pos = varint(buf, 10)
+    kept: list[bytes | memoryview] = []
+    for _ in range(count - 1):
+        key, low, high = _read_range(buf, pos)
+        tags = pos + 6
+        pos = skip_tags(buf, tags)
+        both = offered_range(key, low, high)
+        if both is not None:
+            kept += (_pack_range(key, *both), buf[tags:pos])
+    if pos > len(buf):
+        raise IndexError(pos)
+    parts += (buf[4:10], encode_varint(len(kept) // 2 + 1), *kept)
+    return pos
+
+
+# The header of an ApiVersions response is always v0: the correlation id, then the body with its error code. A
+# broker that does not know the request's version answers in a v0 body, whatever was asked.
+
+
+def patch_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+    """ApiVersions response to a request of v0-2."""
+    return _patch_classic(buf, parts)
+
+
+def patch_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+    """ApiVersions response to a request of v3 or above."""
+    (error_code,) = read_int16(buf, 8)
+    return _patch_classic(buf, parts) if error_code == UNSUPPORTED_VERSION else _patch_flexible(buf, parts)
+
+
+def patch_unknown(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+    """ApiVersions response to a request above any version that the fleet knows.
+
+    Raises: UnsupportedVersion: the broker does know that version, so the response is of a form unknown here.
+    """
+    (error_code,) = read_int16(buf, 8)
+    if error_code != UNSUPPORTED_VERSION:
+        raise UnsupportedVersion("broker", f"error code {error_code} to an unknown version of ApiVersions")
+    return _patch_classic(buf, parts)
+
+
+API_VERSIONS_V0 = Layout("api_versions_v0", patch_v0, True)
+API_VERSIONS_V3 = Layout("api_versions_v3", patch_v3, True)
+API_VERSIONS_UNKNOWN = Layout("api_versions_unknown", patch_unknown, True)

@@ -1,0 +1,98 @@
+"""What is read of requests: the header, and of three APIs a little more."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from fleet.errors import MalformedFrame
+from fleet.proxy.wire._tables import APIS, PATCHED
+from fleet.proxy.wire.addresses import Layout
+from fleet.proxy.wire.api_versions import (
+    API_VERSIONS,
+    API_VERSIONS_UNKNOWN,
+    API_VERSIONS_V0,
+    API_VERSIONS_V3,
+    PRODUCE,
+)
+from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
+
+SASL_HANDSHAKE = 17
+
+REQUEST_HEADER_BYTES = 14
+read_request_header = Struct(">iIIh").unpack_from
+"""Size; api key and version as one number; correlation id; length of the client id, negative for null."""
+
+read_response_header = Struct(">iI").unpack_from
+"""Size and correlation id."""
+
+# What is remembered of a request is one number: the correlation id, and above it the index into LAYOUTS. So
+# a response that passes unread is recognized by one comparison. PLANS gives the part above; -1 minus it where
+# more than the header must be read.
+
+LAYOUT_SHIFT = 32
+CORRELATION_MASK = (1 << LAYOUT_SHIFT) - 1
+
+
+def _layouts() -> tuple[tuple[Layout | None, ...], dict[int, int]]:
+    layouts: list[Layout | None] = [None]
+    plans = {
+        key << 16 | version: 0
+        for key, api in APIS.items()
+        for version in range(api.min_version, api.max_version + 1)
+    }
+    for key, first, last, layout in PATCHED:
+        for version in range(first, last + 1):
+            plans[key << 16 | version] = len(layouts) << LAYOUT_SHIFT
+        layouts.append(layout)
+    for version in range(APIS[API_VERSIONS].min_version, APIS[API_VERSIONS].max_version + 1):
+        plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
+    layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
+    for api, plan in plans.items():
+        if api >> 16 in (PRODUCE, API_VERSIONS, SASL_HANDSHAKE):
+            plans[api] = -1 - plan
+    return tuple(layouts), plans
+
+
+LAYOUTS, PLANS = _layouts()
+UNKNOWN_API_VERSIONS = len(LAYOUTS) - 1 << LAYOUT_SHIFT
+
+API_KEYS = tuple(
+    next((key for key, _, _, known in PATCHED if known is layout), API_VERSIONS) for layout in LAYOUTS
+)
+"""Index into LAYOUTS → api key."""
+
+_PRODUCE_FLEXIBLE = APIS[PRODUCE].first_flexible
+
+
+def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
+    """Read how many acknowledgements a Produce request wants; 0 means that no response comes.
+
+    Args:   frame: the request from its size field on, as far as it has arrived.
+    Raises: IndexError, struct.error: more bytes are needed; MalformedFrame
+    Source: ProduceRequest.json: transactional id, acks
+    """
+    pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
+    if version >= _PRODUCE_FLEXIBLE:
+        pos = skip_tags(frame, pos, "client") if frame[pos] else pos + 1
+        length, pos = varint(frame, pos, "client")
+        pos += length - 1 if length > 1 else 0
+    else:
+        (length,) = read_int16(frame, pos)
+        if length < -1:
+            raise MalformedFrame("client", f"transactional id of {length} bytes")
+        pos += 2 + (length if length > 0 else 0)
+    return int(read_int16(frame, pos)[0])
+
+
+def sasl_mechanism(frame: memoryview, client_id_length: int) -> bytes:
+    """Read the mechanism out of a whole SaslHandshake request.
+
+    Raises: IndexError, struct.error: it ends before; MalformedFrame
+    """
+    pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
+    (length,) = read_int16(frame, pos)
+    if length < 0:
+        raise MalformedFrame("client", f"SASL mechanism of {length} bytes")
+    if pos + 2 + length > len(frame):
+        raise IndexError(pos)
+    return bytes(frame[pos + 2 : pos + 2 + length])
