@@ -1,4 +1,4 @@
-"""Writes docs/schemas/*.json, the JSON Schemas of what members serve and commands print with --json.
+"""Writes docs/schemas/*.schema.json, the JSON Schemas of what members serve and commands print with --json.
 
 python tools/gen_schemas.py           write them
 python tools/gen_schemas.py --check   exit with 1 where one differs
@@ -30,7 +30,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
 def render() -> dict[Path, str]:
     """Every schema file and what belongs in it."""
     return {
-        FOLDER / f"{name}.json": json.dumps(_schema(codec), indent=2) + "\n"
+        FOLDER / f"{name}.schema.json": json.dumps(_schema(codec), indent=2) + "\n"
         for name, codec in SCHEMAS.items()
     }
 
@@ -47,7 +47,7 @@ def _tidy(node: Any) -> Any:
         return node
     tidy: dict[str, Any] = {}
     for key, value in node.items():
-        if key == "title" and isinstance(value, str) and "type" in node and "properties" not in node:
+        if key == "title" and isinstance(value, str) and "properties" not in node:
             continue
         if key == "description" and isinstance(value, str):
             value = " ".join(value.partition("\n\n")[0].split())

@@ -20,6 +20,7 @@ from fleet.admin.view import STATES, FleetView
 from fleet.errors import WireError
 from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
 from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
+from fleet.proxy.wire._tables import APIS
 
 ApiNames: TypeAlias = Callable[[int], str]
 
@@ -28,8 +29,9 @@ TO_CLIENT: Final = "to_client"
 
 
 def api_name(key: int) -> str:
-    """The label of an API key: its number."""
-    return str(key)
+    """Kafka's name of an API key, such as ``Metadata``; its number where the tables have none."""
+    api = APIS.get(key)
+    return str(key) if api is None else api.name
 
 
 def broker_label(broker_id: BrokerId) -> str:
@@ -86,7 +88,7 @@ class FleetCollector(Collector):
         yield from self._traffic()
 
     def _ownership(self) -> Iterator[Metric]:
-        directory = self._view.directory
+        directory, live = self._view.directory, self._live_members()
         views: tuple[tuple[str, Mapping[BrokerId, tuple[ProxyId, ...]]], ...] = (
             ("committed", directory.committed),
             ("advertised", directory.advertised),
@@ -107,10 +109,7 @@ class FleetCollector(Collector):
             "Advertised owners of an identity that are not suspect or down; at 0 clients miss a broker.",
             ["broker_id"],
             (
-                (
-                    [str(broker_id)],
-                    sum(1 for owner in directory.advertised.get(broker_id, ()) if self._live(owner)),
-                )
+                ([str(broker_id)], sum(owner in live for owner in directory.advertised.get(broker_id, ())))
                 for broker_id in broker_ids(directory)
             ),
         )
@@ -130,14 +129,17 @@ class FleetCollector(Collector):
             self._view.staleness_s,
         )
 
-    def _live(self, proxy_id: ProxyId) -> bool:
-        if proxy_id == self._view.me:
-            return True
-        member = next((each for each in self._view.members if each.proxy_id == proxy_id), None)
-        if member is None:
-            committed = self._view.state.members.get(proxy_id)
-            return committed is not None and committed.status is not MemberStatus.DOWN
-        return member.state not in ("suspect", "down")
+    def _live_members(self) -> frozenset[ProxyId]:
+        """Members that clients can be sent to, as far as this one knows; it never doubts itself."""
+        view = self._view
+        # Members that a newer file has no more are judged by what Raft has of them.
+        live = {each.proxy_id for each in view.state.members.values() if each.status is not MemberStatus.DOWN}
+        for member in view.members:
+            if member.state in ("suspect", "down"):
+                live.discard(member.proxy_id)
+            else:
+                live.add(member.proxy_id)
+        return frozenset(live | {view.me})
 
     def _members(self) -> Iterator[Metric]:
         members = self._view.members
