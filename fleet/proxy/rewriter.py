@@ -27,8 +27,8 @@ class Rewriter:
 
     Args: as of ``fleet.proxy.session.Session``.
 
-    ``collecting`` is whether a response is being held back; ``left_bytes`` is, once it no longer is, how much of
-    it is still to come and passes as it is. ``client_key`` tells this client from others.
+    ``collecting`` is whether a response is being held back; ``left_bytes`` is, once it no longer is, how much
+    of it is still to come and passes as it is. ``client_key`` tells this client from others.
     """
 
     __slots__ = (

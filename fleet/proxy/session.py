@@ -345,8 +345,8 @@ class Session:
             return _WAIT
 
     # After SaslHandshake v0 both sides exchange bare tokens: a size and bytes, no header. The proxy cannot
-    # know when that ends, for the mechanism decides it; and while it lasts responses pass unread. So nobody may
-    # be able to have a real response taken for a token:
+    # know when that ends, for the mechanism decides it; and while it lasts responses pass unread. So nobody
+    # may be able to have a real response taken for a token:
     # - A client's frame that could be the beginning of a request is one, whatever was expected: the mode
     #   ends, and an API that the fleet does not know closes the connection. Tokens never look like that: they
     #   begin with text, with an ASN.1 tag, or with a NUL and text, which would be a version far above any.
