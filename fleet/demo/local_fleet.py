@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -248,7 +249,7 @@ class LocalFleet:
     def await_ready(self, *proxy_ids: ProxyId, limit_s: float = READY_LIMIT_S) -> None:
         """Wait until members (all that run, where none is named) say that they are ready."""
         for proxy_id in proxy_ids or self.running:
-            self.wait_until(lambda at=proxy_id: self.is_ready(at), f"{proxy_id} ready", limit_s)  # type: ignore[misc]
+            self.wait_until(partial(self.is_ready, proxy_id), f"{proxy_id} ready", limit_s)
 
     def is_settled(self, broker_ids: AbstractSet[BrokerId], among: Sequence[ProxyId]) -> bool:
         """Whether some members agree on one generation, in which they own every identity, and evenly.

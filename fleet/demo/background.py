@@ -1,0 +1,58 @@
+"""Blocking calls beside the event loop, which nobody waits for once they are no longer wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from fleet.errors import DemoError
+
+T = TypeVar("T")
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run a blocking call in a thread of its own.
+
+    Unlike `asyncio.to_thread`, an interrupted demo ends without waiting for it: the thread is a daemon.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        value, failure = None, None
+        try:
+            value = call()
+        except Exception as error:
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, failure)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+async def until(condition: Callable[[], bool], what: str, limit_s: float, every_s: float = 0.03) -> None:
+    """Wait until a condition that does not block holds. Raises: DemoError: not in time."""
+    if not await happens(condition, limit_s, every_s):
+        raise DemoError(f"{what}: not within {limit_s:.0f} s")
+
+
+async def happens(condition: Callable[[], bool], limit_s: float, every_s: float = 0.03) -> bool:
+    """Wait until a condition that does not block holds. Returns: whether it did in time."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + limit_s
+    while not condition():
+        if loop.time() > deadline_s:
+            return False
+        await asyncio.sleep(every_s)
+    return True

@@ -1,0 +1,213 @@
+"""How the demo tells what happens: as plain lines, or as a picture that changes on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fleet.admin.documents import OwnershipDocument
+from fleet.demo.result import Result, Round
+from fleet.model import BrokerId, ProxyId
+
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
+_REFRESH_PER_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What there is to see at one moment.
+
+    Args:
+        members: all of the fleet, in order; None for one that does not answer.
+        advertised: identity → who stands for it in the Metadata of the first member that answers.
+        produced_per_s, consumed_per_s: over the last second.
+    """
+
+    members: Mapping[ProxyId, OwnershipDocument | None]
+    advertised: Mapping[BrokerId, ProxyId | None]
+    acknowledged: int
+    received: int
+    produced_per_s: float
+    consumed_per_s: float
+
+
+class View(Protocol):
+    """Where the demo says what happens."""
+
+    wants_pictures: bool
+
+    def say(self, line: str) -> None: ...
+
+    def round_over(self, each: Round) -> None: ...
+
+    def show(self, picture: Picture) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def milliseconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.0f} ms"
+
+
+def round_line(each: Round) -> str:
+    """One kill and what came of it, in one line."""
+    role = "the Raft leader" if each.was_leader else "a follower"
+    return (
+        f"killed {each.killed}, {role}: detected after {milliseconds(each.detected_ms)}, "
+        f"advertised after {milliseconds(each.advertised_ms)}, "
+        f"committed after {milliseconds(each.committed_ms)}; "
+        f"longest stall: producer {milliseconds(each.producer_stall_ms)}, "
+        f"consumer {milliseconds(each.consumer_stall_ms)}"
+    )
+
+
+def audit_lines(result: Result) -> list[str]:
+    """The verdict, for people."""
+    found = result.audit
+    return [
+        f"acknowledged {found.acknowledged}, received {found.received} (and {found.redelivered} once more)",
+        f"lost {found.lost}, duplicated {found.duplicated}, out of order {found.out_of_order}",
+        *result.unfinished,
+        "the audit passed" if result.passed else "the audit FAILED",
+    ]
+
+
+class Lines:
+    """Progress as lines on standard error, for pipes and logs."""
+
+    wants_pictures = False
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def round_over(self, each: Round) -> None:
+        self.say(round_line(each))
+
+    def show(self, picture: Picture) -> None:
+        """Nothing: a table that changes is of no use in a log."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class Terminal:
+    """The fleet as a picture that is drawn anew while it changes, with the story above it."""
+
+    wants_pictures = True
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._rounds: list[Round] = []
+        self._doing = ""
+        self._picture: Picture | None = None
+        self._live = Live(
+            console=self._console,
+            refresh_per_second=_REFRESH_PER_S,
+            get_renderable=self._render,
+            transient=False,
+        )
+        self._live.start()
+
+    def say(self, line: str) -> None:
+        self._doing = line
+        self._console.log(line, highlight=False)
+
+    def round_over(self, each: Round) -> None:
+        self._rounds.append(each)
+
+    def show(self, picture: Picture) -> None:
+        self._picture = picture
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def _render(self) -> RenderableType:
+        parts: list[RenderableType] = []
+        if self._picture is not None:
+            parts = [ownership_table(self._picture), member_table(self._picture), rates(self._picture)]
+        if self._rounds:
+            parts.append(round_table(self._rounds))
+        return Panel(Group(*parts), title=Text(self._doing), box=box.ROUNDED) if parts else Text(self._doing)
+
+
+def _colour(picture: Picture, proxy_id: ProxyId) -> str:
+    return _COLOURS[list(picture.members).index(proxy_id) % len(_COLOURS)]
+
+
+def ownership_table(picture: Picture) -> Table:
+    """Who stands for which broker: in clients' Metadata, and as Raft has committed it."""
+    table = Table("broker id", "clients are sent to", "committed", "in turn after", box=box.SIMPLE_HEAD)
+    told = _newest(picture)
+    rows = {each.broker_id: each for each in told.identities} if told else {}
+    for broker_id, owner in picture.advertised.items():
+        row = rows.get(broker_id)
+        table.add_row(
+            str(broker_id),
+            Text(owner, style=f"bold {_colour(picture, owner)}") if owner else Text("nobody", style="red"),
+            ", ".join(row.committed) if row else "",
+            ", ".join(row.successors) if row else "",
+        )
+    return table
+
+
+def member_table(picture: Picture) -> Table:
+    """How the members are."""
+    table = Table("proxy", "state", "Raft", "generation", "stands for", box=box.SIMPLE_HEAD)
+    told = _newest(picture)
+    states = {each.proxy_id: each.state for each in told.members} if told else {}
+    for proxy_id, document in picture.members.items():
+        standing = [str(broker_id) for broker_id, owner in picture.advertised.items() if owner == proxy_id]
+        state = states.get(proxy_id, "unknown") if document else "dead"
+        table.add_row(
+            Text(proxy_id, style=f"bold {_colour(picture, proxy_id)}"),
+            Text(state, style="green" if state == "up" else "red"),
+            Text(document.role, style="bold" if document.role == "leader" else "") if document else "",
+            str(document.generation) if document else "",
+            ", ".join(standing),
+        )
+    return table
+
+
+def rates(picture: Picture) -> Text:
+    """How the clients do."""
+    return Text(
+        f" producer {picture.produced_per_s:6.0f} records/s, {picture.acknowledged} acknowledged   "
+        f"consumer {picture.consumed_per_s:6.0f} records/s, {picture.received} received"
+    )
+
+
+def round_table(rounds: Sequence[Round]) -> Table:
+    """What the kills did, one row each."""
+    table = Table(
+        "killed",
+        "detected",
+        "advertised",
+        "committed",
+        "producer stall",
+        "consumer stall",
+        box=box.SIMPLE_HEAD,
+    )
+    for each in rounds:
+        table.add_row(
+            f"{each.killed} ({'leader' if each.was_leader else 'follower'})",
+            milliseconds(each.detected_ms),
+            milliseconds(each.advertised_ms),
+            milliseconds(each.committed_ms),
+            milliseconds(each.producer_stall_ms),
+            milliseconds(each.consumer_stall_ms),
+        )
+    return table
+
+
+def _newest(picture: Picture) -> OwnershipDocument | None:
+    documents = [document for document in picture.members.values() if document is not None]
+    return max(documents, key=lambda document: document.generation, default=None)
