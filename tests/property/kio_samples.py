@@ -1,0 +1,167 @@
+"""Random Kafka responses, made and encoded by kio: the oracle of the patching functions.
+
+kio reads the same definitions with other code, and rewrites by decoding everything, changing objects and
+encoding everything again: slow, and naive, which is what an oracle should be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import io
+import random
+import struct
+import types
+import typing
+import uuid
+from collections.abc import Callable, Iterator
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import Records
+
+RESPONSES = {
+    0: ("produce", "ProduceResponse", range(10, 14)),
+    3: ("metadata", "MetadataResponse", range(14)),
+    10: ("find_coordinator", "FindCoordinatorResponse", range(7)),
+    32: ("describe_configs", "DescribeConfigsResponse", range(1, 5)),
+    60: ("describe_cluster", "DescribeClusterResponse", range(3)),
+    78: ("share_fetch", "ShareFetchResponse", range(1, 3)),
+    79: ("share_acknowledge", "ShareAcknowledgeResponse", range(1, 3)),
+}
+"""API key → kio's module and class, and the versions that can carry addresses."""
+
+CASES = [(key, version) for key, (_, _, versions) in RESPONSES.items() for version in versions]
+
+BROKER_IDS = (-1, 0, 1, 2, 3, 4, 9, 16, 17, 1000, 2**31 - 1, -2)
+CONFIG_NAMES = (
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+    "controller.quorum.voters",
+    "",
+    "broker.rack",
+)
+HOSTS = ("", "k", "127.77.0.1", "kafka-1.example.org", "ünï.example", "h" * 126, "h" * 127, "h" * 300)
+
+Convert = Callable[[int, str, int], tuple[str, int]]
+
+
+def response_class(key: int, version: int) -> type:
+    module, name, _ = RESPONSES[key]
+    found: type = getattr(importlib.import_module(f"kio.schema.{module}.v{version}.response"), name)
+    return found
+
+
+def is_flexible(entity: object) -> bool:
+    return bool(entity.__flexible__)  # type: ignore[attr-defined]
+
+
+def make(key: int, version: int, seed: int) -> object:
+    """A random response; the same seed gives the same one."""
+    return _entity(response_class(key, version), random.Random(seed))
+
+
+def frame(entity: object, correlation_id: int) -> bytes:
+    """The response as a broker sends it."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    body = (b"\0" if is_flexible(entity) else b"") + buffer.getvalue()
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def decode(key: int, version: int, framed: bytes) -> object:
+    """Read a whole response; fails if anything is left over."""
+    cls = response_class(key, version)
+    (size,) = struct.unpack_from(">i", framed)
+    assert size + 4 == len(framed)
+    begin = 8 + (1 if cls.__flexible__ else 0)  # type: ignore[attr-defined]
+    entity, read = entity_reader(cls)(memoryview(framed), begin)
+    assert begin + read == len(framed), "something is left over"
+    return entity
+
+
+def convert(entity: object, address: Convert, blank: Callable[[str], bool]) -> object:
+    """The same response with other addresses, and with the configurations blanked that carry one."""
+    return _convert(entity, address, blank, False)
+
+
+def _convert(entity: object, address: Convert, blank: Callable[[str], bool], enclosed: bool) -> object:
+    if isinstance(entity, tuple):
+        return tuple(_convert(each, address, blank, enclosed) for each in entity)
+    if not dataclasses.is_dataclass(entity) or isinstance(entity, type):
+        return entity
+    names = [item.name for item in dataclasses.fields(entity)]
+    changes: dict[str, object] = {}
+    if {"name", "value"} <= set(names):
+        enclosed = enclosed or blank(entity.name)  # type: ignore[attr-defined]
+        if enclosed and entity.value:  # type: ignore[attr-defined]
+            changes["value"] = ""
+    if {"host", "port"} <= set(names):
+        broker_id = getattr(entity, "node_id" if "node_id" in names else "broker_id")
+        host, port = entity.host, entity.port  # type: ignore[attr-defined]
+        if broker_id != -1 and host:
+            changes["host"], changes["port"] = address(broker_id, host, port)
+    for name in names:
+        if name not in changes:
+            changes[name] = _convert(getattr(entity, name), address, blank, enclosed)
+    return dataclasses.replace(entity, **changes)
+
+
+def addresses(entity: object) -> Iterator[tuple[int, str, int]]:
+    """Every broker id, host and port in a response."""
+    found: list[tuple[int, str, int]] = []
+
+    def note(broker_id: int, host: str, port: int) -> tuple[str, int]:
+        found.append((broker_id, host, port))
+        return host, port
+
+    convert(entity, note, lambda _: False)
+    return iter(found)
+
+
+def _entity(cls: type, rng: random.Random) -> object:
+    hints = typing.get_type_hints(cls)
+    values = {item.name: _value(item.name, hints[item.name], rng) for item in dataclasses.fields(cls)}
+    return cls(**values)
+
+
+def _value(name: str, hint: typing.Any, rng: random.Random) -> object:
+    if isinstance(hint, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not types.NoneType]
+        return None if rng.random() < 0.25 else _value(name, options[0], rng)
+    if typing.get_origin(hint) is tuple:
+        count = rng.choice((0, 1, 1, 2, 3, 3, 130)) if name == "brokers" else rng.choice((0, 1, 2, 3))
+        return tuple(_value("", typing.get_args(hint)[0], rng) for _ in range(count))
+    if name in ("node_id", "broker_id"):
+        return rng.choice(BROKER_IDS)
+    if name == "host":
+        return rng.choice(HOSTS)
+    if name == "name" and rng.random() < 0.7:
+        return rng.choice(CONFIG_NAMES)
+    if name == "endpoint_type":
+        return rng.choice((1, 2))
+    if dataclasses.is_dataclass(hint):
+        return _entity(typing.cast(type, hint), rng)
+    return _primitive(hint, rng)
+
+
+def _primitive(hint: type, rng: random.Random) -> object:
+    if issubclass(hint, ErrorCode):
+        return rng.choice(list(ErrorCode))
+    if issubclass(hint, bool):
+        return rng.random() < 0.5
+    if issubclass(hint, int):
+        low, high = hint.__low__, hint.__high__  # type: ignore[attr-defined]
+        return rng.choice((low, high, 0, rng.randint(low, high)))
+    if issubclass(hint, Records | bytes):
+        return rng.randbytes(rng.choice((0, 1, 100, 200, 5_000)))
+    if issubclass(hint, uuid.UUID):
+        return uuid.UUID(bytes=rng.randbytes(16))
+    if issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(milliseconds=rng.randint(0, 2**31 - 1))
+    if issubclass(hint, datetime.datetime):
+        return datetime.datetime.fromtimestamp(rng.randint(0, 2**31), datetime.UTC)
+    assert issubclass(hint, str), hint
+    return "".join(rng.choice("abc.-é€") for _ in range(rng.choice((0, 1, 5, 60, 200))))

@@ -1,0 +1,150 @@
+"""A small fleet and its sessions, and what clients of it must be told, worked out the naive way."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from fleet.directory import pick
+from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.proxy.addresses import AddressSource
+from fleet.proxy.session import Session
+from fleet.proxy.wire.counters import WireCounters
+
+CLIENT_HOST = "192.0.2.7"
+CLIENT_ID = b"tester"
+CLIENT_KEY = CLIENT_HOST.encode() + b"\0" + CLIENT_ID
+BLANKED = {"listeners", "advertised.listeners", "controller.quorum.voters"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    max_request_bytes: int = 1 << 20
+    max_patched_response_bytes: int = 1 << 22
+
+
+def member(proxy_id: str, host: str) -> Member:
+    identities = IdentitySpace(first_id=0, count=17)
+    listeners = (
+        AdvertisedListener("internal", f"inside.{host}", 29092, 29100),
+        AdvertisedListener("external", host, 9092, 9100),
+    )
+    return Member(proxy_id, listeners=listeners, identities=identities)
+
+
+MEMBERS = {
+    "p1": member("p1", "proxy-1.example"),
+    "p2": member("p2", "a-proxy-with-a-name-that-is-longer-than-the-varint-of-one-byte." + "x" * 120),
+    "p3": member("p3", "é"),
+}
+ADVERTISED = {0: ("p2",), 1: ("p1",), 2: ("p2",), 3: ("p3",), 4: ("p1", "p2", "p3"), 9: ("p3", "p1")}
+DIRECTORY = Directory(
+    generation=1,
+    revision=1,
+    advertised=ADVERTISED,
+    members=MEMBERS,
+    brokers={1: Broker(1, "127.77.0.1", 19092), 2: Broker(2, "kafka-1.example.org", 1)},
+)
+
+
+def advertised(broker_id: int, host: str = "", port: int = 0) -> tuple[str, int]:
+    """What a client must be told: the naive twin of AddressBook.lookup."""
+    owners = ADVERTISED.get(broker_id, ("p1",))
+    owner = MEMBERS[owners[0] if len(owners) == 1 else pick(owners, CLIENT_KEY)]
+    listener = owner.listeners[1]
+    return listener.host, listener.first_port + broker_id if 0 <= broker_id < 17 else 0
+
+
+def blanks(name: str) -> bool:
+    return name in BLANKED
+
+
+def request(
+    key: int, version: int, correlation_id: int, body: bytes = b"", client_id: bytes | None = CLIENT_ID
+) -> bytes:
+    """A request as a client sends it; the header is all that most tests need."""
+    name = struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id
+    rest = struct.pack(">hhi", key, version, correlation_id) + name + body
+    return struct.pack(">i", len(rest)) + rest
+
+
+def produce(
+    version: int, correlation_id: int, acks: int, records: bytes = b"", transactional_id: str | None = None
+) -> bytes:
+    """A Produce request whose topics are just bytes."""
+    if version >= 9:
+        text = (
+            b"\0"
+            if transactional_id is None
+            else bytes([len(transactional_id) + 1]) + transactional_id.encode()
+        )
+        head = b"\0" + text
+    elif transactional_id is None:
+        head = struct.pack(">h", -1)
+    else:
+        head = struct.pack(">h", len(transactional_id)) + transactional_id.encode()
+    return request(0, version, correlation_id, head + struct.pack(">hi", acks, 30_000) + records)
+
+
+@dataclass
+class Play:
+    """One session, fed the way a shell feeds it; keeps what came out."""
+
+    session: Session
+    source: AddressSource
+    counters: WireCounters
+    seen: list[Broker]
+    to_broker: bytearray = field(default_factory=bytearray)
+    to_client: bytearray = field(default_factory=bytearray)
+    client_rest: bytes = b""
+    broker_rest: bytes = b""
+    most_kept_bytes: int = 0
+
+    @classmethod
+    def new(cls, directory: Directory = DIRECTORY, limits: Limits | None = None) -> Play:
+        counters = WireCounters()
+        seen: list[Broker] = []
+        source = AddressSource(directory, "external", "p1", seen.append, counters)
+        session = Session(source, limits or Limits(), counters, CLIENT_HOST)
+        return cls(session, source, counters, seen)
+
+    def client(self, data: bytes) -> None:
+        """The client sends; the bytes stand somewhere in a buffer that is used again."""
+        buffer = bytearray(b"\xaa" * 5 + self.client_rest + data + b"\xaa" * 40)
+        end = len(buffer) - 40
+        consumed = self.session.receive_from_client(memoryview(buffer), 5, end)
+        begin = 5
+        if self.session.local_replies:
+            self.to_client += b"".join(self.session.local_replies)
+            self.session.local_replies.clear()
+            begin += self.session.discard_bytes
+        self.to_broker += buffer[begin:consumed]
+        self.client_rest = bytes(buffer[consumed:end])
+        self.most_kept_bytes = max(self.most_kept_bytes, len(self.client_rest))
+
+    def broker(self, data: bytes) -> None:
+        """The broker sends."""
+        buffer = bytearray(b"\xaa" * 5 + self.broker_rest + data + b"\xaa" * 40)
+        end = len(buffer) - 40
+        written: list[bytes | memoryview] = []
+        consumed = self.session.receive_from_broker(memoryview(buffer), 5, end, written.append)
+        self.broker_rest = bytes(buffer[consumed:end])
+        assert len(self.broker_rest) < 8
+        # The shell's buffer is read into again before the transport has sent anything.
+        buffer[:] = b"\xbb" * len(buffer)
+        self.to_client += b"".join(written)
+
+    def ask(self, *requests: tuple[int, int, int]) -> None:
+        """The client sends requests that the headers alone make: api key, version, correlation id."""
+        for key, version, correlation_id in requests:
+            self.client(
+                produce(version, correlation_id, 1) if key == 0 else request(key, version, correlation_id)
+            )
+
+
+def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """``data`` cut at those positions."""
+    marks = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
+    return [data[low:high] for low, high in pairwise(marks)]
