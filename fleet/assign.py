@@ -1,0 +1,283 @@
+"""Who owns which identity: members, brokers and previous ownership in, ownership and successors out. Pure.
+
+The *load* of a proxy is the number of identities it is an owner of. In the order of their weight:
+
+1. Every identity has an owner that may own it: eligible, with a port for it, and able to reach its broker
+   where anybody else is. Where nobody may, the previous owners stay.
+2. A pinned identity is owned by the member it is pinned to, where that one may own it (so a pin to a member
+   that cannot reach the broker waits until it can).
+3. Loads differ by at most one, as far as 1 and 2 leave room.
+4. As few owners as possible lose an identity.
+5. Brokers' racks are matched.
+
+An identity has one owner, unless there are more proxies than identities: a proxy that would own nothing then
+is an owner besides others, and stays one until balance asks for it.
+
+The first successor of an identity is who gets it when its only owner dies, found by the same placement as
+every other move: so a take-over is balanced, although each member looks it up by itself. ``take_over``
+follows the successors as they were committed: they are what is advertised since the death was suspected.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import heapify, heapreplace
+from zlib import crc32
+
+from fleet.model import Broker, BrokerId, Member, Ownership, ProxyId
+from fleet.placement import Candidates, Levels, Placement
+
+MAX_SUCCESSORS = 3
+"""Beyond these, ``fleet.directory`` falls back to rendezvous hashing."""
+
+_Owners = dict[BrokerId, tuple[ProxyId, ...]]
+
+
+def take_over(
+    members: Mapping[ProxyId, Member],
+    brokers: Mapping[BrokerId, Broker],
+    previous: Mapping[BrokerId, Ownership],
+    pins: Mapping[BrokerId, ProxyId],
+    unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
+) -> dict[BrokerId, Ownership]:
+    """The ownership after what death, drain or a lost broker connection needs, and no other move.
+
+    Args:
+        members: all that are committed; only the eligible ones own.
+        brokers: the identities to own.
+        previous: the committed ownership.
+        pins: identity → the member that shall own it; heeded for identities that lost their owners.
+        unreachable: pairs of a proxy and a broker that it cannot reach.
+    Returns: for every identity the owners that may stay; else its first successor that may own it; else the
+        least loaded member, racks breaking ties.
+    """
+    fleet = Candidates(members, brokers, pins, unreachable)
+    owned, orphans = _keep(fleet, previous, pinned=False)
+    rest = []
+    for broker_id in orphans:
+        successor = _first_successor(fleet, broker_id, previous)
+        if successor is None:
+            rest.append(broker_id)
+        else:
+            owned[broker_id] = (successor,)
+    placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
+    owned.update(_alone(placement.place(rest)))
+    return _with_successors(fleet, owned, previous)
+
+
+def assign(
+    members: Mapping[ProxyId, Member],
+    brokers: Mapping[BrokerId, Broker],
+    previous: Mapping[BrokerId, Ownership],
+    pins: Mapping[BrokerId, ProxyId],
+    unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
+) -> dict[BrokerId, Ownership]:
+    """The balanced ownership that moves as little as possible; ``assign`` of its own result is that result.
+
+    Args and Returns: as for ``take_over``; pins are heeded for every identity.
+    """
+    fleet = Candidates(members, brokers, pins, unreachable)
+    owned, orphans = _keep(fleet, previous, pinned=True)
+    preferred = {broker_id: _first_successor(fleet, broker_id, previous) for broker_id in orphans}
+    placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
+    owned.update(_alone(placement.place(orphans, preferred)))
+    _shed(fleet, owned)
+    if len(fleet.eligible) > len(brokers):
+        _add_owners(fleet, owned)
+    _even_out(fleet, owned)
+    _add_owners(fleet, owned)
+    return _with_successors(fleet, owned, previous)
+
+
+def _keep(
+    fleet: Candidates, previous: Mapping[BrokerId, Ownership], pinned: bool
+) -> tuple[_Owners, list[BrokerId]]:
+    """The previous owners that may stay, and the identities that are left with none."""
+    owned: _Owners = {}
+    orphans: list[BrokerId] = []
+    for broker_id in fleet.broker_ids:
+        may = fleet.choices(broker_id) if pinned else fleet.allowed(broker_id)
+        before = previous[broker_id].owners if broker_id in previous else ()
+        owners = before if may.issuperset(before) else tuple(p for p in before if p in may)
+        if owners:
+            owned[broker_id] = owners
+        elif may:
+            orphans.append(broker_id)
+        elif before:
+            owned[broker_id] = before
+    return owned, orphans
+
+
+def _first_successor(
+    fleet: Candidates, broker_id: BrokerId, previous: Mapping[BrokerId, Ownership]
+) -> ProxyId | None:
+    if broker_id not in previous:
+        return None
+    choices = fleet.choices(broker_id)
+    return next((p for p in previous[broker_id].successors if p in choices), None)
+
+
+def _alone(placed: Mapping[BrokerId, ProxyId]) -> _Owners:
+    return {broker_id: (proxy_id,) for broker_id, proxy_id in placed.items()}
+
+
+def _loads(fleet: Candidates, owned: _Owners) -> dict[ProxyId, int]:
+    loads = dict.fromkeys(fleet.eligible, 0)
+    for owners in owned.values():
+        for proxy_id in owners:
+            if proxy_id in loads:
+                loads[proxy_id] += 1
+    return loads
+
+
+def _shed(fleet: Candidates, owned: _Owners) -> None:
+    """Move identities that anybody may own from the most to the least loaded, as few as balance takes."""
+    loads = _loads(fleet, owned)
+    movable: dict[ProxyId, list[BrokerId]] = {}
+    for broker_id, owners in owned.items():
+        if len(owners) == 1 and owners[0] in loads and fleet.choices(broker_id) is fleet.everyone:
+            movable.setdefault(owners[0], []).append(broker_id)
+    # Where proxies outnumber identities, one that owns nothing becomes an owner besides others: no move.
+    least = 1 if len(fleet.eligible) > len(fleet.brokers) else 0
+    donors = [(-max(loads[proxy_id], least), proxy_id) for proxy_id in movable]
+    receivers = [(max(load, least), proxy_id) for proxy_id, load in loads.items()]
+    heapify(donors)
+    heapify(receivers)
+    giving: dict[ProxyId, int] = {}
+    racks = set()
+    while donors and -donors[0][0] >= receivers[0][0] + 2:
+        (load, donor), (low, receiver) = donors[0], receivers[0]
+        giving[donor] = giving.get(donor, 0) + 1
+        racks.add(fleet.racks[receiver])
+        # What a donor cannot give any more of counts as no load.
+        heapreplace(donors, (load + 1 if giving[donor] < len(movable[donor]) else 0, donor))
+        heapreplace(receivers, (low + 1, receiver))
+    pool: list[BrokerId] = []
+    for donor, count in giving.items():
+        best = sorted(
+            movable[donor],
+            key=lambda b: (fleet.matches(b, donor), fleet.brokers[b].rack not in racks, b),
+        )
+        pool += best[:count]
+        for broker_id in best[:count]:
+            del owned[broker_id]
+    placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
+    owned.update(_alone(placement.place(sorted(pool))))
+
+
+def _add_owners(fleet: Candidates, owned: _Owners) -> None:
+    """Make every proxy that owns nothing an owner besides others."""
+    for proxy_id, load in _loads(fleet, owned).items():
+        if load == 0:
+            options = [
+                b
+                for b, owners in owned.items()
+                if owners[0] in fleet.everyone and proxy_id in fleet.choices(b)
+            ]
+            if options:
+                chosen = min(options, key=lambda b: (len(owned[b]), not fleet.matches(b, proxy_id), b))
+                owned[chosen] = (*owned[chosen], proxy_id)
+
+
+def _even_out(fleet: Candidates, owned: _Owners) -> None:
+    """Balance what ``_shed`` could not: chains of moves over identities that not everybody may own."""
+    loads = _loads(fleet, owned)
+    while loads and max(loads.values()) - (least := min(loads.values())) >= 2:
+        holdings: dict[ProxyId, list[BrokerId]] = {}
+        for broker_id, owners in owned.items():
+            for proxy_id in owners:
+                holdings.setdefault(proxy_id, []).append(broker_id)
+        donors = sorted((p for p in loads if loads[p] >= least + 2), key=lambda p: (-loads[p], p))
+        chain = next((found for d in donors if (found := _chain(fleet, owned, holdings, loads, d))), None)
+        if chain is None:
+            return
+        loads[chain[0][1]] -= 1
+        loads[chain[-1][2]] += 1
+        for broker_id, giver, taker in chain:
+            owned[broker_id] = tuple(taker if p == giver else p for p in owned[broker_id])
+
+
+def _chain(
+    fleet: Candidates,
+    owned: _Owners,
+    holdings: Mapping[ProxyId, Sequence[BrokerId]],
+    loads: Mapping[ProxyId, int],
+    donor: ProxyId,
+) -> list[tuple[BrokerId, ProxyId, ProxyId]]:
+    """The shortest chain of (identity, giver, taker) to a member with two less than the donor; else empty."""
+    came: dict[ProxyId, tuple[BrokerId, ProxyId]] = {}
+    queue = deque([donor])
+    while queue:
+        giver = queue.popleft()
+        for broker_id in holdings.get(giver, ()):
+            takers = fleet.choices(broker_id).difference(owned[broker_id], came, (donor,))
+            for taker in sorted(takers, key=lambda p: (loads[p], not fleet.matches(broker_id, p), p)):
+                came[taker] = (broker_id, giver)
+                if loads[taker] > loads[donor] - 2:
+                    queue.append(taker)
+                    continue
+                chain = []
+                while taker != donor:
+                    broker, giver = came[taker]
+                    chain.append((broker, giver, taker))
+                    taker = giver
+                return chain[::-1]
+    return []
+
+
+def _with_successors(
+    fleet: Candidates, owned: _Owners, previous: Mapping[BrokerId, Ownership]
+) -> dict[BrokerId, Ownership]:
+    first = _first_successors(fleet, owned, previous)
+    ring = sorted((crc32(proxy_id.encode()), proxy_id) for proxy_id in fleet.eligible)
+    places = [place for place, _ in ring]
+    around = [proxy_id for _, proxy_id in ring] * 2
+    result: dict[BrokerId, Ownership] = {}
+    for broker_id in fleet.broker_ids:
+        if broker_id not in owned:
+            continue
+        owners = owned[broker_id]
+        before = previous.get(broker_id)
+        allowed = fleet.allowed(broker_id)
+        if not allowed:
+            result[broker_id] = before if before is not None else Ownership(owners)
+            continue
+        successors = [first[broker_id]] if broker_id in first else []
+        # The next on a ring of hashes: hardly any of them changes when a member comes or goes.
+        start = bisect_left(places, (broker_id * 2654435761) & 0xFFFFFFFF)
+        for proxy_id in around[start : start + len(ring)]:
+            if len(successors) == MAX_SUCCESSORS:
+                break
+            if proxy_id in allowed and proxy_id not in owners and proxy_id not in successors:
+                successors.append(proxy_id)
+        made = tuple(successors)
+        if before is not None and before.owners == owners and before.successors == made:
+            result[broker_id] = before
+        else:
+            result[broker_id] = Ownership(owners, made)
+    return result
+
+
+def _first_successors(
+    fleet: Candidates, owned: _Owners, previous: Mapping[BrokerId, Ownership]
+) -> dict[BrokerId, ProxyId]:
+    """For each identity with one owner: who gets it when that one dies, each death taken by itself."""
+    alone: dict[ProxyId, list[BrokerId]] = {}
+    for broker_id, owners in sorted(owned.items()):
+        if len(owners) == 1 and owners[0] in fleet.everyone:
+            alone.setdefault(owners[0], []).append(broker_id)
+    levels = Levels(fleet, _loads(fleet, owned))
+    first: dict[BrokerId, ProxyId] = {}
+    for owner, broker_ids in alone.items():
+        preferred: dict[BrokerId, ProxyId | None] = {}
+        for broker_id in broker_ids:
+            if broker_id in previous:
+                successors = previous[broker_id].successors
+                preferred[broker_id] = next(
+                    (p for p in successors if p != owner and p in fleet.everyone), None
+                )
+        first.update(Placement(fleet, levels, without=owner).place(broker_ids, preferred))
+    return first

@@ -1,0 +1,232 @@
+"""Placing identities on the least loaded members that may own them. Pure; the tool of ``fleet.assign``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from fleet.model import Broker, BrokerId, IdentitySpace, Member, ProxyId
+
+
+class Candidates:
+    """Who may own what."""
+
+    def __init__(
+        self,
+        members: Mapping[ProxyId, Member],
+        brokers: Mapping[BrokerId, Broker],
+        pins: Mapping[BrokerId, ProxyId],
+        unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
+    ) -> None:
+        self.brokers = brokers
+        self.broker_ids = sorted(brokers)
+        self.pins = pins
+        self.cut: dict[BrokerId, set[ProxyId]] = {}
+        for proxy_id, broker_id in unreachable:
+            self.cut.setdefault(broker_id, set()).add(proxy_id)
+        spaces: dict[IdentitySpace, list[ProxyId]] = {}
+        for member in members.values():
+            if member.eligible:
+                spaces.setdefault(member.identities, []).append(member.proxy_id)
+        # Members mostly have the same ports: ask each different space, not each member for each identity.
+        self._spaces = [
+            (served, frozenset(proxy_ids))
+            for space, proxy_ids in spaces.items()
+            if (served := brokers.keys() & frozenset(space.broker_ids()))
+        ]
+        self.everyone: frozenset[ProxyId] = frozenset().union(*(proxy_ids for _, proxy_ids in self._spaces))
+        """All that may own anything; not a witness, which has no ports."""
+        self.eligible = sorted(self.everyone)
+        self.racks = {proxy_id: members[proxy_id].rack for proxy_id in self.eligible}
+        self._unions: dict[tuple[int, ...], frozenset[ProxyId]] = {}
+
+    def allowed(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
+        """Who may own an identity, pins aside, once ``without`` is dead (it may be in the result)."""
+        which = tuple(index for index, (ids, _) in enumerate(self._spaces) if broker_id in ids)
+        if len(which) == len(self._spaces):
+            serving = self.everyone
+        elif which in self._unions:
+            serving = self._unions[which]
+        else:
+            serving = frozenset().union(*(self._spaces[index][1] for index in which))
+            self._unions[which] = serving
+        if broker_id in self.cut:
+            reaching = serving - self.cut[broker_id]
+            if reaching - {without}:
+                return reaching
+        return serving
+
+    def choices(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
+        """The same, with the identity's pin heeded; it is ``everyone`` itself where nothing restricts."""
+        allowed = self.allowed(broker_id, without)
+        pin = self.pins.get(broker_id)
+        if pin is not None and pin != without and pin in allowed:
+            return frozenset((pin,))
+        return allowed
+
+    def matches(self, broker_id: BrokerId, proxy_id: ProxyId) -> bool:
+        rack = self.brokers[broker_id].rack
+        return rack is not None and rack == self.racks[proxy_id]
+
+
+@dataclass(slots=True)
+class Levels:
+    """The eligible members by load, and within it by rack and id; made once for many placements."""
+
+    fleet: Candidates
+    loads: dict[ProxyId, int]
+    all_racks: dict[int, list[ProxyId]] = field(default_factory=dict)
+    by_rack: dict[str, dict[int, list[ProxyId]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for proxy_id in self.fleet.eligible:
+            load = self.loads[proxy_id]
+            self.all_racks.setdefault(load, []).append(proxy_id)
+            rack = self.fleet.racks[proxy_id]
+            if rack is not None:
+                self.by_rack.setdefault(rack, {}).setdefault(load, []).append(proxy_id)
+
+
+class Placement:
+    """Gives identities to the least loaded members, as water fills the lowest places first.
+
+    Args:
+        without: a member that counts as dead.
+    """
+
+    def __init__(self, fleet: Candidates, levels: Levels, without: ProxyId | None = None) -> None:
+        self._fleet = fleet
+        self._levels = levels
+        self._without = without
+        self._taken: dict[ProxyId, int] = {}
+        self._placed: dict[BrokerId, ProxyId] = {}
+        self._level = 0
+        """Every member gets to this load, …"""
+        self._extras = 0
+        """… and this many of them to one more."""
+
+    def place(
+        self, pool: Iterable[BrokerId], preferred: Mapping[BrokerId, ProxyId | None] | None = None
+    ) -> dict[BrokerId, ProxyId]:
+        """A member for each identity that anybody may own.
+
+        Args:
+            preferred: whom to take where it costs neither balance nor a rack.
+        """
+        preferred = preferred or {}
+        free: list[BrokerId] = []
+        restricted: list[tuple[int, BrokerId, frozenset[ProxyId]]] = []
+        for broker_id in pool:
+            choices = self._fleet.choices(broker_id, self._without)
+            if choices is self._fleet.everyone:
+                free.append(broker_id)
+            else:
+                restricted.append((len(choices), broker_id, choices))
+        for _, broker_id, choices in sorted(restricted, key=lambda entry: entry[:2]):
+            self._place_restricted(broker_id, choices, preferred.get(broker_id))
+        if free:
+            self._fill(free, preferred)
+        return self._placed
+
+    def _load(self, proxy_id: ProxyId) -> int:
+        return self._levels.loads[proxy_id] + self._taken.get(proxy_id, 0)
+
+    def _place_restricted(
+        self, broker_id: BrokerId, choices: frozenset[ProxyId], preferred: ProxyId | None
+    ) -> None:
+        options = choices - {self._without}
+        if options:
+            matches = self._fleet.matches
+            chosen = min(options, key=lambda p: (self._load(p), not matches(broker_id, p), p != preferred, p))
+            self._placed[broker_id] = chosen
+            self._taken[chosen] = self._taken.get(chosen, 0) + 1
+
+    def _fill(self, free: list[BrokerId], preferred: Mapping[BrokerId, ProxyId | None]) -> None:
+        if not self._set_level(len(free)):
+            return
+        fleet = self._fleet
+        racked: list[BrokerId] = []
+        for broker_id in free:
+            wanted = preferred.get(broker_id)
+            if wanted is None or not (fleet.matches(broker_id, wanted) and self._take(broker_id, wanted)):
+                racked.append(broker_id)
+        rest: list[BrokerId] = []
+        slots: dict[str, Iterator[ProxyId]] = {}
+        for broker_id in racked:
+            rack = fleet.brokers[broker_id].rack
+            if rack is None or rack not in self._levels.by_rack:
+                rest.append(broker_id)
+                continue
+            if rack not in slots:
+                slots[rack] = self._slots(self._levels.by_rack[rack])
+            slot = next(slots[rack], None)
+            if slot is None or not self._take(broker_id, slot):
+                rest.append(broker_id)
+        last: list[BrokerId] = []
+        for broker_id in rest:
+            wanted = preferred.get(broker_id)
+            if wanted is None or not self._take(broker_id, wanted):
+                last.append(broker_id)
+        anywhere = self._slots(self._levels.all_racks)
+        for broker_id in last:
+            self._take(broker_id, next(anywhere))
+
+    def _set_level(self, count: int) -> bool:
+        """How high ``count`` more identities fill; False where there is no member at all."""
+        histogram = {load: len(at_load) for load, at_load in self._levels.all_racks.items()}
+        if self._without is not None and self._without in self._levels.loads:
+            histogram[self._levels.loads[self._without]] -= 1
+        for proxy_id, taken in self._taken.items():
+            load = self._levels.loads[proxy_id]
+            histogram[load] -= 1
+            histogram[load + taken] = histogram.get(load + taken, 0) + 1
+        loads = sorted(load for load, number in histogram.items() if number)
+        if not loads:
+            return False
+        below = 0
+        for load, above in zip(loads, [*loads[1:], None], strict=True):
+            below += histogram[load]
+            cost = count if above is None else below * (above - load)
+            if above is None or cost > count:
+                self._level, self._extras = load + count // below, count % below
+                return True
+            count -= cost
+        raise AssertionError("the last level takes everything")
+
+    def _take(self, broker_id: BrokerId, proxy_id: ProxyId) -> bool:
+        load = self._load(proxy_id)
+        if proxy_id == self._without or load > self._level:
+            return False
+        if load == self._level:
+            if not self._extras:
+                return False
+            self._extras -= 1
+        self._taken[proxy_id] = self._taken.get(proxy_id, 0) + 1
+        self._placed[broker_id] = proxy_id
+        return True
+
+    def _slots(self, at_load: Mapping[int, Sequence[ProxyId]]) -> Iterator[ProxyId]:
+        """The members with room, in the order in which to use it; each that it yields must be taken."""
+        loads = sorted(at_load)
+        # Another start for each dead member, so that two that die together are not followed by the same few.
+        start = 0 if self._without is None else crc32(self._without.encode())
+        for load in loads:
+            if load < self._level:
+                for proxy_id in _rotated(at_load[load], start):
+                    while proxy_id != self._without and self._load(proxy_id) < self._level:
+                        yield proxy_id
+        for load in loads:
+            if load <= self._level:
+                for proxy_id in _rotated(at_load[load], start):
+                    if not self._extras:
+                        return
+                    if proxy_id != self._without and self._load(proxy_id) == self._level:
+                        yield proxy_id
+
+
+def _rotated(items: Sequence[ProxyId], start: int) -> Iterator[ProxyId]:
+    size = len(items)
+    for index in range(start, start + size):
+        yield items[index % size]
