@@ -146,7 +146,7 @@ class KafkaCluster:
         clients = [AdminClient({"bootstrap.servers": str(at), "log_level": 0}) for at in self._of(expected)]
         while clients:
             self._check_alive(expected)
-            if _registered(clients[0]) >= expected:
+            if _registered(clients[0], self._cluster_id()) >= expected:
                 clients.pop(0)
             elif time.monotonic() > deadline_s:
                 raise DemoError(f"Kafka was not ready within {limit_s:.0f} s; its logs are in {self.logs}")
@@ -291,18 +291,21 @@ class KafkaCluster:
                 )
             )
 
+    def _cluster_id(self) -> str:
+        known = self._folder / "cluster-id"
+        if not known.exists():
+            known.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+        return known.read_text()
+
     def _format(self) -> None:
         """Give each new data folder the cluster's id; all of them at the same time."""
-        known_id = self._folder / "cluster-id"
-        if not known_id.exists():
-            known_id.write_text(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
         formatting: dict[BrokerId, subprocess.Popen[bytes]] = {}
         try:
             for broker_id in self.brokers:
                 if (self._data(broker_id) / "meta.properties").exists():
                     continue
                 self._data(broker_id).mkdir(parents=True, exist_ok=True)
-                settings = ("-t", known_id.read_text(), "-c", str(self._properties(broker_id)))
+                settings = ("-t", self._cluster_id(), "-c", str(self._properties(broker_id)))
                 command = self._java((), "kafka.tools.StorageTool", "format", *settings)
                 formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
             for broker_id, process in formatting.items():
@@ -319,7 +322,10 @@ class KafkaCluster:
                 raise DemoError(f"broker {broker_id} ended with code {code}; see {log}:\n{tail(log)}")
 
 
-def _registered(client: AdminClient) -> set[BrokerId]:
+def _registered(client: AdminClient, cluster_id: str) -> set[BrokerId]:
+    """The brokers that a cluster's Metadata lists; none where another cluster answers, or nobody."""
     with suppress(KafkaException):
-        return set(client.list_topics(timeout=2.0).brokers)
+        seen = client.list_topics(timeout=2.0)
+        if seen.cluster_id == cluster_id:
+            return set(seen.brokers)
     return set()

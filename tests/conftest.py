@@ -1,0 +1,94 @@
+"""What all tests share: a real Kafka, fleets in front of it, and where to look when one fails.
+
+Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports), `make_fleet` (fleets
+that end with the test), `make_topic` (topics that nobody else uses).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import HealthCheck, settings
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+
+BROKERS = 3
+
+# Every run on a build machine tries the same examples: what passed once passes again.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+MakeFleet = Callable[..., LocalFleet]
+MakeTopic = Callable[..., str]
+
+_FOLDERS: list[Path] = []
+
+
+def broker_host(broker_id: int) -> str:
+    """Addresses that nobody mistakes for a proxy's, neither as text nor as bytes."""
+    return f"127.77.{broker_id}.{broker_id}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Names the logs of what ran beside a test that failed."""
+    report = yield
+    if report.failed and _FOLDERS:
+        report.sections.append(("logs", "\n".join(map(str, _FOLDERS))))
+    return report
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three brokers; a test that stops one starts it again."""
+    folder = tmp_path_factory.mktemp("kafka")
+    with KafkaCluster(BROKERS, folder, host_of=broker_host) as cluster:
+        _FOLDERS.append(cluster.logs)
+        yield cluster
+
+
+@contextmanager
+def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
+    """A function that makes fleets, and the end of all that it made."""
+    with ExitStack() as made:
+
+        def make(proxies: int = 3, *, name: str = "fleet", **options: Any) -> LocalFleet:
+            fleet = LocalFleet(folder / name, kafka.endpoints, proxies, **options)
+            _FOLDERS.append(fleet.logs)
+            made.callback(_FOLDERS.remove, fleet.logs)
+            made.enter_context(fleet)
+            fleet.await_settled(frozenset(kafka.brokers))
+            return fleet
+
+        yield make
+
+
+@pytest.fixture
+def make_fleet(kafka: KafkaCluster, tmp_path: Path) -> Iterator[MakeFleet]:
+    """Makes fleets as `LocalFleet` does, in front of `kafka`: ready, and every identity owned evenly."""
+    with fleets(kafka, tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="session")
+def make_topic(kafka: KafkaCluster) -> MakeTopic:
+    """Makes topics with names of their own, straight at the brokers."""
+    numbers = itertools.count(1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def make(partitions: int = 12, replication: int = BROKERS, **config: str) -> str:
+        name = f"topic-{os.getpid()}-{next(numbers)}"
+        topic = NewTopic(name, partitions, replication, config=config)
+        admin.create_topics([topic])[name].result(30)
+        return name
+
+    return make

@@ -1,0 +1,110 @@
+"""The Kafka that all is tested with, and the demo's clients and audit on it, with no fleet between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.audit import audit
+from fleet.demo.background import happens
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.rounds import Traffic
+from fleet.demo.workload import Workload, WorkloadSpec, read_log
+from fleet.errors import DemoError
+
+
+def test_all_brokers_are_registered_at_the_addresses_they_were_given(kafka: KafkaCluster) -> None:
+    for endpoint in kafka.endpoints:
+        seen = AdminClient({"bootstrap.servers": str(endpoint)}).list_topics(timeout=20).brokers
+        assert {(each.id, each.host, each.port) for each in seen.values()} == {
+            (each.broker_id, each.host, each.port) for each in kafka.brokers.values()
+        }
+    assert [str(each.host) for each in kafka.endpoints] == ["127.77.1.1", "127.77.2.2", "127.77.3.3"]
+
+
+def test_kafkas_own_tools_run(kafka: KafkaCluster) -> None:
+    listed = kafka.tool(
+        "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "--list"
+    )
+    assert (listed.returncode, listed.stderr) == (0, "")
+    with pytest.raises(DemoError, match="has not ended within"):
+        kafka.tool("kafka.Kafka", limit_s=0.01)
+
+
+async def test_the_workload_survives_a_broker_and_its_audit_passes(
+    kafka: KafkaCluster, tmp_path: Path, make_topic: Callable[..., str]
+) -> None:
+    """Also the control for the audit of a fleet: what it finds on Kafka alone."""
+    topic = make_topic()
+    spec = WorkloadSpec(kafka.bootstrap_servers, topic, str(tmp_path), group=topic, client="recommended")
+    workload = Workload(spec)
+    traffic = Traffic(workload)
+    workload.start()
+    try:
+        started_s = time.monotonic()
+        assert await happens(lambda: traffic.flows_since(started_s), 60.0)
+        workload.check()
+        stopped_s = time.monotonic()
+        kafka.restart_broker(2)
+        back_s = time.monotonic()
+        assert await happens(lambda: traffic.flows_since(back_s), 60.0)
+        workload.stop()
+    finally:
+        workload.kill()
+    acknowledged, received = workload.acknowledged(), workload.received()
+    seconds = acknowledged[-1].at_s - acknowledged[0].at_s
+    assert len(acknowledged) / seconds >= 1000
+    assert {each.partition for each in received} == set(range(12))
+    found = audit(acknowledged, received, read_log(kafka.bootstrap_servers, topic))
+    assert found.passed, found
+    assert found.received >= found.acknowledged
+    assert all(0 < stall_ms < 60_000 for stall_ms in traffic.stalls_ms(stopped_s, back_s))
+
+
+def test_a_broker_that_cannot_start_is_named_with_its_log(kafka: KafkaCluster, tmp_path: Path) -> None:
+    broken = KafkaCluster(1, tmp_path)
+    (broker,) = broken.brokers.values()
+    taken = kafka.brokers[1]
+    broken.brokers[1] = type(broker)(1, taken.host, taken.port, "a")
+    with pytest.raises(
+        DemoError, match=r"(?s)broker 1 ended with code 1; see .*kafka-1\.log.*Address already in use"
+    ):
+        broken.start()
+
+
+def test_without_jars_it_says_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match="make demo"):
+        KafkaCluster(1, tmp_path, libs=tmp_path).start()
+
+
+def test_nothing_is_left_running_when_the_parent_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from collections.abc import Callable
+from pathlib import Path
+from fleet.demo.kafka import KafkaCluster
+kafka = KafkaCluster(1, Path({str(tmp_path)!r}))
+kafka.launch()
+print("launched", flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "launched\n"
+        (broker,) = (
+            each for each in psutil.Process(parent.pid).children() if "kafka.Kafka" in each.cmdline()
+        )
+        parent.kill()
+        broker.wait(timeout=30)
+        assert not broker.is_running()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from fleet.demo.background import happens, in_thread, until
+from fleet.errors import DemoError
+
+
+async def test_a_result_and_an_error_come_back() -> None:
+    assert await in_thread(lambda: threading.current_thread() is threading.main_thread()) is False
+
+    def fail() -> None:
+        raise DemoError("broken")
+
+    with pytest.raises(DemoError, match="broken"):
+        await in_thread(fail)
+
+
+def test_an_interrupted_loop_does_not_wait_for_the_call() -> None:
+    release = threading.Event()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(in_thread(lambda: release.wait(60)), 0.05)
+
+    started_s = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started_s < 30
+    release.set()
+
+
+async def test_waiting_for_what_comes_and_for_what_does_not() -> None:
+    times = iter([False, False, True])
+    assert await happens(lambda: next(times), 10, 0.001)
+    assert not await happens(lambda: False, 0.02, 0.005)
+    with pytest.raises(DemoError, match="the sun rises: not within 0 s"):
+        await until(lambda: False, "the sun rises", 0.0)
