@@ -35,6 +35,7 @@ from fleet.errors import (
     AdminError,
     CommandTimeout,
     ConfigError,
+    DemoError,
     FleetError,
     NoQuorum,
     StaleGeneration,
@@ -65,6 +66,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (CommandTimeout, "timeout", UNREACHABLE),
     (AdminError, "unreachable", UNREACHABLE),
     (StaleGeneration, "conflict", FAILURE),
+    (DemoError, "demo", FAILURE),
     (FleetError, "internal", FAILURE),
 )
 
@@ -267,7 +269,7 @@ def demo(arguments: tuple[str, ...]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "fleet":
             raise
-        raise FleetError(
+        raise DemoError(
             f"the demo needs {error.name}; install it with: pip install 'kafka-proxy-fleet[demo]'"
         ) from error
     code = command.main(list(arguments), prog_name="fleet demo", standalone_mode=False)

@@ -34,6 +34,7 @@ ErrorKind: TypeAlias = Literal[
     "conflict",
     "forbidden",
     "not_found",
+    "demo",
     "internal",
 ]
 

@@ -48,9 +48,8 @@ def _host(host: str) -> str:
 
 def _machine(member: MemberDraft) -> str:
     """What members of one machine have in common: the host of their peer links, or that it is loopback."""
-    if member.shape.peer is None:
-        return f"machine of {member.proxy_id}"
-    return "this machine" if is_loopback(member.shape.peer.host) else _host(member.shape.peer.host)
+    peer = member.shape.peer
+    return "this machine" if peer is None or is_loopback(peer.host) else _host(peer.host)
 
 
 def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Span]:

@@ -1,0 +1,259 @@
+"""fleet/admin/http.py and client.py, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from fleet.admin import client
+from fleet.admin.documents import OwnershipDocument
+from fleet.admin.http import bound_to_loopback, build_app, serve
+from fleet.admin.view import Check
+from fleet.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
+from fleet.model import Endpoint
+from fleet.state import Outcome
+from tests.unit.sample_view import Source, view
+
+HEADER = {"X-Fleet-Admin": "1"}
+
+
+def listening() -> socket.socket:
+    """As the supervisor binds it before control starts."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    return sock
+
+
+class Member:
+    """A served admin interface and a session to ask it."""
+
+    def __init__(self, source: Source, url: str, session: aiohttp.ClientSession) -> None:
+        self.source = source
+        self.url = url
+        self._session = session
+
+    async def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+        async with self._session.request(method, self.url + path, headers=headers) as response:
+            return response.status, await response.text()
+
+
+@pytest_asyncio.fixture
+async def member() -> AsyncIterator[Member]:
+    source, sock = Source(), listening()
+    port = sock.getsockname()[1]
+    runner = await serve(source, sock)
+    async with aiohttp.ClientSession() as session:
+        yield Member(source, f"http://127.0.0.1:{port}", session)
+    await runner.cleanup()
+
+
+async def test_metrics_come_as_prometheus_text(member: Member) -> None:
+    status, text = await member.ask("GET", "/metrics")
+    assert status == 200
+    assert 'fleet_identity_owner{broker_id="2",proxy_id="p3",view="advertised"} 1.0' in text
+    assert "process_cpu_seconds_total" in text
+    member.source.shown = view(upstream_up={})
+    _, text = await member.ask("GET", "/metrics", {"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert "fleet_upstream_up{" not in text
+    assert text.endswith("# EOF\n")
+
+
+async def test_healthz_is_ok_whatever_the_checks_say(member: Member) -> None:
+    member.source.shown = view(checks=(Check("workers", False, "0 of 1"),))
+    assert await member.ask("GET", "/healthz") == (200, '{"status": "ok"}')
+
+
+async def test_readyz_names_each_check(member: Member) -> None:
+    status, text = await member.ask("GET", "/readyz")
+    assert (status, json.loads(text)["ready"]) == (200, True)
+    member.source.shown = view(checks=(Check("workers", True), Check("upstream", False, "none of 3")))
+    status, text = await member.ask("GET", "/readyz")
+    assert status == 503
+    assert json.loads(text) == {
+        "ready": False,
+        "checks": [
+            {"name": "workers", "ok": True, "detail": ""},
+            {"name": "upstream", "ok": False, "detail": "none of 3"},
+        ],
+    }
+
+
+async def test_ownership_tells_committed_from_advertised(member: Member) -> None:
+    status, text = await member.ask("GET", "/ownership")
+    assert status == 200
+    told = json.loads(text)
+    assert told["identities"][1] == {
+        "broker_id": 2,
+        "committed": ["p2"],
+        "advertised": ["p3"],
+        "successors": ["p1", "p3"],
+        "pinned_to": None,
+        "endpoints": [{"listener": "external", "addresses": ["proxy3.test:9302"]}],
+    }
+    assert (told["generation"], told["leader"], told["suspects"]) == (7, "p1", ["p2"])
+    assert told["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0.0}
+    assert told["takeovers"][0]["advertised_mono_s"] == 100.003
+    assert told["takeovers"][0]["committed_ms"] is None
+    assert [each["up"] for each in told["brokers"]] == [True, False, None]
+    assert told["identities"][2]["pinned_to"] == "p3"
+
+
+@pytest.mark.parametrize(("verb", "drained"), [("drain", True), ("undrain", False)])
+async def test_drain_and_undrain_are_committed(member: Member, verb: str, drained: bool) -> None:
+    status, text = await member.ask("POST", f"/{verb}/p2", HEADER)
+    assert status == 200
+    assert json.loads(text) == {"proxy_id": "p2", "drained": drained, "applied": True, "generation": 8}
+    assert member.source.asked == [("p2", drained)]
+
+
+async def test_draining_what_is_drained_is_no_error(member: Member) -> None:
+    member.source.outcome = Outcome(False, "no_change", 7)
+    status, text = await member.ask("POST", "/drain/p2", HEADER)
+    assert (status, json.loads(text)["applied"]) == (200, False)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"X-Fleet-Admin": "yes"}, {**HEADER, "Host": "attacker.example:7201"}],
+    ids=["none", "wrong", "rebound"],
+)
+async def test_web_pages_cannot_drain(member: Member, headers: dict[str, str]) -> None:
+    status, text = await member.ask("POST", "/drain/p2", headers)
+    assert (status, json.loads(text)["error"]["kind"]) == (403, "forbidden")
+    assert member.source.asked == []
+
+
+async def test_a_get_does_not_drain(member: Member) -> None:
+    status, text = await member.ask("GET", "/drain/p2", HEADER)
+    assert (status, json.loads(text)["error"]["kind"]) == (405, "usage")
+    assert member.source.asked == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "kind"),
+    [
+        (UnknownMember("no"), 404, "unknown_member"),
+        (Outcome(False, "unknown_member", 1), 404, "unknown_member"),
+        (NoQuorum("no majority"), 503, "no_quorum"),
+        (CommandTimeout("not in 5 s"), 503, "timeout"),
+        (StaleGeneration("late"), 409, "conflict"),
+        (Outcome(False, "stale_generation", 1), 409, "conflict"),
+        (RuntimeError("a bug"), 500, "internal"),
+    ],
+)
+async def test_failures_are_json_with_a_fitting_status(
+    member: Member, outcome: Outcome | Exception, status: int, kind: str
+) -> None:
+    member.source.outcome = outcome
+    got, text = await member.ask("POST", "/drain/p2", HEADER)
+    assert (got, json.loads(text)["error"]["kind"]) == (status, kind)
+    assert "a bug" not in text
+
+
+async def test_unknown_pages_are_json_too(member: Member) -> None:
+    status, text = await member.ask("GET", "/owners")
+    assert (status, json.loads(text)["error"]["kind"]) == (404, "not_found")
+
+
+async def test_an_address_that_is_not_loopback_only_reads() -> None:
+    source, sock = Source(), listening()
+    port = sock.getsockname()[1]
+    runner = web.AppRunner(build_app(source, writable=False))
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+    async with aiohttp.ClientSession() as session:
+        member = Member(source, f"http://127.0.0.1:{port}", session)
+        status, text = await member.ask("POST", "/drain/p2", HEADER)
+        assert (status, json.loads(text)["error"]["kind"]) == (403, "forbidden")
+        assert (await member.ask("GET", "/ownership"))[0] == 200
+    await runner.cleanup()
+    assert source.asked == []
+
+
+def test_which_sockets_are_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as own, socket.create_server(("0.0.0.0", 0)) as every:
+        assert bound_to_loopback(own)
+        assert not bound_to_loopback(every)
+    with socket.socket(socket.AF_UNIX) as unix:
+        assert bound_to_loopback(unix)
+
+
+async def test_the_client_reads_what_the_member_says(member: Member) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        answers = await client.ask_all({"p1": member.url, "p2": dead})
+    told = answers["p1"]
+    assert isinstance(told, OwnershipDocument)
+    assert (told.generation, told.identities[1].advertised) == (7, ("p3",))
+    assert isinstance(answers["p2"], AdminError)
+    assert "connection refused" in str(answers["p2"]) or "connect call failed" in str(answers["p2"])
+
+
+async def test_the_client_gives_up_on_who_does_not_answer() -> None:
+    with listening() as silent:
+        port = silent.getsockname()[1]
+        answers = await client.ask_all({"p1": f"http://127.0.0.1:{port}"}, timeout_s=0.1)
+    assert "did not answer within 0.1 s" in str(answers["p1"])
+
+
+async def test_the_client_does_not_take_anything_for_a_member() -> None:
+    async def anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(anything, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        answers = await client.ask_all({"p1": f"http://127.0.0.1:{port}"})
+    assert "is not what a member of this version says" in str(answers["p1"])
+
+
+async def test_drain_goes_to_the_first_member_that_can(member: Member) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = await client.drain([dead, member.url], "p2", drained=True)
+    assert (done.proxy_id, done.applied) == ("p2", True)
+
+
+@pytest.mark.parametrize("error", [NoQuorum("no majority"), CommandTimeout("late"), UnknownMember("who")])
+async def test_the_client_raises_what_the_member_raised(member: Member, error: Exception) -> None:
+    member.source.outcome = error
+    with pytest.raises(type(error), match=str(error)):
+        await client.drain([member.url], "p2", drained=True)
+
+
+async def test_drain_says_so_where_nobody_may_be_asked() -> None:
+    with pytest.raises(AdminError, match="no member has a loopback admin address"):
+        await client.drain([], "p2", drained=True)
+
+
+async def test_ids_are_quoted_in_the_address(member: Member) -> None:
+    with pytest.raises(UnknownMember, match=r"no member '\.\./x y'"):
+        await client.drain([member.url], "../x y", drained=True)
+
+
+def test_a_wildcard_address_is_asked_on_loopback() -> None:
+    assert client.admin_url(Endpoint("0.0.0.0", 7201)) == "http://127.0.0.1:7201"
+    assert client.admin_url(Endpoint("::", 7201)) == "http://[::1]:7201"
+    assert client.admin_url(Endpoint("proxy1", 7201)) == "http://proxy1:7201"
+    assert client.normal_url("127.0.0.1:1/") == "http://127.0.0.1:1"
+
+
+async def test_a_view_is_taken_once_for_each_answer(member: Member) -> None:
+    member.source.shown = replace(view(), fleet="first")
+    _, first = await member.ask("GET", "/ownership")
+    member.source.shown = replace(view(), fleet="second")
+    _, second = await member.ask("GET", "/ownership")
+    assert (json.loads(first)["fleet"], json.loads(second)["fleet"]) == ("first", "second")

@@ -1,0 +1,443 @@
+"""fleet/config: what is accepted, how each mistake is told, and that the document describes every field."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fleet.config import Limits, Settings, Timing, advice, load, parse_text, survives
+from fleet.config.rules import ORDERS
+from fleet.config.schema import FleetShape, IdentitiesShape, ListenerShape, MemberShape
+from fleet.errors import ConfigError, UnknownMember
+from fleet.model import Endpoint, IdentitySpace
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
+
+
+def member(number: int) -> dict[str, Any]:
+    return {
+        "peer": f"127.0.0.1:{7100 + number}",
+        "admin": f"127.0.0.1:{7200 + number}",
+        "data_dir": f"d{number}",
+        "listeners": {
+            "external": {"bind": f"127.0.0.1:{9000 + 100 * number}", "first_port": 9001 + 100 * number}
+        },
+    }
+
+
+def tree(members: int = 3) -> dict[str, Any]:
+    return {
+        "fleet": "demo",
+        "bootstrap_servers": ["k1:9092"],
+        "identities": {"first_id": 1, "count": 16},
+        "members": {f"p{number}": member(number) for number in range(1, members + 1)},
+    }
+
+
+def changed(path: str, value: Any, members: int = 3) -> dict[str, Any]:
+    """The valid tree with one field set, or removed where the value is ``...``."""
+    data = copy.deepcopy(tree(members))
+    *outer, last = path.split(".")
+    node = data
+    for key in outer:
+        node = node.setdefault(key, {})
+    if value is ...:
+        del node[last]
+    else:
+        node[last] = value
+    return data
+
+
+def parse(data: Any, environ: dict[str, str] | None = None, base: str = "/fleet") -> Settings:
+    text = data if isinstance(data, str) else yaml.safe_dump(data, sort_keys=False)
+    return parse_text(text, environ or {}, "fleet.yaml", Path(base))
+
+
+def mistakes(data: Any, **more: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(data, **more)
+    return str(caught.value).splitlines()
+
+
+def only_mistake(data: Any, **more: Any) -> str:
+    found = mistakes(data, **more)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_the_example_is_right_and_survives_one_voter() -> None:
+    settings = load(EXAMPLE, {})
+    assert settings.voters == ("p1", "p2", "p3")
+    assert settings.identities == IdentitySpace(1, 16)
+    assert settings.member("p2").listeners[0].bootstrap == Endpoint("127.0.0.1", 9130)
+    assert settings.member("p1").data_dir == EXAMPLE.parent / "data" / "p1"
+    assert settings.source == str(EXAMPLE)
+    assert advice(settings) == ()
+
+
+def test_defaults_are_filled_in() -> None:
+    settings = parse(tree(5))
+    assert settings.voters == ("p1", "p2", "p3")
+    assert settings.timing == Timing()
+    assert settings.limits == Limits()
+    found = settings.member("p1")
+    assert (found.workers, found.rack, found.witness) == (1, None, False)
+    assert found.control_socket == Path("/fleet/d1/control.sock")
+    listener = found.listeners[0]
+    assert (listener.advertised_host, listener.advertised_bootstrap_port) == ("127.0.0.1", 9100)
+    assert listener.advertised_first_port == 9101
+
+
+def test_what_is_advertised_is_apart_from_what_is_bound() -> None:
+    data = tree(1)
+    listener = data["members"]["p1"]["listeners"]["external"]
+    listener |= {"bind": "0.0.0.0:9100", "advertise": "proxy.example:19100"}
+    found = parse(data).member("p1").listeners[0]
+    assert (found.bind_host, found.bootstrap_port, found.first_port) == ("0.0.0.0", 9100, 9101)
+    assert (found.advertised_host, found.advertised_bootstrap_port) == ("proxy.example", 19100)
+    assert found.advertised_first_port == 19101
+
+    listener["advertise_first_port"] = 30000
+    settings = parse(data)
+    advertised = settings.member("p1").advertised(settings)
+    assert advertised.endpoint("external", 3) == Endpoint("proxy.example", 30002)
+
+
+def test_a_witness_votes_and_serves_nothing() -> None:
+    data = tree(2)
+    data["members"]["w"] = {
+        "peer": "127.0.0.1:7109",
+        "admin": "127.0.0.1:7209",
+        "data_dir": "w",
+        "witness": True,
+    }
+    settings = parse(data)
+    assert settings.voters == ("p1", "p2", "w")
+    witness = settings.member("w")
+    assert (witness.listeners, witness.workers) == ((), 0)
+    assert not witness.advertised(settings).serves(1)
+    assert settings.member("p1").advertised(settings).serves(1)
+
+
+def test_sparse_ids_ipv6_and_odd_names() -> None:
+    data = changed("identities", {"ids": {1001: 0, 2001: 5}}, members=1)
+    data["members"]["no"] = data["members"].pop("p1") | {"rack": "1a", "peer": "[::1]:7101"}
+    settings = parse(data)
+    assert settings.identities == IdentitySpace(explicit=((1001, 0), (2001, 5)))
+    assert settings.member("no").peer == Endpoint("::1", 7101)
+
+
+def test_an_unknown_member_is_named_with_the_known_ones() -> None:
+    with pytest.raises(UnknownMember, match="no member 'p9'; members are p1, p2, p3"):
+        parse(tree()).member("p9")
+
+
+def test_values_come_from_the_environment() -> None:
+    data = changed("bootstrap_servers", ["${KAFKA}", "${OTHER:-k2:9092}"])
+    data["members"]["p1"]["workers"] = "W"
+    text = yaml.safe_dump(data).replace("workers: W", "workers: ${WORKERS}")
+    settings = parse(text, environ={"KAFKA": "k1:1", "WORKERS": "3", "OTHER": ""})
+    assert settings.bootstrap_servers == (Endpoint("k1", 1), Endpoint("k2", 9092))
+    assert settings.member("p1").workers == 3
+    assert (
+        "the environment has no KAFKA; set it, or write ${KAFKA:-default}"
+        in mistakes(text, environ={"WORKERS": "3"})[0]
+    )
+
+
+def test_merge_keys_and_anchors_share_settings() -> None:
+    text = yaml.safe_dump(tree(1)).replace("  p1:", "  p1: &m", 1)
+    text += "  p2:\n    <<: *m\n    peer: 127.0.0.1:1\n    admin: 127.0.0.1:2\n    data_dir: x\n"
+    text += "    listeners: {external: {bind: 127.0.0.2:9100, first_port: 9101}}\n"
+    assert parse(text).member("p2").peer == Endpoint("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("fleet", ..., "fleet: is required"),
+        ("fleet", "a b", 'fleet: "a b": must be 1 to 63 letters'),
+        ("fleet", 7, "fleet: 7: must be text; put it in quotes"),
+        ("bootstrap_servers", ..., "bootstrap_servers: is required"),
+        ("bootstrap_servers", [], "bootstrap_servers: []: must not be empty"),
+        ("bootstrap_servers", "k:1", 'bootstrap_servers: "k:1": must be a list'),
+        ("bootstrap_servers", ["k"], 'bootstrap_servers.0: "k": must be host:port'),
+        ("bootstrap_servers", ["k:1", "k:1"], 'bootstrap_servers.1: "k:1": is listed twice'),
+        (
+            "bootstrap_servers",
+            ["127.0.0.1:9200"],
+            "is listener external of p2, so the fleet would proxy itself",
+        ),
+        ("bootstrap_servers", ["0.0.0.0:1"], "is no address to connect to"),
+        (
+            "bootstrap_server",
+            ["k:1"],
+            "bootstrap_server: there is no such setting; did you mean bootstrap_servers?",
+        ),
+        ("identities", ..., "identities: is required"),
+        ("identities", {"first_id": 1}, "identities.count: is required"),
+        ("identities", {"first_id": 1, "count": 0}, "identities.count: 0: must be at least 1"),
+        ("identities", {"first_id": 2147483647, "count": 2}, "broker ids end at 2147483647"),
+        ("identities", {"ids": {1: 0}, "count": 4}, "identities: either ids, or first_id and count"),
+        ("identities", {"ids": {1: 3, 2: 3}}, "identities.ids.2: 3: broker 1 already has port offset 3"),
+        ("identities", {"ids": {1: -1}}, "offset of broker 1 must be 0..65534"),
+        ("identities", {"ids": {"x": 1}}, "broker id 'x' must be 0..2147483647"),
+        ("members", ..., "members: is required"),
+        ("members", {}, "members: is required"),
+        ("members.p1.peer", "10.1.1.1:7101", "host must be loopback until member links are authenticated"),
+        ("members.p1.peer", ..., "members.p1.peer: is required; add `peer: 127.0.0.1:7101`"),
+        ("members.p1.admin", "127.0.0.1:x", "port must be a number"),
+        ("members.p1.admin", "127.0.0.1:0", "port must be 1..65535"),
+        ("members.p1.admin", "127.0.0.1:65536", "port must be 1..65535"),
+        ("members.p1.admin", "::1:7201", 'an IPv6 address stands in brackets; write it as "[::1]:7201"'),
+        ("members.p1.admin", "[host]:7201", "only an IPv6 address stands in brackets"),
+        ("members.p1.admin", "a/b:7201", "host must be a name or an address"),
+        (
+            "members.p1.admin",
+            "127.0.0.1:7101",
+            "admin port takes port 7101, which the peer port of p1 has already",
+        ),
+        ("members.p1.admin", "127.0.0.1:9105", "identity ports of listener external takes port 9105"),
+        (
+            "members.p1.admin",
+            "127.0.0.1:7202",
+            "admin port takes port 7202, which the admin port of p1 has already",
+        ),
+        (
+            "members.p1.admin",
+            "0.0.0.0:7202",
+            "admin port takes port 7202, which the admin port of p1 has already",
+        ),
+        ("members.p1.data_dir", "d2", 'members.p2.data_dir: "d2": p1 already has this directory'),
+        ("members.p1.data_dir", "./x/../d2", 'members.p2.data_dir: "d2": p1 already has this directory'),
+        ("members.p1.data_dir", "", 'members.p1.data_dir: "": must not be empty'),
+        ("members.p1.data_dir", "x" * 90, "/control.sock has 110 bytes; a Unix socket may have 100"),
+        ("members.p1.workers", 0, "members.p1.workers: 0: must be at least 1"),
+        ("members.p1.workers", "2", 'members.p1.workers: "2": must be a whole number'),
+        ("members.p1.workers", True, "members.p1.workers: true: must be a whole number"),
+        ("members.p1.voter", "yes", 'members.p1.voter: "yes": must be true or false'),
+        ("members.p1.rack", 1, "members.p1.rack: 1: must be text; put it in quotes"),
+        ("members.p1.wrokers", 2, "members.p1.wrokers: there is no such setting; did you mean workers?"),
+        ("members.p1.witness", True, "members.p1.listeners: a witness has no data plane"),
+        ("members.p1.listeners", {}, "members.p1.listeners: at least one listener is required"),
+        ("members.p1.listeners", [1], "members.p1.listeners: [1]: must be a map"),
+        ("members.p1.listeners.external.bind", ..., "members.p1.listeners.external.bind: is required"),
+        ("members.p1.listeners.external.first_port", ..., "external.first_port: is required"),
+        (
+            "members.p1.listeners.external.bind",
+            "0.0.0.0:9100",
+            "is a wildcard, which no client can dial; add `advertise:",
+        ),
+        ("members.p1.listeners.external.advertise", "[::]:9100", 'advertise: "[::]:9100": is a wildcard'),
+        ("members.p1.listeners.external.first_port", 65530, "the last identity port would be 65545"),
+        ("members.p1.listeners.external.first_port", 9095, "takes port 9100, which the bootstrap port"),
+        (
+            "members.p1.listeners.external.advertise_first_port",
+            65530,
+            "advertised identity ports would be 65530-65545",
+        ),
+        (
+            "members.p1.listeners.external.advertise_first_port",
+            9201,
+            "which the advertised identity ports of listener",
+        ),
+        ("timing.heartbeat_s", "x", 'timing.heartbeat_s: "x": must be a number of seconds'),
+        ("timing.heartbeat_s", -1, "timing.heartbeat_s: -1: must be above 0"),
+        ("timing.grace_s", 4000, "timing.grace_s: 4000: must be at most 3600"),
+        ("timing.hartbeat_s", 1, "timing.hartbeat_s: there is no such setting; did you mean heartbeat_s?"),
+        ("limits.max_request_bytes", 1, "limits.max_request_bytes: 1: must be at least 4096"),
+        ("limits", 5, "limits: 5: must be a map"),
+    ],
+)
+def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
+    told = only_mistake(changed(path, value))
+    assert expected in told
+    assert re.match(r"fleet\.yaml:\d+: ", told), told
+    assert "; " in told.partition(expected[:8])[2], "no fix"
+
+
+def test_a_port_of_another_host_is_no_collision() -> None:
+    settings = parse(changed("members.p2.admin", "127.0.0.2:7201"))
+    assert settings.member("p2").admin.port == settings.member("p1").admin.port
+
+
+def test_localhost_is_127_0_0_1() -> None:
+    assert "takes port 7201" in only_mistake(changed("members.p2.admin", "localhost:7201"))
+
+
+def test_sparse_ids_leave_the_ports_between_them_free() -> None:
+    data = changed("identities", {"ids": {1: 0, 2: 40}}, members=1)
+    data["members"]["p1"]["admin"] = "127.0.0.1:9120"
+    assert parse(data).member("p1").admin.port == 9120
+    data["members"]["p1"]["admin"] = "127.0.0.1:9141"
+    assert "takes port 9141" in only_mistake(data)
+
+
+def test_listener_names_are_equal_everywhere() -> None:
+    data = tree()
+    data["members"]["p3"]["listeners"] = {"internal": data["members"]["p3"]["listeners"]["external"]}
+    told = only_mistake(data)
+    assert "members.p3.listeners: every member has the same listeners; p1 and this one differ in" in told
+    assert "external, internal" in told
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{order.low}-{order.high}")
+def test_periods_out_of_order_are_refused(order: Any) -> None:
+    low = getattr(Timing(), order.high) / order.factor * (1.0 if order.strict else 1.01)
+    told = mistakes(changed("timing", {order.low: low}))
+    assert any(order.rule in line and f"lower {order.low}" in line for line in told), told
+
+
+def test_equal_periods_are_allowed_where_the_rule_is_not_strict() -> None:
+    assert (
+        parse(changed("timing", {"append_entries_s": 0.1, "election_min_s": 0.3})).timing.append_entries_s
+        == 0.1
+    )
+
+
+def test_every_timing_field_is_bounded_by_some_rule_or_free_on_purpose() -> None:
+    free = {"steady_after_s", "broker_refresh_s", "upstream_connect_timeout_s"}
+    ordered = {name for order in ORDERS for name in (order.low, order.high)}
+    assert {field.name for field in dataclasses.fields(Timing)} == ordered | free
+    assert all(order.holds(Timing()) for order in ORDERS)
+
+
+def test_voters_are_one_to_nine() -> None:
+    data = tree(10)
+    for settings in data["members"].values():
+        settings["voter"] = True
+    assert "members.p10.voter: true: at most 9 members vote, not 10" in only_mistake(data)
+    for settings in data["members"].values():
+        settings["voter"] = False
+    assert "at least one member must vote" in only_mistake(data)
+
+
+def test_a_witness_must_vote_and_cannot_be_alone() -> None:
+    data = tree(1)
+    witness = {
+        "peer": "127.0.0.1:1",
+        "admin": "127.0.0.1:2",
+        "data_dir": "w",
+        "witness": True,
+        "voter": False,
+    }
+    data["members"]["w"] = witness
+    assert "members.w.voter: false: a witness is there to vote" in only_mistake(data)
+    data["members"] = {"w": {**witness, "voter": True}}
+    assert "at least one member must carry traffic" in only_mistake(data)
+
+
+def test_every_mistake_is_told_at_once_with_its_line() -> None:
+    told = mistakes(
+        "fleet: demo\n"
+        "bootstrap_servers: [k1]\n"
+        "identities: {first_id: 1, count: 4}\n"
+        "members:\n"
+        "  p1:\n"
+        "    peer: 127.0.0.1:7101\n"
+        "    peer: 127.0.0.1:7102\n"
+        "    admin: 127.0.0.1:70000\n"
+        "    data_dir: d\n"
+        "    listeners:\n"
+        "      external: {bind: '0.0.0.0:9100', first_port: 9100}\n"
+        "  p2: {admin: 127.0.0.1:7102}\n"
+        "typo: 1\n"
+    )
+    assert [line.split(": ")[:2] for line in told] == [
+        ["fleet.yaml:2", "bootstrap_servers.0"],
+        ["fleet.yaml:7", "members.p1.peer"],
+        ["fleet.yaml:8", "members.p1.admin"],
+        ["fleet.yaml:11", "members.p1.listeners.external.bind"],
+        ["fleet.yaml:11", "members.p1.listeners.external.first_port"],
+        ["fleet.yaml:12", "members.p2.admin"],
+        ["fleet.yaml:12", "members.p2.data_dir"],
+        ["fleet.yaml:12", "members.p2.listeners"],
+        ["fleet.yaml:12", "members.p2.peer"],
+        ["fleet.yaml:13", "typo"],
+    ]
+    assert told[1] == "fleet.yaml:7: members.p1.peer: this key is already on line 6; keep one of the two"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "fleet.yaml: is empty"),
+        ("# nothing\n", "fleet.yaml: is empty"),
+        ("a: [\n", "fleet.yaml:2: not YAML"),
+        ("a: b: c\n", "fleet.yaml:1: not YAML"),
+        ("a: 1\n---\nb: 2\n", "fleet.yaml:2: not YAML"),
+        ("a: \x01\n", "fleet.yaml:1: character #x0001 cannot be in YAML"),
+        ("just text", 'fleet.yaml:1: "just text": must be a map'),
+        ("fleet: &a [*a]\n", "alias inside itself"),
+        ("fleet: !!python/name:os.system x\n", "put it in quotes"),
+        ("? {a: 1}\n: 2\n", "a key must be a plain word"),
+    ],
+)
+def test_what_is_not_a_configuration_at_all(text: str, expected: str) -> None:
+    assert any(expected in line for line in mistakes(text))
+
+
+def test_aliases_cannot_blow_up_the_memory() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    assert "more than 100000 values" in mistakes("\n".join(lines))[0]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: there is no such file"):
+        load(tmp_path / "nowhere.yaml", {})
+    with pytest.raises(ConfigError, match="is a directory"):
+        load(tmp_path, {})
+    (tmp_path / "latin.yaml").write_bytes(b"fleet: demo\nx: \xe4\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml:2: is not UTF-8"):
+        load(tmp_path / "latin.yaml", {})
+    (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + yaml.safe_dump(tree(1)).encode())
+    assert load(tmp_path / "bom.yaml", {}).member("p1").data_dir == tmp_path / "d1"
+
+
+def test_what_shapes_survive() -> None:
+    said = " / ".join(survives(parse(tree(3))))
+    assert "3 voters, of which 2 must be alive" in said
+    assert "any 1 voter may die" in said
+    assert "the data plane survives the death of 2" in said
+    assert "one proxy: when it dies" in " ".join(survives(parse(tree(1))))
+    two = parse(tree(2))
+    assert "no voter may die" in " ".join(survives(two))
+    assert "2 voters survive no more deaths than 1" in " ".join(advice(two))
+    assert "carry traffic without a vote, and may die freely: p4, p5" in " ".join(survives(parse(tree(5))))
+
+
+def test_what_is_allowed_and_probably_not_meant() -> None:
+    data = changed("members.p1.admin", "0.0.0.0:7201")
+    data["members"]["p2"]["rack"] = "a"
+    said = " ".join(advice(parse(data)))
+    assert "members.p1.admin: 0.0.0.0:7201 is not loopback, so it is read-only" in said
+    assert "some have none: p1, p3" in said
+
+
+def documented() -> dict[str, str]:
+    """Field → default, from the tables of the document."""
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    rows = [
+        line.split("|") for line in text.splitlines() if re.match(r"\| `[a-zA-Z_.]+` \| .* \|.*\|.*\|$", line)
+    ]
+    return {row[1].strip().strip("`"): row[2].strip() for row in rows}
+
+
+def test_the_document_describes_every_field_and_its_default() -> None:
+    expected = set(FleetShape.model_fields)
+    expected |= {f"identities.{name}" for name in IdentitiesShape.model_fields}
+    expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
+    expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
+    defaults = {f"timing.{field.name}": field.default for field in dataclasses.fields(Timing)}
+    defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
+    found = documented()
+    assert set(found) == expected | set(defaults)
+    assert {name: found[name] for name in defaults} == {name: str(value) for name, value in defaults.items()}
