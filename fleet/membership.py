@@ -1,0 +1,339 @@
+"""The failure detector of one member: observations of its peers in, up, unknown or suspect out. Pure.
+
+Whether a peer changes is one table (``_NEXT``) over what is held of it and the verdict on its observations.
+Who is killed, frozen, cut off, or has only lost its control process looks different on the link and to a probe
+of its advertised listener; ``Detector._dead`` tells them apart.
+
+A *probe* asks the data plane, a *heartbeat* comes from the control process. So an answered probe keeps a peer
+whose control process is being restarted for ``control_grace_s``, and heartbeats do not keep one whose
+advertised listener fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from fleet.model import Liveness, ProxyId
+
+PROBE_AGAIN_S: Final = 0.1
+"""How soon the next probe follows while a peer's fate is open."""
+
+PROBE_FAILURES: Final = 2
+"""How many probes in a row must fail before they outweigh heartbeats."""
+
+
+class ProbeOutcome(StrEnum):
+    """What came of asking a peer's advertised listeners for a sign of life."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    """Refused, reset or closed: nobody serves there."""
+    TIMED_OUT = "timed_out"
+
+
+class DetectorTiming(Protocol):
+    """The part of the settings' timing that the detector goes by."""
+
+    @property
+    def heartbeat_s(self) -> float: ...
+    @property
+    def suspect_after_s(self) -> float: ...
+    @property
+    def control_grace_s(self) -> float: ...
+    @property
+    def probe_interval_s(self) -> float: ...
+    @property
+    def grace_s(self) -> float: ...
+    @property
+    def overlay_ttl_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of what is held of a peer, and why."""
+
+    peer: ProxyId
+    before: Liveness
+    after: Liveness
+    reason: str
+    at_s: float
+
+
+class Verdict(StrEnum):
+    """What the observations of a peer amount to, at one moment."""
+
+    HEALTHY = "healthy"
+    OPEN = "open"
+    DEAD = "dead"
+
+
+_NEXT: Final[Mapping[tuple[Liveness, Verdict], Liveness]] = {
+    (Liveness.UNKNOWN, Verdict.HEALTHY): Liveness.UP,
+    (Liveness.UNKNOWN, Verdict.OPEN): Liveness.UNKNOWN,
+    (Liveness.UNKNOWN, Verdict.DEAD): Liveness.SUSPECT,
+    (Liveness.UP, Verdict.HEALTHY): Liveness.UP,
+    (Liveness.UP, Verdict.OPEN): Liveness.UP,
+    (Liveness.UP, Verdict.DEAD): Liveness.SUSPECT,
+    (Liveness.SUSPECT, Verdict.HEALTHY): Liveness.UP,
+    (Liveness.SUSPECT, Verdict.OPEN): Liveness.SUSPECT,
+    (Liveness.SUSPECT, Verdict.DEAD): Liveness.SUSPECT,
+}
+
+
+@dataclass(slots=True)
+class _Peer:
+    """Everything that was observed of one peer; times are on the detector's own clock."""
+
+    liveness: Liveness = Liveness.UNKNOWN
+    since_s: float = 0.0
+    linked: bool = False
+    link_lost_s: float | None = None
+    """When the link was lost that is not back yet."""
+    heard_s: float | None = None
+    """The last heartbeat, or the link's coming up."""
+    ready: bool | None = None
+    incarnation: int = 0
+    probe_sent_s: float | None = None
+    probing: bool = False
+    probe_void: bool = False
+    """The probe under way says nothing: this process stood still, or the peer has changed meanwhile."""
+    probe_now: bool = False
+    answered_s: float | None = None
+    failures: int = 0
+    """Probes in a row that were not answered, the first of them sent at ``failing_since_s``."""
+    failing_since_s: float = 0.0
+    refused: bool = False
+    """The last failure was a refusal."""
+
+
+class Detector:
+    """What this member holds of every other one.
+
+    Args:
+        me: this member, which is never in doubt.
+        peers: all other members.
+        timing: the settings' timing.
+        now_s: the monotonic clock at the start of this process.
+    """
+
+    def __init__(self, me: ProxyId, peers: Iterable[ProxyId], timing: DetectorTiming, now_s: float) -> None:
+        self.me = me
+        self._timing = timing
+        self._peers = {peer: _Peer(since_s=now_s) for peer in peers if peer != me}
+        self._started_s = now_s
+        self._seen_s = now_s
+        self._paused_s = 0.0
+        """How long this process itself stood still: time that counts for nobody's silence."""
+        self._quorum_since_s: float | None = None
+
+    # -- observations --------------------------------------------------------------------------------------
+
+    def link_up(self, peer: ProxyId, now_s: float) -> None:
+        """The link to a peer is there."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        record.linked = True
+        record.link_lost_s = None
+        record.heard_s = at_s
+        record.probe_now = True
+
+    def link_down(self, peer: ProxyId, now_s: float) -> None:
+        """The link to a peer is lost: reset, closed, or given up."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        if record.linked:
+            record.linked = False
+            record.link_lost_s = at_s
+            record.probe_now = True
+
+    def heartbeat(self, peer: ProxyId, report_ready: bool, incarnation: int, now_s: float) -> None:
+        """A report of a peer has come over the link."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        if incarnation != record.incarnation:
+            # Another life: what probes said of the one before does not count against it.
+            record.incarnation = incarnation
+            record.failures = 0
+            record.probe_void = record.probing
+            record.probe_now = True
+        if not report_ready or not record.ready or self._silent_s(record, at_s) >= self._half_s:
+            record.probe_now = record.probe_now or record.liveness is Liveness.SUSPECT
+        record.ready = report_ready
+        record.heard_s = at_s
+
+    def probe_result(self, peer: ProxyId, outcome: ProbeOutcome, now_s: float) -> None:
+        """The probe of a peer that was under way has ended."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        void, record.probing, record.probe_void = record.probe_void, False, False
+        if outcome is ProbeOutcome.ANSWERED:
+            record.failures = 0
+            # The answer shows that the peer was alive when it was asked, not how it is by now.
+            record.answered_s = record.probe_sent_s
+        elif not void:
+            if record.failures == 0:
+                record.failing_since_s = at_s if record.probe_sent_s is None else record.probe_sent_s
+            record.failures += 1
+            record.refused = outcome is ProbeOutcome.REFUSED
+
+    # -- conclusions ---------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> list[Transition]:
+        """Judge every peer; to be called after observations and at least at ``next_deadline_s``."""
+        at_s = self._clock(now_s)
+        transitions = []
+        for peer, record in self._peers.items():
+            verdict, reason = self._judge(record, at_s)
+            before, record.liveness = record.liveness, _NEXT[record.liveness, verdict]
+            if record.liveness is not before:
+                record.since_s = at_s
+                transitions.append(Transition(peer, before, record.liveness, reason, now_s))
+        return transitions
+
+    @property
+    def liveness(self) -> Mapping[ProxyId, Liveness]:
+        """What is held of each peer, as of the last tick."""
+        return {peer: record.liveness for peer, record in self._peers.items()}
+
+    def suspects(
+        self, now_s: float, has_quorum: bool, committed_down: AbstractSet[ProxyId]
+    ) -> frozenset[ProxyId]:
+        """The members that the overlay goes around.
+
+        With a quorum, a suspicion that is not committed within ``overlay_ttl_s`` lapses until the peer
+        recovers (a broken link between two members must not make their Metadata disagree for ever). The time
+        without a quorum does not count: nothing could be committed then, and no suspicion lapses. A member
+        that is committed down stays in for as long as it is suspected here: it still owns what nobody else
+        may own.
+
+        Args:
+            has_quorum: to be told regularly, because the time that a quorum has had counts.
+            committed_down: the members that are committed down.
+        """
+        at_s = self._clock(now_s)
+        if not has_quorum:
+            self._quorum_since_s = None
+        elif self._quorum_since_s is None:
+            self._quorum_since_s = at_s
+        quorum_since_s = self._quorum_since_s
+
+        def stands(peer: ProxyId, record: _Peer) -> bool:
+            if record.liveness is not Liveness.SUSPECT:
+                return False
+            if quorum_since_s is None or peer in committed_down:
+                return True
+            return at_s - max(record.since_s, quorum_since_s) < self._timing.overlay_ttl_s
+
+        return frozenset(peer for peer, record in self._peers.items() if stands(peer, record))
+
+    def probes_due(self, now_s: float) -> list[ProxyId]:
+        """The peers to probe now; each counts as being probed until its ``probe_result``."""
+        at_s = self._clock(now_s)
+        due = []
+        for peer, record in self._peers.items():
+            if not record.probing and at_s >= self._probe_due_s(record, at_s):
+                record.probing = True
+                record.probe_now = False
+                record.probe_sent_s = at_s
+                due.append(peer)
+        return due
+
+    def next_deadline_s(self, now_s: float) -> float:
+        """When to call ``tick`` and ``probes_due`` next if nothing is observed until then."""
+        at_s = self._clock(now_s)
+        # Never far away: a long gap between two calls is taken for a pause of this process.
+        nearest_s = at_s + self._timing.heartbeat_s
+        for record in self._peers.values():
+            if not record.probing:
+                nearest_s = min(nearest_s, self._probe_due_s(record, at_s))
+            nearest_s = min([nearest_s, *(each for each in self._deadlines_s(record) if each > at_s)])
+        return max(now_s, nearest_s + self._paused_s)
+
+    # -- how -----------------------------------------------------------------------------------------------
+
+    @property
+    def _half_s(self) -> float:
+        return self._timing.suspect_after_s / 2
+
+    def _clock(self, now_s: float) -> float:
+        """The detector's own time, which stands still while this process does (SIGSTOP, swap, suspend)."""
+        gap_s, self._seen_s = now_s - self._seen_s, max(now_s, self._seen_s)
+        if gap_s > self._half_s:
+            self._paused_s += gap_s - min(self._timing.heartbeat_s, gap_s)
+            for record in self._peers.values():
+                record.probe_void = record.probing
+        return self._seen_s - self._paused_s
+
+    def _signs_s(self, record: _Peer) -> tuple[float, float]:
+        """The last sign of life of a peer's control process, and of it as a whole."""
+        heard_s = self._started_s if record.heard_s is None else record.heard_s
+        return heard_s, heard_s if record.answered_s is None else max(heard_s, record.answered_s)
+
+    def _silent_s(self, record: _Peer, at_s: float) -> float:
+        return at_s - self._signs_s(record)[0]
+
+    def _deadlines_s(self, record: _Peer) -> list[float]:
+        """The moments at which time alone can change the verdict."""
+        timing = self._timing
+        heard_s, alive_s = self._signs_s(record)
+        deadlines = [
+            self._started_s + timing.grace_s,
+            alive_s + timing.suspect_after_s,
+            heard_s + timing.control_grace_s,
+        ]
+        if record.failures:
+            deadlines.append(record.failing_since_s + timing.suspect_after_s)
+        return deadlines
+
+    def _probe_due_s(self, record: _Peer, at_s: float) -> float:
+        if not record.linked and record.link_lost_s is None:
+            return float("inf")
+        if record.probe_now or record.probe_sent_s is None:
+            return at_s
+        interval_s = self._timing.probe_interval_s
+        due_s = record.probe_sent_s + interval_s
+        if record.liveness is Liveness.SUSPECT:
+            return due_s
+        soon_s = record.probe_sent_s + min(PROBE_AGAIN_S, interval_s)
+        if not record.linked or record.failures:
+            return soon_s
+        # Early enough for the verdict to fall at suspect_after_s.
+        quiet_s = self._signs_s(record)[0] + self._half_s
+        return min(due_s, max(soon_s, quiet_s))
+
+    def _judge(self, record: _Peer, at_s: float) -> tuple[Verdict, str]:
+        dead = self._dead(record, at_s)
+        if dead is not None:
+            return Verdict.DEAD, dead
+        if not record.linked or not record.ready or record.failures:
+            return Verdict.OPEN, ""
+        if self._silent_s(record, at_s) >= self._timing.suspect_after_s:
+            return Verdict.OPEN, ""
+        if record.liveness is Liveness.SUSPECT and (
+            record.answered_s is None or record.answered_s < record.since_s
+        ):
+            return Verdict.OPEN, ""
+        return Verdict.HEALTHY, "heard and answering"
+
+    def _dead(self, record: _Peer, at_s: float) -> str | None:
+        """Why a peer is to be suspected; None where nothing says so."""
+        timing = self._timing
+        in_grace = record.liveness is Liveness.UNKNOWN and at_s - self._started_s < timing.grace_s
+        if record.ready is None:
+            # It has never said anything, so there is nothing that it could have lost.
+            return None if in_grace else "never heard of"
+        if not record.linked and record.failures and record.refused:
+            return "link lost and probe refused"
+        heard_s, alive_s = self._signs_s(record)
+        probed = record.probe_sent_s is not None and record.probe_sent_s > alive_s
+        if probed and at_s - alive_s >= timing.suspect_after_s:
+            return "silent: no heartbeat and no answer to a probe"
+        if at_s - heard_s >= timing.control_grace_s:
+            return "its control process is gone"
+        if record.failures >= PROBE_FAILURES and (
+            record.refused or at_s - record.failing_since_s >= timing.suspect_after_s
+        ):
+            return "its advertised listener does not answer"
+        if record.ready is False and not in_grace:
+            return "it says that it is not ready"
+        return None
