@@ -1,0 +1,376 @@
+"""fleet/cli.py: what commands print, and the codes that they exit with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from fleet import cli, errors
+from fleet.admin import status
+from fleet.admin.ownership import ownership_document
+from fleet.admin.view import RaftView
+from fleet.errors import AdminError, UnknownMember
+from fleet.model import Endpoint
+from tests.unit.sample_view import MEMBERS, Source, view
+from tests.unit.test_admin_http import listening
+from tests.unit.test_config import tree
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump(tree(), sort_keys=False), encoding="utf-8")
+    return path
+
+
+@dataclass
+class Served:
+    source: Source
+    url: str
+
+
+@contextlib.contextmanager
+def served(source: Source) -> Iterator[Served]:
+    """A member's admin interface in a thread: commands bring event loops of their own."""
+    import asyncio
+
+    from fleet.admin.http import serve
+
+    sock = listening()
+    loop = asyncio.new_event_loop()
+    runner = loop.run_until_complete(serve(source, sock))
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield Served(source, url)
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@pytest.fixture
+def member() -> Iterator[Served]:
+    with served(Source()) as one:
+        yield one
+
+
+Out = pytest.CaptureFixture[str]
+
+
+def run_json(capsys: Out, *arguments: str) -> tuple[int, Any]:
+    """Exit code and the one object on standard output."""
+    code = cli.run([*arguments, "--json"])
+    out = capsys.readouterr()
+    assert out.err == ""
+    return code, json.loads(out.out)
+
+
+def test_check_says_what_the_fleet_survives(config: Path, capsys: Out) -> None:
+    code, told = run_json(capsys, "check", "-c", str(config))
+    assert code == 0
+    assert told["voters"] == ["p1", "p2", "p3"]
+    assert "any 1 voter may die and ownership can still be committed" in told["survives"]
+    assert cli.run(["check", "-c", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "no mistakes" in out
+    assert "external 127.0.0.1:9100" in out
+    assert "any 1 voter may die" in out
+
+
+def test_check_says_every_mistake(config: Path, capsys: Out) -> None:
+    config.write_text("fleet: 1\n", encoding="utf-8")
+    code, told = run_json(capsys, "check", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert cli.run(["check", "-c", str(config)]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert f"{config}:1: fleet: 1: must be text" in out.err
+    assert "members: is required" in out.err
+
+
+def test_the_environment_stands_in_for_options(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_CONFIG", str(config))
+    assert run_json(capsys, "check")[1]["source"] == str(config)
+    monkeypatch.setenv("FLEET_NODE", "p9")
+    code, told = run_json(capsys, "node")
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **content: object) -> None:
+    module = ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_node_runs_the_supervisor_and_exits_with_its_code(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    def run(settings: object, proxy_id: str) -> int:
+        seen.append((settings, proxy_id))
+        return 143
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
+    assert (code, told) == (143, {"proxy_id": "p2", "exit_code": 143})
+    assert [proxy_id for _, proxy_id in seen] == ["p2"]  # type: ignore[misc]
+
+
+def test_node_tells_what_keeps_it_from_starting(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise errors.StartError("port 9100 is in use")
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
+    assert (code, told["error"]) == (1, {"kind": "start", "message": "port 9100 is in use"})
+
+
+def test_status_of_one_member(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "status", "--admin", member.url)
+    assert code == 0
+    assert (told["leader"], told["generation"], told["agree"]) == ("p1", 7, True)
+    assert [each["advertised"] for each in told["identities"]] == [["p1"], ["p3"], ["p3"]]
+    assert told["answers"][0]["proxy_id"] == "p1"
+    assert cli.run(["status", "--admin", member.url]) == 0
+    out = capsys.readouterr().out
+    assert "demo: generation 7, leader p1, term 4 (told by p1)" in out
+    assert any(line.split()[:3] == ["2", "p2", "p3"] for line in out.splitlines())
+    assert any(line.split()[:2] == ["p2", "suspect"] for line in out.splitlines())
+
+
+def test_status_without_a_quorum_says_for_how_long_and_exits_with_3(member: Served, capsys: Out) -> None:
+    member.source.shown = view(raft=RaftView(role="follower", quorum_lost_mono_s=25.5))
+    code, told = run_json(capsys, "status", "--admin", member.url)
+    assert (code, told["quorum"]["present"], told["quorum"]["lost_s"]) == (3, False, 75.0)
+    assert cli.run(["status", "--admin", member.url]) == 3
+    out = capsys.readouterr().out
+    assert "no quorum for 1 min 15 s" in out
+    assert "leader none" in out
+
+
+def test_status_asks_all_members_and_shows_who_did_not_answer(
+    config: Path, member: Served, capsys: Out
+) -> None:
+    data = tree()
+    for number, settings in enumerate(data["members"].values()):
+        settings["admin"] = member.url.removeprefix("http://") if number == 0 else f"127.0.0.1:{number}"
+    config.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert code == 0
+    assert [each["proxy_id"] for each in told["answers"]] == ["p1", "p2", "p3"]
+    assert [each["error"] is None for each in told["answers"]] == [True, False, False]
+    assert cli.run(["status", "-c", str(config)]) == 0
+    assert capsys.readouterr().out.count("cannot be asked: connect") == 2
+
+
+def test_status_exits_with_3_where_nobody_answers(config: Path, capsys: Out) -> None:
+    data = tree()
+    for number, settings in enumerate(data["members"].values(), start=1):
+        settings["admin"] = f"127.0.0.1:{number}"
+    config.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (3, "unreachable")
+    assert cli.run(["status", "-c", str(config)]) == 3
+    assert capsys.readouterr().err.startswith("fleet: no member answered: ")
+
+
+def test_drain_and_undrain(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "drain", "p2", "--admin", member.url)
+    assert (code, told) == (0, {"proxy_id": "p2", "drained": True, "applied": True, "generation": 8})
+    assert cli.run(["undrain", "p2", "--admin", member.url]) == 0
+    assert "p2 is undrained" in capsys.readouterr().out
+    assert member.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_drain_of_nobody_is_told_before_anyone_is_asked(config: Path, capsys: Out) -> None:
+    code, told = run_json(capsys, "drain", "p9", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def test_drain_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
+    member.source.outcome = errors.NoQuorum("no majority")
+    code, told = run_json(capsys, "drain", "p2", "--admin", member.url)
+    assert (code, told["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
+
+
+def test_plan_shows_what_would_move(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "plan", "--without", "p1", "--admin", member.url)
+    assert code == 0
+    assert [(move["broker_id"], move["before"]) for move in told["moves"]] == [(1, ["p1"])]
+    assert told["moves"][0]["after"][0] in ("p2", "p3")
+    assert told["stays"] == [2, 3]
+    assert next(load for load in told["loads"] if load["proxy_id"] == "p1") == {
+        "proxy_id": "p1",
+        "before": 1,
+        "after": 0,
+    }
+    assert cli.run(["plan", "--without", "p1", "--admin", member.url]) == 0
+    assert "Without p1, from generation 7" in capsys.readouterr().out
+    assert member.source.asked == []
+
+
+def test_plan_without_everybody_moves_nothing(member: Served, capsys: Out) -> None:
+    arguments = [part for proxy_id in MEMBERS for part in ("--without", proxy_id)]
+    code, told = run_json(capsys, "plan", *arguments, "--admin", member.url)
+    assert (code, told["served"], told["moves"]) == (0, False, [])
+
+
+def test_plan_without_a_stranger_is_a_mistake(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "plan", "--without", "px", "--admin", member.url)
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def test_a_plan_keeps_identities_from_members_that_cannot_reach_the_broker() -> None:
+    told = ownership_document(view(upstream_up={2: False}, me="p1"))
+    plan = status.plan_without({"p1": told}, ("p2",))
+    assert [(move.broker_id, move.after) for move in plan.moves if move.broker_id == 2] == [(2, ("p3",))]
+
+
+def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
+    lost = replace(
+        ownership_document(view(raft=RaftView(quorum_lost_mono_s=1.0))), generation=99, proxy_id="p1"
+    )
+    old = replace(ownership_document(view()), generation=7, proxy_id="p2")
+    new = replace(old, generation=8, proxy_id="p3")
+    answers = {"p1": lost, "p2": old, "p3": new, "p4": AdminError("gone")}
+    assert status.best_answer(answers).proxy_id == "p3"
+    told = status.fleet_status(answers, dict.fromkeys(answers, "http://somewhere"))
+    assert (told.agree, told.told_by) == (False, "p3")
+    with pytest.raises(AdminError, match="no member answered: gone"):
+        status.best_answer({"p4": AdminError("gone")})
+    with pytest.raises(UnknownMember):
+        status.plan_without(answers, ("px",))
+
+
+def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
+    code, told = run_json(capsys, "stauts")
+    assert (code, told["error"]["kind"]) == (2, "usage")
+    assert cli.run(["plan"]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert "Missing option '--without'. (see fleet plan --help)" in out.err
+
+
+def test_help_lists_every_command_with_examples(capsys: Out) -> None:
+    assert cli.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in ("node", "check", "status", "drain", "undrain", "plan", "demo"):
+        assert f"\n  {name} " in out
+        assert f"fleet {name}" in out
+    assert "3  no member answered, or there is no quorum" in out
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.cli.commands) - {"demo"}))
+def test_every_command_has_json_and_an_example(command: str, capsys: Out) -> None:
+    assert cli.run([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--json" in out
+    assert f"  fleet {command} " in out
+
+
+def test_demo_gets_all_its_arguments_and_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    @click.command()
+    @click.option("--rounds", type=int)
+    @click.option("--json", "as_json", is_flag=True)
+    def command(rounds: int, as_json: bool) -> int:
+        seen.append((rounds, as_json))
+        return 1
+
+    stand_in(monkeypatch, "fleet.demo.command", command=command)
+    assert cli.run(["demo", "--rounds", "3", "--json"]) == 1
+    assert seen == [(3, True)]
+
+
+def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_kafka")
+
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    code, told = run_json(capsys, "demo")
+    assert (code, told["error"]["kind"]) == (1, "demo")
+    assert "pip install 'kafka-proxy-fleet[demo]'" in told["error"]["message"]
+
+
+@pytest.mark.parametrize("error", sorted(errors.FleetError.__subclasses__(), key=lambda each: each.__name__))
+def test_every_error_has_a_kind_and_a_code(
+    error: type[errors.FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = error("client", "x") if issubclass(error, errors.WireError) else error("x")  # type: ignore[call-arg]
+
+    def run(settings: object, proxy_id: str) -> int:
+        raise raised
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p1")
+    assert code in (1, 2, 3)
+    assert "x" in told["error"]["message"]
+
+
+def test_ctrl_c_exits_with_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    assert cli.run(["node", "-c", str(config), "--node", "p1"]) == 130
+
+
+def test_the_command_itself_exits_and_needs_nothing_of_the_demo(config: Path) -> None:
+    """As a process: ``python -m fleet``, with the demo's packages out of reach."""
+    blocked = "import sys; sys.modules.update(confluent_kafka=None, psutil=None); sys.argv[0] = 'fleet'; "
+    program = blocked + "from fleet.cli import main; main()"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def exit_code(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, env=environ, check=False, timeout=60)
+
+    helped = exit_code(sys.executable, "-c", program, "--help")
+    assert (helped.returncode, "demo" in helped.stdout) == (0, True)
+    checked = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config), "--json")
+    assert (checked.returncode, json.loads(checked.stdout)["fleet"]) == (0, "demo")
+    wrong = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config.parent / "none.yaml"))
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "there is no such file" in wrong.stderr
+
+
+def test_durations_are_said_as_people_do() -> None:
+    from fleet.admin.tables import duration
+
+    assert [duration(each) for each in (0.0, 4.25, 75.0, 7200.0)] == [
+        "0.0 s",
+        "4.2 s",
+        "1 min 15 s",
+        "2 h 0 min",
+    ]
+
+
+def test_endpoints_in_names_do_not_become_markup(member: Served, capsys: Out) -> None:
+    shown = view()
+    first = replace(shown.members[0], rack="[red]a", admin=Endpoint("::1", 1))
+    member.source.shown = replace(shown, members=(first, *shown.members[1:]))
+    assert cli.run(["status", "--admin", member.url]) == 0
+    assert "[red]a" in capsys.readouterr().out

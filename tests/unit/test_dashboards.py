@@ -1,0 +1,203 @@
+"""deploy/grafana and deploy/prometheus: they ask for metrics that exist, and promtool agrees with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from fleet.admin.metrics import FleetCollector, registry_of
+from fleet.admin.view import STATES
+from tests.unit.sample_view import view
+from tools import gen_dashboard
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+DASHBOARD = ROOT / "deploy" / "grafana" / "fleet.json"
+PROMTOOL = os.environ.get("FLEET_PROMTOOL") or str(ROOT / "build" / "prometheus" / "bin" / "promtool")
+
+REQUIRED_ALERTS = {
+    "FleetIdentityWithoutOwner",
+    "FleetGenerationsDiffer",
+    "FleetNoLeader",
+    "FleetDirectoryStale",
+    "FleetTakeoverRate",
+}
+
+
+def exposed() -> dict[str, set[str]]:
+    """Sample name → its labels, in what a member really serves."""
+    text = generate_latest(registry_of(FleetCollector(view()))).decode()
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, _, rest = line.partition("{")
+        labels = re.findall(r'(\w+)="', rest.rpartition("}")[0])
+        found.setdefault(name.split()[0], set()).update(labels)
+    return found
+
+
+EXPOSED = exposed()
+
+
+def dashboard() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return loaded
+
+
+def queries() -> Iterator[str]:
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            yield target["expr"]
+
+
+def rules() -> list[dict[str, Any]]:
+    loaded = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))
+    return [rule for group in loaded["groups"] for rule in group["rules"]]
+
+
+def assert_exposed(expression: str) -> None:
+    names = re.findall(r"\bfleet_\w+", expression)
+    for name in names:
+        assert name in EXPOSED, f"{name} in {expression}"
+    allowed = {"job", "instance", "le"}.union(*(EXPOSED[name] for name in names))
+    for group in re.findall(r"(?:by|without) \(([^)]*)\)", expression):
+        assert {label.strip() for label in group.split(",")} <= allowed, expression
+    for name, selector in re.findall(r"(fleet_\w+)\{([^}]*)\}", expression):
+        assert set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selector)) <= EXPOSED[name] | {"job"}, expression
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_is_what_the_tool_writes() -> None:
+    assert DASHBOARD.read_text(encoding="utf-8") == gen_dashboard.render()
+    assert gen_dashboard.main(["--check"]) == 0
+
+
+def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gen_dashboard, "FILE", tmp_path / "grafana" / "fleet.json")
+    assert gen_dashboard.main(["--check"]) == 1
+    assert gen_dashboard.main([]) == 0
+    assert gen_dashboard.main(["--check"]) == 0
+
+
+def test_every_query_of_the_dashboard_asks_for_what_is_exposed() -> None:
+    found = list(queries())
+    assert len(found) > 20
+    for expression in found:
+        assert "fleet_" in expression
+        assert_exposed(expression)
+
+
+def test_the_dashboard_shows_all_that_was_asked_for() -> None:
+    asked = " ".join(queries())
+    for metric in (
+        "fleet_identity_owner",
+        "fleet_directory_generation",
+        "fleet_directory_staleness_seconds",
+        "fleet_takeovers_total",
+        "fleet_takeover_seconds_bucket",
+        "fleet_client_connections",
+        "fleet_requests_total",
+        "fleet_bytes_total",
+        "fleet_upstream_up",
+        "fleet_protocol_errors_total",
+        "fleet_rewrite_seconds_bucket",
+        "fleet_member_state",
+    ):
+        assert metric in asked, metric
+    kinds = {panel["title"]: panel["type"] for panel in dashboard()["panels"]}
+    assert kinds["Advertised owners"] == kinds["Committed owners"] == "state-timeline"
+
+
+def test_panels_have_names_and_do_not_overlap() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        grid = panel["gridPos"]
+        assert grid["x"] + grid["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(grid["x"], grid["x"] + grid["w"])
+            for y in range(grid["y"], grid["y"] + grid["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_alerts_ask_for_what_is_exposed_and_say_what_to_do() -> None:
+    found = {rule["alert"]: rule for rule in rules()}
+    assert set(found) >= REQUIRED_ALERTS
+    for rule in found.values():
+        assert_exposed(rule["expr"])
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+    states = re.search(r'state=~"([^"]*)"', found["FleetMemberDown"]["expr"])
+    assert states is not None
+    assert set(states.group(1).split("|")) <= set(STATES)
+
+
+def test_every_alert_is_tested_and_documented() -> None:
+    tested = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8"))
+    fired, quiet = set(), set()
+    for test in tested["tests"]:
+        for case in test["alert_rule_test"]:
+            (fired if case["exp_alerts"] else quiet).add(case["alertname"])
+    names = {rule["alert"] for rule in rules()}
+    assert fired == names
+    assert quiet == names
+    document = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(Fleet\w+)` \|", document, re.MULTILINE)) == names
+
+
+def test_series_in_the_alert_tests_exist() -> None:
+    text = (PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8")
+    found = re.findall(r"series: '(\w+)\{([^}]*)\}'", text)
+    assert len(found) > 20
+    for name, selector in found:
+        if name != "up":
+            assert set(re.findall(r'(\w+)="', selector)) - {"job", "instance"} == EXPOSED[name], name
+
+
+def test_promtool_accepts_the_rules_and_their_tests() -> None:
+    promtool("check", "rules", str(PROMETHEUS / "alerts.yml"))
+    promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
+    promtool("test", "rules", str(PROMETHEUS / "alerts_test.yml"))
+
+
+def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    variables = {"$job": "fleet", "$__rate_interval": "1m", "$__range": "15m"}
+    recorded = []
+    for number, expression in enumerate(queries()):
+        for name, value in variables.items():
+            expression = expression.replace(name, value)
+        assert "$" not in expression
+        recorded.append({"record": f"fleet:query:{number}", "expr": expression})
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}), encoding="utf-8")
+    promtool("check", "rules", str(file))
+
+
+def test_promtool_lints_what_is_exposed() -> None:
+    text = generate_latest(registry_of(FleetCollector(view())))
+    done = subprocess.run(
+        [PROMTOOL, "check", "metrics"], input=text, capture_output=True, check=False, timeout=60
+    )
+    complaints = [
+        line for line in (done.stdout + done.stderr).decode().splitlines() if line.startswith("fleet_")
+    ]
+    assert (done.returncode in (0, 3), complaints) == (True, [])

@@ -1,0 +1,95 @@
+"""docs/schemas: they are what the code says, and what is printed fits them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fleet import cli
+from fleet.admin import documents, status
+from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.view import RaftView
+from fleet.config import load
+from fleet.errors import AdminError
+from tests.unit.sample_view import view
+from tools import gen_schemas
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "schemas"
+
+
+def schema(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def samples() -> dict[str, list[bytes]]:
+    """For each document: some that are really made."""
+    full = ownership_document(view())
+    bare = ownership_document(view(raft=RaftView(), members=(), workers=(), upstream_up={}))
+    answers: status.Answers = {"p1": full, "p2": AdminError("gone")}
+    urls = {"p1": "http://a", "p2": "http://b"}
+    error = documents.ErrorDocument(documents.ErrorDetail("no_quorum", "no majority"))
+    settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
+    return {
+        "check": [documents.CHECK.encode(cli._config_document(settings))],
+        "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
+        "error": [documents.ERROR.encode(error)],
+        "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
+        "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
+        "plan": [documents.PLAN.encode(status.plan_without(answers, ("p1",)))],
+        "ready": [documents.READY.encode(ready_document(view()))],
+        "status": [documents.STATUS.encode(status.fleet_status(answers, urls))],
+    }
+
+
+SAMPLES = samples()
+
+
+def test_the_files_are_what_the_tool_writes() -> None:
+    rendered: dict[Path, str] = gen_schemas.render()
+    assert {path: path.read_text(encoding="utf-8") for path in rendered} == rendered
+    assert {path.name.removesuffix(".schema.json") for path in rendered} == set(SAMPLES)
+
+
+def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gen_schemas, "FOLDER", tmp_path)
+    assert gen_schemas.main(["--check"]) == 1
+    assert gen_schemas.main([]) == 0
+    assert gen_schemas.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_what_is_printed_fits_its_schema(name: str) -> None:
+    checker = jsonschema.Draft202012Validator(schema(name))
+    checker.check_schema(checker.schema)
+    for sample in SAMPLES[name]:
+        checker.validate(json.loads(sample))
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_schema_asks_for_every_field(name: str) -> None:
+    checker = jsonschema.Draft202012Validator(schema(name))
+    for sample in SAMPLES[name]:
+        whole = json.loads(sample)
+        assert whole
+        for field in whole:
+            assert not checker.is_valid({key: value for key, value in whole.items() if key != field}), field
+
+
+def test_a_reader_survives_fields_of_a_newer_version() -> None:
+    told = ownership_document(view())
+    raw = json.loads(documents.OWNERSHIP.encode(told))
+    raw["members"][0]["weight"] = raw["colour"] = "new"
+    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()) == told
+
+
+def test_documents_come_back_as_they_went() -> None:
+    told = ownership_document(view())
+    assert documents.OWNERSHIP.decode(documents.OWNERSHIP.encode(told)) == told
+    assert dataclasses.asdict(told)["identities"][1]["committed"] == ("p2",)
