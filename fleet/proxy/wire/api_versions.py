@@ -26,7 +26,7 @@ def error_reply(correlation_id: int) -> bytes:
     """
     known = APIS[API_VERSIONS]
     return _pack_error_reply(
-        18, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, known.min_version, known.max_version
+        16, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, known.min_version, known.max_version
     )
 
 

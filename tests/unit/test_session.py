@@ -1,0 +1,543 @@
+"""A connection as a play of what client and broker send."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pytest
+from kio.schema.api_versions.v0 import response as api_versions_v0
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
+
+from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
+from fleet.model import Directory
+from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from tests.property import kio_samples
+from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
+
+HEARTBEAT, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS = 12, 2, 17, 18
+
+
+def response(correlation_id: int, body: bytes = b"\0\0") -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def token(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def handshake(correlation_id: int, mechanism: bytes, version: int = 0) -> bytes:
+    body = struct.pack(">h", len(mechanism)) + mechanism
+    return request(SASL_HANDSHAKE, version, correlation_id, body)
+
+
+def metadata_frame(
+    correlation_id: int, broker_id: int = 3, host: str = "kafka-3.hidden", tail: bytes = b""
+) -> bytes:
+    """A Metadata v12 response with one broker and whatever follows."""
+    name = host.encode()
+    broker = (
+        struct.pack(">i", broker_id) + bytes([len(name) + 1]) + name + struct.pack(">i", 9092) + b"\x02r\0"
+    )
+    return response(correlation_id, b"\0" + bytes(4) + b"\x02" + broker + tail)
+
+
+# What passes
+
+
+def test_requests_and_responses_pass_as_they_are() -> None:
+    play = Play.new()
+    sent = [request(HEARTBEAT, 3, 1, b"x" * 50), produce(9, 2, -1, b"r" * 500), request(LIST_OFFSETS, 5, 3)]
+    answers = [response(1), response(2, b"p" * 60), response(3)]
+    play.client(b"".join(sent))
+    assert play.session.in_flight == 3
+    play.broker(b"".join(answers))
+    assert bytes(play.to_broker) == b"".join(sent)
+    assert bytes(play.to_client) == b"".join(answers)
+    assert play.session.in_flight == 0
+    assert [play.counters.requests[key] for key in (0, LIST_OFFSETS, HEARTBEAT)] == [1, 1, 1]
+    assert sum(play.counters.requests) == 3
+    assert play.counters.requests_by_name() == {"Produce": 1, "ListOffsets": 1, "Heartbeat": 1}
+
+
+@pytest.mark.parametrize("client_id", [None, b"", b"c" * 32_767])
+def test_client_ids_of_any_length(client_id: bytes | None) -> None:
+    play = Play.new()
+    sent = request(HEARTBEAT, 4, 1, b"\0rest", client_id)
+    play.client(sent)
+    assert bytes(play.to_broker) == sent
+
+
+def test_a_body_passes_before_it_has_arrived_whole() -> None:
+    play = Play.new()
+    sent = produce(9, 1, 1, b"r" * 100_000)
+    play.client(sent[:1_000])
+    assert len(play.to_broker) == 1_000
+    assert not play.session.drained
+    play.client(sent[1_000:])
+    assert bytes(play.to_broker) == sent
+    big = response(1, b"f" * 100_000)
+    play.broker(big[:500])
+    assert play.session.in_flight == 1
+    assert bytes(play.to_client) == big[:500]
+    play.broker(big[500:])
+    assert bytes(play.to_client) == big
+    assert play.session.in_flight == 0
+
+
+def test_a_fetch_response_of_any_size_passes_as_it_comes() -> None:
+    play = Play.new(limits=Limits(max_patched_response_bytes=1_000))
+    play.ask((1, 15, 1))
+    play.broker(struct.pack(">ii", 2**31 - 1, 1) + b"f" * 70_000)
+    assert len(play.to_client) == 70_008
+    assert play.session.in_flight == 1
+
+
+# Produce
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("transactional_id", [None, "", "tx-1"])
+def test_acks_0_has_no_response(version: int, transactional_id: str | None) -> None:
+    play = Play.new()
+    play.client(produce(version, 1, 0, b"r" * 30, transactional_id))
+    assert play.session.in_flight == 0
+    play.client(produce(version, 2, 1, b"r" * 30, transactional_id))
+    play.client(produce(version, 3, -1, b"r" * 30, transactional_id))
+    assert play.session.in_flight == 2
+    play.broker(response(2, b"\0\x01\0\0\0\0\0"))
+    play.broker(response(3, b"\0\x01\0\0\0\0\0"))
+    assert play.session.in_flight == 0
+
+
+def test_acks_is_found_behind_header_tags_and_long_ids() -> None:
+    tags = b"\x02" + b"\x07\x03abc" + b"\x08\0"
+    long_id = b"\xac\x02" + b"t" * 299
+    for acks, in_flight in ((0, 0), (1, 1)):
+        play = Play.new()
+        play.client(request(0, 11, 1, tags + long_id + struct.pack(">hi", acks, 1_000) + b"records"))
+        assert play.session.in_flight == in_flight
+
+
+def test_produce_that_hides_its_acks_too_deep_is_refused() -> None:
+    tags = b"\x01\x07" + b"\x80\x80\x06" + b"x" * (3 << 15)
+    play = Play.new()
+    with pytest.raises(OversizeFrame) as caught:
+        play.client(request(0, 11, 1, tags + b"\0" + struct.pack(">hi", 1, 1_000)))
+    assert caught.value.peer == "client"
+    assert play.session.in_flight == 0
+
+
+def test_what_is_left_to_the_shell_is_bounded() -> None:
+    tags = b"\x01\x07" + b"\x80\x80\x06" + b"x" * (3 << 15)
+    sent = request(0, 11, 1, tags)
+    play = Play.new()
+    for at in range(0, HEADER_LIMIT_BYTES - 4_096, 4_096):
+        play.client(sent[at : at + 4_096])
+    with pytest.raises(OversizeFrame):
+        play.client(sent[at + 4_096 : at + 8_192])
+    assert 60_000 < play.most_kept_bytes < HEADER_LIMIT_BYTES
+
+
+def test_produce_that_ends_before_its_acks_is_refused() -> None:
+    for version in (3, 9):
+        play = Play.new()
+        with pytest.raises(TruncatedFrame):
+            play.client(request(0, version, 1, b"\0"))
+
+
+# Requests that cannot be
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 9])
+def test_sizes_below_a_header_are_refused(size: int) -> None:
+    play = Play.new()
+    with pytest.raises(MalformedFrame):
+        play.client(struct.pack(">ihhih", size, HEARTBEAT, 4, 1, -1))
+
+
+def test_requests_above_the_limit_are_refused_at_their_header() -> None:
+    limit = Limits().max_request_bytes
+    Play.new().client(struct.pack(">ihhih", limit, HEARTBEAT, 4, 1, -1))
+    with pytest.raises(OversizeFrame):
+        Play.new().client(struct.pack(">ihhih", limit + 1, HEARTBEAT, 4, 1, -1))
+
+
+@pytest.mark.parametrize("length", [-2, -(2**15), 1, 2**15 - 1])
+def test_client_ids_that_do_not_fit_are_refused(length: int) -> None:
+    with pytest.raises(MalformedFrame):
+        Play.new().client(struct.pack(">ihhih", 10, HEARTBEAT, 4, 1, length))
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [
+        (0, 2),
+        (0, 14),
+        (1, 3),
+        (1, 16),
+        (3, 14),
+        (3, -1),
+        (55, 2),
+        (4, 0),
+        (52, 0),
+        (95, 0),
+        (-1, 0),
+        (32_767, 0),
+    ],
+)
+def test_what_is_not_offered_is_refused(key: int, version: int) -> None:
+    play = Play.new()
+    with pytest.raises(UnsupportedVersion) as caught:
+        play.client(request(key, version, 1, b"\0" * 40))
+    assert caught.value.peer == "client"
+    assert not play.to_broker
+
+
+# Responses
+
+
+@pytest.mark.parametrize("correlation_id", [0, 2, 3, -1])
+def test_a_response_out_of_turn_is_refused(correlation_id: int) -> None:
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1), (3, 12, 2))
+    with pytest.raises(UnknownResponse):
+        play.broker(response(correlation_id))
+
+
+def test_a_patched_response_out_of_turn_is_refused() -> None:
+    play = Play.new()
+    play.ask((3, 12, 2), (HEARTBEAT, 4, 1))
+    with pytest.raises(UnknownResponse):
+        play.broker(response(1))
+
+
+def test_a_response_to_nothing_is_refused() -> None:
+    with pytest.raises(UnknownResponse):
+        Play.new().broker(response(0))
+
+
+@pytest.mark.parametrize("size", [3, 0, -1, -(2**31)])
+def test_responses_without_a_header_are_refused(size: int) -> None:
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1))
+    with pytest.raises(MalformedFrame):
+        play.broker(struct.pack(">ii", size, 1))
+
+
+def test_correlation_ids_use_all_their_bits() -> None:
+    play = Play.new()
+    for correlation_id in (-1, -(2**31), 2**31 - 1, 0):
+        play.ask((3, 12, correlation_id), (HEARTBEAT, 4, correlation_id))
+        play.broker(metadata_frame(correlation_id) + response(correlation_id))
+    assert play.session.in_flight == 0
+    assert play.to_client.count(b"proxy-") == 0
+    assert play.to_client.count("é".encode()) == 4
+
+
+def test_a_patched_response_between_others_keeps_its_place() -> None:
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1), (3, 12, 2), (HEARTBEAT, 4, 3))
+    tail = b"t" * 300
+    play.broker(response(1, b"before") + metadata_frame(2, tail=tail) + response(3, b"after"))
+    host, port = advertised(3)
+    name = host.encode()
+    ours = struct.pack(">i", 3) + bytes([len(name) + 1]) + name + struct.pack(">i", port) + b"\x02r\0"
+    wanted = (
+        response(1, b"before") + response(2, b"\0" + bytes(4) + b"\x02" + ours + tail) + response(3, b"after")
+    )
+    assert bytes(play.to_client) == wanted
+
+
+def test_the_tail_of_metadata_is_forwarded_before_it_has_all_arrived() -> None:
+    play = Play.new()
+    play.ask((3, 12, 2))
+    frame = metadata_frame(2, tail=b"t" * 100_000)
+    play.broker(frame[:1_000])
+    assert 900 < len(play.to_client) < 1_000
+    play.broker(frame[1_000:60_000])
+    assert len(play.to_client) > 59_900
+    assert play.session.in_flight == 1
+    play.broker(frame[60_000:])
+    assert play.session.in_flight == 0
+    assert play.to_client.endswith(b"t" * 100_000)
+
+
+def test_a_new_directory_counts_from_the_next_response_on() -> None:
+    play = Play.new()
+    play.ask((3, 12, 1), (3, 12, 2))
+    play.broker(metadata_frame(1))
+    other = Directory(advertised={3: ("p9",)}, members={"p9": member("p9", "newcomer")})
+    play.source.update(other)
+    assert b"newcomer" not in play.to_client
+    play.broker(metadata_frame(2))
+    assert b"newcomer" in play.to_client
+    assert b"hidden" not in play.to_client
+
+
+def test_responses_that_must_be_whole_are_limited() -> None:
+    play = Play.new(limits=Limits(max_patched_response_bytes=1_000))
+    play.ask((78, 2, 1))
+    play.broker(response(1, b"\0" * 992)[:30])
+    assert not play.to_client
+    play = Play.new(limits=Limits(max_patched_response_bytes=1_000))
+    play.ask((78, 2, 1))
+    with pytest.raises(OversizeFrame) as caught:
+        play.broker(response(1, b"\0" * 993)[:30])
+    assert caught.value.peer == "broker"
+
+
+def test_the_head_of_metadata_is_limited() -> None:
+    play = Play.new()
+    play.ask((3, 12, 1))
+    brokers = (struct.pack(">i", -1) + b"\x01" + struct.pack(">i", -1) + b"\0\0") * 100_000
+    play.broker(struct.pack(">ii", 2**31 - 1, 1) + b"\0" + bytes(4) + b"\xff\xff\xff\x7f")
+    play.broker(brokers)
+    play.broker(brokers)
+    with pytest.raises(OversizeFrame):
+        play.broker(brokers * 2)
+    assert not play.to_client
+
+
+def test_records_of_a_collected_response_are_copied_once() -> None:
+    """They are handed on as the memory that they were collected in, which nobody touches again."""
+    records = bytes(range(256)) * 400
+    endpoint = struct.pack(">i", 3) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
+    partition = bytes(4) + b"\0\0\0" + b"\0\0\0" + bytes(8) + b"\0" + b"\x81\xa0\x06" + records + b"\x01\0"
+    body = (
+        b"\0"
+        + bytes(4)
+        + b"\0\0\0"
+        + bytes(4)
+        + b"\x02"
+        + bytes(16)
+        + b"\x02"
+        + partition
+        + b"\0"
+        + b"\x02"
+        + endpoint
+    )
+    frame = memoryview(response(7, body + b"\0"))
+    play = Play.new()
+    play.ask((78, 2, 7))
+    written: list[bytes | memoryview] = []
+    assert play.session.receive_from_broker(frame, 0, 50_000, written.append) == 50_000
+    assert not written
+    play.session.receive_from_broker(frame, 50_000, len(frame), written.append)
+    whole = b"".join(written)
+    assert records in whole
+    assert b"kafka" not in whole
+    (big,) = [part for part in written if isinstance(part, memoryview)]
+    assert len(big) > len(records)
+    assert kio_samples.decode(78, 2, whole) is not None
+
+
+def test_rewriting_is_timed() -> None:
+    took_s: list[float] = []
+    now_s = iter([5.0, 5.5, 7.0, 7.25])
+    plain = Play.new()
+    session = Session(
+        plain.source, Limits(), plain.counters, clock=lambda: next(now_s), observe_rewrite=took_s.append
+    )
+    play = Play(session, plain.source, plain.counters, [])
+    play.ask((3, 12, 1), (HEARTBEAT, 4, 2), (3, 12, 3))
+    play.broker(metadata_frame(1) + response(2) + metadata_frame(3))
+    assert took_s == [0.5, 0.25]
+
+
+# ApiVersions
+
+
+def test_an_impossible_api_versions_is_answered_without_a_broker() -> None:
+    """The fleet's probe, and how clients that are newer than the fleet find out."""
+    play = Play.new()
+    probe = request(API_VERSIONS, 32_767, 41, b"\0" * 30)
+    for at in range(len(probe)):
+        assert not play.to_client
+        play.client(probe[at : at + 1])
+    answer = bytes(play.to_client)
+    entity, read = entity_reader(api_versions_v0.ApiVersionsResponse)(memoryview(answer), 8)
+    assert struct.unpack_from(">ii", answer) == (len(answer) - 4, 41)
+    assert read + 8 == len(answer)
+    assert entity.error_code is ErrorCode.unsupported_version
+    assert [(key.api_key, key.min_version, key.max_version) for key in entity.api_keys] == [(18, 0, 5)]
+    assert not play.to_broker
+    assert play.session.in_flight == 0
+    assert play.counters.local_replies == 1
+
+
+def test_the_client_goes_on_with_a_version_it_was_told() -> None:
+    play = Play.new()
+    good = request(API_VERSIONS, 0, 3)
+    play.client(request(API_VERSIONS, 6, 1, b"\0abc") + request(API_VERSIONS, 7, 2, b"\0") + good)
+    assert [struct.unpack_from(">i", play.to_client, at)[0] for at in (4, 24)] == [1, 2]
+    assert bytes(play.to_broker) == good
+    assert play.session.in_flight == 1
+
+
+def test_later_the_broker_answers_an_impossible_api_versions_in_its_turn() -> None:
+    refused = struct.pack(">hihhh", 35, 1, API_VERSIONS, 0, 9)
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1), (API_VERSIONS, 300, 2))
+    assert play.session.in_flight == 2
+    play.broker(response(1) + response(2, refused))
+    assert bytes(play.to_client) == response(1) + response(
+        2, struct.pack(">hihhh", 35, 1, API_VERSIONS, 0, 5)
+    )
+    play.ask((API_VERSIONS, 300, 3))
+    with pytest.raises(UnsupportedVersion):
+        play.broker(response(3, struct.pack(">hihhh", 0, 1, API_VERSIONS, 0, 9)))
+
+
+def test_api_versions_must_fit_the_reserve() -> None:
+    with pytest.raises(OversizeFrame):
+        Play.new().client(request(API_VERSIONS, 4, 1, b"\0" * HEADER_LIMIT_BYTES))
+
+
+# SASL
+
+
+def test_tokens_pass_after_sasl_handshake_v0() -> None:
+    play = Play.new()
+    hello = handshake(1, b"SCRAM-SHA-256")
+    first, final = token(b"n,,n=user,r=abcdefghijkl"), token(b"c=biws,r=abcdefghijkl,p=xyz=")
+    play.client(hello)
+    play.broker(response(1, b"\0\0\0\0\0\0"))
+    play.client(first)
+    play.broker(token(b"r=abc,s=xx,i=4096"))
+    play.client(final)
+    play.broker(token(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="))
+    play.client(request(3, 12, 9))
+    play.broker(metadata_frame(9))
+    assert bytes(play.to_broker) == hello + first + final + request(3, 12, 9)
+    assert b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=" in play.to_client
+    assert b"hidden" not in play.to_client
+    assert play.session.in_flight == 0
+
+
+@pytest.mark.parametrize("secret", [b"\0u\0p", b"\0user\0password", b"\0a\0password-of-some-length" * 3, b""])
+def test_plain_is_answered_with_an_empty_token(secret: bytes) -> None:
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN") + token(secret))
+    play.broker(response(1, b"\0\0\0\0\0\0") + token(b""))
+    play.ask((HEARTBEAT, 4, 2))
+    play.broker(response(2))
+    assert play.to_client.endswith(token(b"") + response(2))
+
+
+def test_a_token_without_an_answer_is_not_waited_for() -> None:
+    """GSSAPI: the broker says nothing to the last token."""
+    play = Play.new()
+    play.client(handshake(1, b"GSSAPI") + token(b"\x60" + b"t" * 40) + token(b"\x05\x04\x04\xff" + b"w" * 30))
+    play.broker(response(1, b"\0\0\0\0\0\0") + token(b"\x60" + b"a" * 20))
+    assert play.session.in_flight == 0
+    play.ask((3, 12, 2), (HEARTBEAT, 4, 3))
+    play.broker(metadata_frame(2) + response(3))
+    assert b"hidden" not in play.to_client
+    assert play.session.in_flight == 0
+
+
+def test_tokens_do_not_smuggle_requests() -> None:
+    """Whatever could be a request is one: it is answered in its turn and patched, or the connection ends."""
+    play = Play.new()
+    play.client(handshake(1, b"SCRAM-SHA-512") + token(b"n,,n=user,r=x") + request(3, 12, 2))
+    play.broker(response(1, b"\0\0\0\0\0\0"))
+    play.broker(metadata_frame(2))
+    assert b"hidden" not in play.to_client
+    for key, version in ((95, 0), (3, 99), (1, 16)):
+        play = Play.new()
+        play.client(handshake(1, b"GSSAPI"))
+        with pytest.raises(UnsupportedVersion):
+            play.client(request(key, version, 2, b"\0" * 20))
+    play = Play.new()
+    play.client(handshake(1, b"GSSAPI"))
+    with pytest.raises(MalformedFrame):
+        play.client(struct.pack(">ihhih", 10, 3, 12, 2, -2))
+
+
+def test_the_number_and_size_of_tokens_are_bounded() -> None:
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN") + token(b"one") + token(b"two"))
+    with pytest.raises(MalformedFrame):
+        play.client(token(b"three"))
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN"))
+    with pytest.raises(OversizeFrame):
+        play.client(struct.pack(">i", (512 << 10) + 1) + b"z" * 20)
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN") + token(b"one"))
+    play.broker(response(1, b"\0\0\0\0\0\0"))
+    with pytest.raises(MalformedFrame):
+        play.broker(struct.pack(">i", -5) + b"zzzz")
+
+
+def test_sasl_handshake_v1_has_no_bare_tokens() -> None:
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN", version=1))
+    with pytest.raises(MalformedFrame):
+        play.client(token(b"tok") + b"\0" * 20)
+
+
+def test_sasl_handshake_is_read_whole() -> None:
+    sent = handshake(1, b"PLAIN")
+    play = Play.new()
+    play.client(sent[:-1])
+    assert not play.to_broker
+    play.client(sent[-1:])
+    assert bytes(play.to_broker) == sent
+    with pytest.raises(TruncatedFrame):
+        Play.new().client(request(SASL_HANDSHAKE, 0, 1, b"\0\x09PLAIN"))
+
+
+# Drain
+
+
+def test_a_drain_lets_answers_through_and_no_further_request() -> None:
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1))
+    play.session.drain()
+    assert not play.session.drained
+    later = request(HEARTBEAT, 4, 2)
+    play.client(later)
+    assert play.client_rest == later
+    assert play.session.in_flight == 1
+    answer = response(1, b"y" * 100)
+    play.broker(answer[:50])
+    assert not play.session.drained
+    play.broker(answer[50:])
+    assert play.session.drained
+    assert play.to_client == answer
+
+
+def test_a_drain_finishes_the_request_that_was_begun() -> None:
+    play = Play.new()
+    sent = produce(9, 1, 0, b"r" * 1_000)
+    play.client(sent[:100])
+    play.session.drain()
+    assert not play.session.drained
+    play.client(sent[100:] + request(HEARTBEAT, 4, 2))
+    assert bytes(play.to_broker) == sent
+    assert play.session.drained
+
+
+def test_a_drain_forwards_what_nobody_would_answer() -> None:
+    """A producer with acks=0 counts as delivered what it has sent."""
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1))
+    play.broker(response(1))
+    play.session.drain()
+    silent, loud = produce(9, 2, 0, b"r" * 50), produce(9, 3, 1, b"r" * 50)
+    play.client(silent + silent + loud + silent)
+    assert play.to_broker.endswith(silent + silent)
+    assert play.client_rest == loud + silent
+    assert play.session.drained
+
+
+def test_a_new_session_is_drained_at_once() -> None:
+    play = Play.new()
+    assert not play.session.drained
+    play.session.drain()
+    assert play.session.drained
+    buffer = io.BytesIO(request(HEARTBEAT, 4, 1)).getbuffer()
+    assert play.session.receive_from_client(buffer, 0, len(buffer)) == 0
