@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias, TypeVar, assert_never
+from typing import Annotated, Literal, TypeAlias, assert_never
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -125,9 +125,6 @@ class PinSet:
 Command: TypeAlias = (
     MemberUp | MemberStatusChanged | DrainSet | BrokersSeen | BrokerGone | OwnershipSet | PinSet
 )
-AnyCommand = TypeVar(
-    "AnyCommand", MemberUp, MemberStatusChanged, DrainSet, BrokersSeen, BrokerGone, OwnershipSet, PinSet
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +197,7 @@ def decode_state(encoded: bytes) -> FleetState:
     return _STATES.validate_json(encoded)
 
 
-def stamp(command: AnyCommand, command_id: str, proposed_at_ms: int) -> AnyCommand:
+def stamp(command: Command, command_id: str, proposed_at_ms: int) -> Command:
     """The same command with the proposer's id and clock on it."""
     return replace(command, command_id=command_id, proposed_at_ms=proposed_at_ms)
 

@@ -41,6 +41,7 @@ class Workers:
         self._pids: set[int] = set()
         self.retired = WorkerCounters()
         self.restarts = 0
+        self._first = asyncio.Event()
         self._directory: Directory | None = None
 
     async def start(self) -> None:
@@ -58,6 +59,10 @@ class Workers:
     def connected(self) -> int:
         """How many workers have said hello and are still there."""
         return len(self._greeted)
+
+    async def wait_for_one(self) -> None:
+        """Return once a worker has said hello."""
+        await self._first.wait()
 
     def publish(self, directory: Directory) -> None:
         """Hand the directory to every worker, and to those that come later."""
@@ -95,6 +100,7 @@ class Workers:
                 self._seen.add(worker)
                 self._pids.add(pid)
                 self._greeted[channel] = message
+                self._first.set()
                 log.info("worker %d (pid %d) is connected", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
