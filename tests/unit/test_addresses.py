@@ -1,0 +1,143 @@
+"""Which address a client is given, and which brokers are reported."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from fleet.directory import pick
+from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.proxy.addresses import NO_HOST, AddressBook, AddressSource
+from fleet.proxy.wire.counters import WireCounters
+
+
+def member(proxy_id: str, first_id: int = 1, count: int = 9) -> Member:
+    listeners = (
+        AdvertisedListener("internal", f"in.{proxy_id}", 9000, 9001),
+        AdvertisedListener("external", f"{proxy_id}.example", 19_000, 19_001),
+    )
+    return Member(proxy_id, listeners=listeners, identities=IdentitySpace(first_id, count))
+
+
+MEMBERS = {name: member(name) for name in ("a", "b", "c")}
+DIRECTORY = Directory(
+    advertised={1: ("a",), 2: ("b",), 3: ("a", "b", "c")},
+    members=MEMBERS,
+    brokers={1: Broker(1, "real-1", 9092, "r1"), 2: Broker(2, "real-2", 9092)},
+)
+
+
+def compact(host: str, port: int) -> bytes:
+    return bytes([len(host) + 1]) + host.encode() + struct.pack(">i", port)
+
+
+def classic(host: str, port: int) -> bytes:
+    return struct.pack(">h", len(host)) + host.encode() + struct.pack(">i", port)
+
+
+def book(directory: Directory = DIRECTORY, listener: str = "external", me: str = "a") -> AddressBook:
+    return AddressBook(directory, listener, me)
+
+
+@pytest.mark.parametrize(
+    ("listener", "broker_id", "host", "port"),
+    [
+        ("external", 1, "a.example", 19_001),
+        ("external", 2, "b.example", 19_002),
+        ("internal", 2, "in.b", 9_002),
+    ],
+)
+def test_the_owner_is_advertised_on_the_listener_that_was_asked(
+    listener: str, broker_id: int, host: str, port: int
+) -> None:
+    address = book(listener=listener).client(b"k")[broker_id]
+    assert address.compact == compact(host, port)
+    assert address.classic == classic(host, port)
+
+
+def test_clients_are_spread_over_the_owners_and_stay_with_theirs() -> None:
+    one = book()
+    hosts = set()
+    for number in range(60):
+        key = f"10.0.0.{number}\0client".encode()
+        given = one.client(key)[3].compact
+        assert given == compact(f"{pick(('a', 'b', 'c'), key)}.example", 19_003)
+        assert book(me="b").client(key)[3].compact == given
+        hosts.add(given)
+    assert len(hosts) == 3
+
+
+def test_a_broker_that_the_directory_does_not_know_is_mine() -> None:
+    assert book(me="c").client(b"k")[7].compact == compact("c.example", 19_007)
+
+
+def test_an_owner_without_a_port_for_it_is_passed_over() -> None:
+    members = {"a": member("a"), "b": member("b", 100, 3), "c": member("c")}
+    two = replace(DIRECTORY, members=members, advertised={2: ("b", "c"), 3: ("b",), 4: ("gone",)})
+    assert book(two).client(b"k")[2].compact == compact("c.example", 19_002)
+    assert book(two).client(b"k")[3].compact == compact("a.example", 19_003)
+    assert book(two).client(b"k")[4].compact == compact("a.example", 19_004)
+
+
+def test_an_identity_that_only_others_have_a_port_for_is_given_to_a_live_one() -> None:
+    members = {"a": member("a"), "b": member("b", 100, 3), "c": member("c", 100, 3)}
+    directory = replace(DIRECTORY, members=members, suspects=("b",))
+    assert book(directory).client(b"k")[101].compact == compact("c.example", 19_002)
+
+
+def test_an_id_without_any_port_gets_port_0_and_is_counted() -> None:
+    counters = WireCounters()
+    seen: list[Broker] = []
+    client = AddressBook(DIRECTORY, "external", "b", seen.append, counters).client(b"k")
+    assert client[10].compact == compact("b.example", 0)
+    assert client[10].classic == classic("b.example", 0)
+    assert counters.unserved == 2
+    assert 10 not in client, "ids from hostile responses must not pile up"
+    client.saw(10, "real-10", 9092, None, True)
+    assert not seen
+
+
+def test_without_a_directory_nothing_is_given_away() -> None:
+    for directory in (Directory(), DIRECTORY):
+        client = AddressBook(directory, "no-such-listener", "z").client(b"k")
+        assert client[1].compact == compact(NO_HOST, 0)
+
+
+def test_what_the_directory_says_of_a_broker_is_known_in_both_encodings() -> None:
+    client = book().client(b"k")
+    assert client[2].real_compact == compact("real-2", 9092)
+    assert client[2].real_classic == classic("real-2", 9092)
+    assert client[3].real_compact == b""
+
+
+def test_real_addresses_are_reported_once_for_each_directory() -> None:
+    seen: list[Broker] = []
+    source = AddressSource(DIRECTORY, "external", "a", seen.append)
+    for key in (b"k", b"l"):
+        client = source.book.client(key)
+        client.saw(5, "real-5", 9092, "r5", True)
+        client.saw(1, "moved-1", 9093, "r9", True)
+        client.saw(2, "moved-2", 9093, None, False)
+        client.saw(1, "moved-1", 9093, "r9", True)
+    first = [
+        Broker(5, "real-5", 9092, "r5"),
+        Broker(1, "moved-1", 9093, "r9"),
+        Broker(2, "moved-2", 9093, None),
+    ]
+    assert seen == first
+    source.book.client(b"k").saw(1, "moved-1", 9094, None, False)
+    assert seen[3:] == [Broker(1, "moved-1", 9094, "r1")]
+    source.update(DIRECTORY)
+    source.book.client(b"k").saw(5, "real-5", 9092, "r5", True)
+    assert seen[4:] == [Broker(5, "real-5", 9092, "r5")]
+
+
+def test_a_source_swaps_the_whole_book() -> None:
+    source = AddressSource(DIRECTORY, "external", "a")
+    before = source.book
+    source.update(replace(DIRECTORY, advertised={1: ("b",)}))
+    assert before.client(b"k")[1].compact == compact("a.example", 19_001)
+    assert source.book.client(b"k")[1].compact == compact("b.example", 19_001)
+    assert source.book.directory.advertised == {1: ("b",)}

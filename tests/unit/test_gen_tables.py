@@ -1,0 +1,152 @@
+"""The generator finds every address in Kafka's definitions, and what is committed is what it generates."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from fleet.proxy.wire import addresses
+from tools import gen_tables
+from tools.gen_tables import CAPS, HARMLESS, Field, Message, Range
+
+JAR = Path(__file__).parents[2] / "build" / "kafka" / "definitions" / "kafka-clients-4.4.0.jar"
+EVERY = Range(0, gen_tables.NEVER_FLEXIBLE)
+NONE = Range(0, -1)
+
+
+@pytest.fixture(scope="module")
+def messages() -> list[Message]:
+    assert JAR.exists(), f"{JAR} is brought by the Makefile"
+    return gen_tables.read_jar(JAR)
+
+
+def plain(name: str, kind: str, *fields: Field) -> Field:
+    return Field(name, kind, EVERY, NONE, None, NONE, fields)
+
+
+def with_field(messages: list[Message], name: str, extra: Field) -> list[Message]:
+    """The definitions, with one more field at the end of one response."""
+    return [
+        dataclasses.replace(message, response=(*message.response, extra)) if message.name == name else message
+        for message in messages
+    ]
+
+
+def test_what_is_committed_is_what_the_definitions_give(messages: list[Message]) -> None:
+    assert gen_tables.main([str(JAR), "--check"]) == 0
+    assert gen_tables.render(messages, JAR.name) == gen_tables.OUTPUT.read_text()
+
+
+def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = tmp_path / "_tables.py"
+    stale.write_text(
+        gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 15, 12)', 'Api("Fetch", 4, 18, 12)')
+    )
+    before = stale.read_text()
+    assert gen_tables.main([str(JAR), "--check", "--output", str(stale)]) == 1
+    assert "2 lines differ" in capsys.readouterr().err
+    assert stale.read_text() == before
+    assert gen_tables.main([str(JAR), "--output", str(stale)]) == 0
+    assert stale.read_text() == gen_tables.OUTPUT.read_text()
+
+
+def test_every_address_is_accounted_for(messages: list[Message]) -> None:
+    assert gen_tables.unaccounted(messages) == []
+    assert all(HARMLESS.values()), "every exception has its reason"
+    assert all(reason for _, reason in CAPS.values())
+
+
+def test_the_rewritten_apis_are_those_that_are_known_to_carry_addresses(messages: list[Message]) -> None:
+    found = {
+        message.name
+        for message in messages
+        for version in range(gen_tables.offered(message).low, gen_tables.offered(message).high + 1)
+        if gen_tables.rewritten(message, version)
+    }
+    endpoints = {"Produce", "ShareFetch", "ShareAcknowledge"}
+    assert found == {"Metadata", "FindCoordinator", "DescribeCluster", "DescribeConfigs"} | endpoints
+
+
+def test_without_its_cap_an_api_is_noticed(messages: list[Message]) -> None:
+    problems = gen_tables.unaccounted(messages, {})
+    assert {problem.split(".")[0] for problem in problems} == {"DescribeQuorumResponse"}
+    (fetch,) = (message for message in messages if message.name == "Fetch")
+    assert gen_tables.rewritten(fetch, 16)
+    assert not gen_tables.rewritten(fetch, 15)
+    assert gen_tables.offered(fetch) == Range(4, 15)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        plain("LeaderHost", "string"),
+        plain("Port", "int32"),
+        plain("AdvertisedListeners", "[]string"),
+        plain(
+            "Nodes", "[]Node", plain("Id", "int32"), plain("Inner", "Deep", plain("RaftEndpoint", "string"))
+        ),
+        plain("Node", "Node", plain("NodeId", "int32"), plain("Host", "string"), plain("Port", "uint16")),
+    ],
+)
+def test_a_new_field_that_looks_like_an_address_is_noticed(messages: list[Message], extra: Field) -> None:
+    grown = with_field(messages, "Heartbeat", extra)
+    problems = gen_tables.unaccounted(grown)
+    assert problems
+    assert all("HeartbeatResponse" in problem for problem in problems)
+    with pytest.raises(SystemExit):
+        gen_tables.render(grown, "test")
+
+
+def test_a_new_field_of_the_known_form_is_rewritten(messages: list[Message]) -> None:
+    """Also in a tag, and in classic versions; and the functions work."""
+    node = (plain("NodeId", "int32"), plain("Host", "string"), plain("Port", "int32"))
+    grown = with_field(messages, "Heartbeat", plain("Nodes", "[]Node", *node))
+    assert gen_tables.unaccounted(grown) == []
+    text = gen_tables.render(grown, "test")
+    namespace: dict[str, object] = {"__name__": "generated"}
+    exec(compile(text, "generated", "exec"), namespace)
+    rows = namespace["PATCHED"]
+    assert isinstance(rows, tuple)
+    layouts = {(low, high): layout for key, low, high, layout in rows if key == 12}
+    assert set(layouts) == {(0, 0), (1, 3), (4, 4)}
+
+    class One(addresses.Addresses):
+        __slots__ = ()
+
+        def __missing__(self, broker_id: int) -> addresses.Address:
+            return addresses.Address(b"\x02z\0\0\0\7", b"\0\1z\0\0\0\7", b"", b"")
+
+    raw = b"size" + b"corr" + b"\0\0\0\0" + b"\0\0" + b"\0\0\0\1" + b"\0\0\0\5" + b"\0\3abc" + b"\0\0\x23\x84"
+    parts: addresses.Parts = []
+    assert layouts[(1, 3)].patch(memoryview(raw), One(), parts) == len(raw)
+    assert b"".join(parts) == raw[4:22] + b"\0\1z\0\0\0\7"
+
+
+def test_an_exception_that_names_nothing_is_noticed(messages: list[Message]) -> None:
+    without = [message for message in messages if message.name != "DescribeAcls"]
+    assert gen_tables.unaccounted(without) == [
+        "DescribeAclsResponse.Resources.Acls.Host is listed as harmless and does not exist"
+    ]
+
+
+def test_only_apis_that_brokers_serve_are_offered(messages: list[Message]) -> None:
+    keys = {message.api_key for message in messages}
+    assert {0, 1, 3, 10, 18, 32, 60, 78, 79} <= keys
+    assert not keys & {4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82}
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [("none", [], [0, 1, 99]), ("3", [3], [2, 4]), ("3+", [3, 4, 999], [2]), ("3-7", [3, 7], [2, 8])],
+)
+def test_ranges(text: str, inside: list[int], outside: list[int]) -> None:
+    parsed = Range.parse(text)
+    assert all(version in parsed for version in inside)
+    assert not any(version in parsed for version in outside)
+
+
+def test_comments_are_not_data() -> None:
+    text = '// licence\n{ "a": "http://x // y", // why\n  "b": [1, 2] // "c": 3\n}'
+    assert gen_tables.parse_json(text) == {"a": "http://x // y", "b": [1, 2]}

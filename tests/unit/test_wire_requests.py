@@ -1,0 +1,99 @@
+"""What is remembered of requests, and what is read of three of them."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import io
+import struct
+
+import pytest
+from kio.serial import entity_writer
+
+from fleet.errors import MalformedFrame
+from fleet.proxy.wire._tables import APIS, PATCHED
+from fleet.proxy.wire.primitives import OUT_OF_BYTES
+from fleet.proxy.wire.requests import (
+    API_KEYS,
+    CORRELATION_MASK,
+    LAYOUT_SHIFT,
+    LAYOUTS,
+    PLANS,
+    UNKNOWN_API_VERSIONS,
+    produce_acks,
+    sasl_mechanism,
+)
+from tests.property.wire_fleet import produce, request
+
+
+def test_every_offered_version_has_a_plan_and_no_other() -> None:
+    offered = {
+        key << 16 | version
+        for key, api in APIS.items()
+        for version in range(api.min_version, api.max_version + 1)
+    }
+    assert set(PLANS) == offered
+
+
+def test_plans_leave_room_for_a_correlation_id() -> None:
+    for api, plan in PLANS.items():
+        if plan < 0:
+            assert api >> 16 in (0, 17, 18)
+            plan = -1 - plan
+        assert plan & CORRELATION_MASK == 0
+        layout = LAYOUTS[plan >> LAYOUT_SHIFT]
+        wanted = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
+        if api >> 16 == 18:
+            assert layout is not None
+            assert layout.name == ("api_versions_v3" if api & 0xFFFF >= 3 else "api_versions_v0")
+        else:
+            assert layout is (wanted[0][3] if wanted else None)
+            assert API_KEYS[plan >> LAYOUT_SHIFT] == (api >> 16 if wanted else API_KEYS[0])
+    unknown = LAYOUTS[UNKNOWN_API_VERSIONS >> LAYOUT_SHIFT]
+    assert unknown is not None
+    assert unknown.name == "api_versions_unknown"
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_acks_where_kio_writes_it(version: int) -> None:
+    module = importlib.import_module(f"kio.schema.produce.v{version}.request")
+    for acks in (-1, 0, 1, 513):
+        for transactional_id in (None, "", "t" * 200):
+            buffer = io.BytesIO()
+            entity = module.ProduceRequest(
+                transactional_id=transactional_id,
+                acks=acks,
+                timeout=datetime.timedelta(seconds=3),
+                topic_data=(),
+            )
+            entity_writer(module.ProduceRequest)(buffer, entity)
+            tags = b"\0" if version >= 9 else b""
+            frame = memoryview(request(0, version, 1, tags + buffer.getvalue(), b"cid"))
+            assert produce_acks(frame, version, 3) == acks
+
+
+def test_acks_that_has_not_arrived() -> None:
+    for version in (8, 9):
+        whole = produce(version, 1, 1, b"", "tx")
+        end = len(whole) - 4
+        assert produce_acks(memoryview(whole)[:end], version, 6) == 1
+        for cut in range(14, end):
+            with pytest.raises(OUT_OF_BYTES):
+                produce_acks(memoryview(whole)[:cut], version, 6)
+
+
+def test_a_transactional_id_of_negative_length_is_refused() -> None:
+    with pytest.raises(MalformedFrame) as caught:
+        produce_acks(memoryview(request(0, 8, 1, struct.pack(">hh", -2, 1), None)), 8, -1)
+    assert caught.value.peer == "client"
+
+
+def test_the_mechanism() -> None:
+    whole = request(17, 0, 1, b"\0\x05PLAIN")
+    assert sasl_mechanism(memoryview(whole), 6) == b"PLAIN"
+    assert sasl_mechanism(memoryview(request(17, 1, 1, b"\0\x05PLAIN", None)), -1) == b"PLAIN"
+    for cut in range(14, len(whole)):
+        with pytest.raises(OUT_OF_BYTES):
+            sasl_mechanism(memoryview(whole)[:cut], 6)
+    with pytest.raises(MalformedFrame):
+        sasl_mechanism(memoryview(request(17, 0, 1, b"\xff\xffPLAIN")), 6)
