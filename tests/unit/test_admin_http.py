@@ -11,11 +11,10 @@ from dataclasses import replace
 import aiohttp
 import pytest
 import pytest_asyncio
-from aiohttp import web
 
 from fleet.admin import client
 from fleet.admin.documents import OwnershipDocument
-from fleet.admin.http import bound_to_loopback, build_app, serve
+from fleet.admin.http import bound_to_loopback, serve
 from fleet.admin.view import Check
 from fleet.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
 from fleet.model import Endpoint
@@ -164,11 +163,10 @@ async def test_unknown_pages_are_json_too(member: Member) -> None:
 
 
 async def test_an_address_that_is_not_loopback_only_reads() -> None:
-    source, sock = Source(), listening()
+    source, sock = Source(), socket.create_server(("0.0.0.0", 0))
+    sock.setblocking(False)
     port = sock.getsockname()[1]
-    runner = web.AppRunner(build_app(source, writable=False))
-    await runner.setup()
-    await web.SockSite(runner, sock).start()
+    runner = await serve(source, sock)
     async with aiohttp.ClientSession() as session:
         member = Member(source, f"http://127.0.0.1:{port}", session)
         status, text = await member.ask("POST", "/drain/p2", HEADER)
@@ -232,6 +230,12 @@ async def test_the_client_raises_what_the_member_raised(member: Member, error: E
     member.source.outcome = error
     with pytest.raises(type(error), match=str(error)):
         await client.drain([member.url], "p2", drained=True)
+
+
+async def test_the_client_asks_nobody_else_where_there_is_no_such_member(member: Member) -> None:
+    with pytest.raises(UnknownMember):
+        await client.drain([member.url, member.url], "px", drained=True)
+    assert len(member.source.asked) == 1
 
 
 async def test_drain_says_so_where_nobody_may_be_asked() -> None:

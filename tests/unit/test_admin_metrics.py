@@ -76,7 +76,8 @@ def test_owners_that_are_suspect_or_down_are_no_live_owners() -> None:
 
 
 def test_a_member_never_doubts_itself_and_judges_strangers_by_raft() -> None:
-    shown = view(me="p2", members=())
+    down = {**MEMBERS, "p2": replace(MEMBERS["p2"], status=MemberStatus.DOWN)}
+    shown = view(me="p2", members=(), state=FleetState(members=down))
     shown = replace(
         shown, directory=replace(shown.directory, advertised={1: ("p2",), 2: ("p1",), 3: ("px",)})
     )

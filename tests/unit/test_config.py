@@ -110,6 +110,23 @@ def test_what_is_advertised_is_apart_from_what_is_bound() -> None:
     assert advertised.endpoint("external", 3) == Endpoint("proxy.example", 30002)
 
 
+def test_advertised_identity_ports_may_go_up_to_the_last_one() -> None:
+    path = "members.p1.listeners.external.advertise_first_port"
+    assert parse(changed(path, 65520)).member("p1").listeners[0].advertised_first_port == 65520
+    assert "advertised identity ports would be 65521-65536" in only_mistake(changed(path, 65521))
+
+
+def test_a_witness_votes_wherever_it_stands() -> None:
+    data = tree(4)
+    data["members"]["w"] = {
+        "peer": "127.0.0.1:7109",
+        "admin": "127.0.0.1:7209",
+        "data_dir": "w",
+        "witness": True,
+    }
+    assert parse(data).voters == ("p1", "p2", "p3", "w")
+
+
 def test_a_witness_votes_and_serves_nothing() -> None:
     data = tree(2)
     data["members"]["w"] = {
