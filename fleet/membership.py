@@ -1,8 +1,8 @@
 """The failure detector of one member: observations of its peers in, up, unknown or suspect out. Pure.
 
 Whether a peer changes is one table (``_NEXT``) over what is held of it and the verdict on its observations.
-Who is killed, frozen, cut off, or has only lost its control process looks different on the link and to a probe
-of its advertised listener; ``Detector._dead`` tells them apart.
+Who is killed, frozen, cut off, or has only lost its control process looks different on the link and to a
+probe of its advertised listener; ``Detector._dead`` tells them apart.
 
 A *probe* asks the data plane, a *heartbeat* comes from the control process. So an answered probe keeps a peer
 whose control process is being restarted for ``control_grace_s``, and heartbeats do not keep one whose

@@ -1,0 +1,422 @@
+"""What the leader proposes: state, reports and liveness in, commands out. Pure, with the clock passed in.
+
+It is level-triggered. Each call compares what is committed with what is observed, and asks for the
+difference; whoever becomes leader carries on where another one stopped, because nothing rests on what an
+earlier call saw but the times since when something holds.
+
+A command that was proposed is not proposed again for ``RETRY_S``, unless the state has changed so that
+another one is due. Ownership is computed from one generation, so there is no second one before the first has
+landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from fleet.assign import assign, take_over
+from fleet.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, Ownership, ProxyId
+from fleet.state import (
+    BrokerGone,
+    BrokersSeen,
+    Command,
+    MemberStatusChanged,
+    MemberUp,
+    OwnershipReason,
+    split_ownership,
+)
+
+RETRY_S: Final = 1.0
+"""A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
+
+STOPPING_BATCH_S: Final = 0.15
+"""Members that are stopped together must be seen together, before anything moves from one to the next."""
+
+BROKER_GONE_S: Final = 60.0
+BROKERS_PER_COMMAND: Final = 100
+UNREACHABLE_PERIODS: Final = 2
+"""A broker counts as unreachable from a member after this many ``suspect_after_s``."""
+
+
+class LeaderTiming(Protocol):
+    """The part of the settings' timing that proposals go by."""
+
+    @property
+    def suspect_after_s(self) -> float: ...
+    @property
+    def steady_after_s(self) -> float: ...
+    @property
+    def grace_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a member tells every other one at each heartbeat.
+
+    Args:
+        member: itself, as it is configured; its status and ``drained`` mean nothing here.
+        ready: it serves clients.
+        stopping: it is about to exit, and wants its identities to be taken over first.
+        suspects: whom its detector suspects.
+        brokers: the brokers of the cluster as it knows them; empty where it has not asked yet.
+        unreachable: the brokers that it cannot connect to.
+        generation: of the directory that it has in use.
+    """
+
+    proxy_id: ProxyId
+    incarnation: int
+    member: Member
+    ready: bool
+    stopping: bool = False
+    suspects: tuple[ProxyId, ...] = ()
+    brokers: tuple[Broker, ...] = ()
+    unreachable: tuple[BrokerId, ...] = ()
+    generation: int = 0
+
+
+class _Since:
+    """Since when each of some things has held without a break."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[Hashable, float] = {}
+
+    def hold(self, now: Iterable[Hashable], now_s: float) -> None:
+        """Exactly these hold now."""
+        self._since_s = {key: self._since_s.get(key, now_s) for key in now}
+
+    def for_s(self, key: Hashable, now_s: float) -> float:
+        """For how long; below zero where it does not hold."""
+        return now_s - self._since_s[key] if key in self._since_s else -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Outstanding:
+    command: Command
+    first_s: float
+    last_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What an ownership was computed from; compared by identity, which is cheap and never wrongly equal."""
+
+    state: FleetState
+    unreachable: frozenset[tuple[ProxyId, BrokerId]]
+    balanced: bool
+
+    def covers(self, other: _Inputs) -> bool:
+        return (
+            self.state.members is other.state.members
+            and self.state.brokers is other.state.brokers
+            and self.state.ownership is other.state.ownership
+            and self.state.pins is other.state.pins
+            and self.unreachable == other.unreachable
+            and (self.balanced or not other.balanced)
+        )
+
+
+class Leader:
+    """The proposals of a member while it leads.
+
+    Args:
+        timing: the settings' timing.
+        voters: the members whose majority says who is down.
+        members: all that are configured; the first assignment waits for them.
+    """
+
+    def __init__(self, timing: LeaderTiming, voters: Iterable[ProxyId], members: Iterable[ProxyId]) -> None:
+        self._timing = timing
+        self._voters = frozenset(voters)
+        self._members = frozenset(members)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: to be called while this member does not lead."""
+        self._leading_since_s: float | None = None
+        self._ready = _Since()
+        self._stopping = _Since()
+        self._missing = _Since()
+        self._cut = _Since()
+        self._settled = _Since()
+        self._outstanding: dict[Hashable, _Outstanding] = {}
+        self._ownership_until = (-1, 0.0)
+        self._done: _Inputs | None = None
+
+    def propose(
+        self,
+        state: FleetState,
+        reports: Mapping[ProxyId, Report],
+        live: Mapping[ProxyId, Liveness],
+        now_s: float,
+    ) -> list[Command]:
+        """The commands to propose now, in this order; without id and time.
+
+        Args:
+            state: the newest that is committed here.
+            reports: the last one of each member whose link is up, this member's own included.
+            live: what this member holds of every one; of itself that it is up.
+        """
+        if self._leading_since_s is None:
+            self._leading_since_s = now_s
+        self._observe(state, reports, live, now_s)
+        if self._whole_fleet_stops(reports, live):
+            # Nobody is left to take over, and the fleet shall come back as it was.
+            return []
+        wanted: dict[Hashable, Command] = {}
+        for proxy_id in sorted(state.members.keys() | reports.keys()):
+            command = self._member(proxy_id, state, reports, now_s)
+            if command is not None:
+                wanted["member", proxy_id] = command
+        for command in self._brokers(state, reports, now_s):
+            wanted[_key(command)] = command
+        commands = self._new(wanted, now_s)
+        return commands + self._ownership(state, reports, live, now_s)
+
+    # -- what holds, and since when ------------------------------------------------------------------------
+
+    def _observe(
+        self,
+        state: FleetState,
+        reports: Mapping[ProxyId, Report],
+        live: Mapping[ProxyId, Liveness],
+        now_s: float,
+    ) -> None:
+        up = [
+            (p, r.incarnation)
+            for p, r in reports.items()
+            if r.ready and not r.stopping and live.get(p) is Liveness.UP and not self._is_down(p, reports)
+        ]
+        self._ready.hold(up, now_s)
+        self._stopping.hold(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
+        listed = {broker.broker_id for report in reports.values() for broker in report.brokers}
+        missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
+        self._missing.hold(missing, now_s)
+        self._cut.hold(((p, b) for p, r in reports.items() for b in r.unreachable), now_s)
+
+    def _whole_fleet_stops(self, reports: Mapping[ProxyId, Report], live: Mapping[ProxyId, Liveness]) -> bool:
+        serving = [
+            report
+            for proxy_id, report in reports.items()
+            if report.member.listeners and live.get(proxy_id) is Liveness.UP
+        ]
+        return bool(serving) and all(report.stopping for report in serving)
+
+    def _new(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
+        """Those that are not under way already."""
+        new = []
+        outstanding: dict[Hashable, _Outstanding] = {}
+        for key, command in wanted.items():
+            before = self._outstanding.get(key)
+            if before is None or before.command != command:
+                before = _Outstanding(command, now_s, now_s)
+                new.append(command)
+            elif now_s - before.last_s >= RETRY_S:
+                before = replace(before, last_s=now_s)
+                new.append(command)
+            outstanding[key] = before
+        self._outstanding = outstanding
+        return new
+
+    def _landing(self, now_s: float, kind: str = "") -> bool:
+        """Whether commands of a kind (all of them by default) are about to change the state.
+
+        Those that have not done so for ``RETRY_S`` do not count: nothing may wait for them for ever.
+        """
+        return any(
+            now_s - each.first_s < RETRY_S
+            for each in self._outstanding.values()
+            if each.command.kind.startswith(kind)
+        )
+
+    # -- members -------------------------------------------------------------------------------------------
+
+    def _member(
+        self,
+        proxy_id: ProxyId,
+        state: FleetState,
+        reports: Mapping[ProxyId, Report],
+        now_s: float,
+    ) -> Command | None:
+        """What is to be committed about one member."""
+        committed, report = state.members.get(proxy_id), reports.get(proxy_id)
+        believed = committed is not None and committed.status is not MemberStatus.DOWN
+        if committed is not None and believed and self._is_down(proxy_id, reports):
+            return MemberStatusChanged(proxy_id, MemberStatus.DOWN, committed.incarnation)
+        if report is None:
+            return None
+        if report.stopping:
+            same_life = committed is not None and committed.incarnation == report.incarnation
+            if committed is None or not same_life or committed.status is not MemberStatus.UP:
+                return None
+            if self._stopping.for_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_S:
+                return None
+            return MemberStatusChanged(proxy_id, MemberStatus.DRAINING, committed.incarnation)
+        ready_for_s = self._ready.for_s((proxy_id, report.incarnation), now_s)
+        if ready_for_s < 0:
+            return None
+        member = replace(report.member, incarnation=report.incarnation, status=MemberStatus.UP)
+        if committed is not None and committed.status is MemberStatus.UP:
+            member = replace(member, drained=committed.drained)
+            return None if member == committed else MemberUp(member)
+        # At the very first start there is nothing to disturb.
+        first_start = committed is None and state.generation == 0
+        return MemberUp(member) if first_start or ready_for_s >= self._timing.steady_after_s else None
+
+    def _is_down(self, proxy_id: ProxyId, reports: Mapping[ProxyId, Report]) -> bool:
+        """Whether a majority of all voters says so; its own word counts as well."""
+        votes = [
+            proxy_id in reports[voter].suspects or (voter == proxy_id and not reports[voter].ready)
+            for voter in self._voters
+            if voter in reports
+        ]
+        return sum(votes) > len(self._voters) // 2
+
+    # -- brokers -------------------------------------------------------------------------------------------
+
+    def _brokers(self, state: FleetState, reports: Mapping[ProxyId, Report], now_s: float) -> list[Command]:
+        """Brokers that are new, moved or gone, in commands that fit the log."""
+        listed: dict[BrokerId, list[Broker]] = {}
+        for _, report in sorted(reports.items()):
+            for broker in report.brokers:
+                if broker.broker_id >= 0:
+                    listed.setdefault(broker.broker_id, []).append(broker)
+        # While anybody still agrees with what is committed, two members that disagree must not make it flap.
+        new = [
+            versions[0]
+            for broker_id, versions in sorted(listed.items())
+            if state.brokers.get(broker_id) not in versions
+        ]
+        commands: list[Command] = [
+            BrokersSeen(tuple(new[start : start + BROKERS_PER_COMMAND]))
+            for start in range(0, len(new), BROKERS_PER_COMMAND)
+        ]
+        commands += [
+            BrokerGone(broker_id)
+            for broker_id in sorted(state.brokers)
+            if self._missing.for_s(broker_id, now_s) >= BROKER_GONE_S
+        ]
+        return commands
+
+    # -- ownership -----------------------------------------------------------------------------------------
+
+    def _ownership(
+        self,
+        state: FleetState,
+        reports: Mapping[ProxyId, Report],
+        live: Mapping[ProxyId, Liveness],
+        now_s: float,
+    ) -> list[Command]:
+        unreachable = self._unreachable(state, reports, now_s)
+        steady = self._is_steady(state, unreachable, live, now_s)
+        generation, proposed_s = self._ownership_until
+        if state.generation < generation and now_s - proposed_s < RETRY_S:
+            return []
+        # Of two members that die together, the second must not be given what the first one owned.
+        if not state.brokers or self._landing(now_s, "member"):
+            return []
+        inputs = _Inputs(state, unreachable, steady and not self._landing(now_s))
+        if self._done is not None and self._done.covers(inputs):
+            return []
+        if state.ownership:
+            after = take_over(state.members, state.brokers, state.ownership, state.pins, unreachable)
+            if state.ownership.keys() != after.keys() or _moved(state.ownership, after):
+                return self._change(state, after, _why_moved(state, after, unreachable), now_s)
+            if not inputs.balanced:
+                self._done = inputs
+                return []
+        elif self._landing(now_s) or not self._may_start(state, now_s):
+            return []
+        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable)
+        if after == state.ownership:
+            self._done = inputs
+            return []
+        return self._change(state, after, _why_balanced(state, after), now_s)
+
+    def _may_start(self, state: FleetState, now_s: float) -> bool:
+        """Whether identities may be owned for the first time: by all, or after a grace by whoever is there."""
+        if not any(member.eligible for member in state.members.values()):
+            return False
+        up = {p for p, member in state.members.items() if member.status is MemberStatus.UP}
+        leading_since_s = now_s if self._leading_since_s is None else self._leading_since_s
+        return up >= self._members or now_s - leading_since_s >= self._timing.grace_s
+
+    def _is_steady(
+        self,
+        state: FleetState,
+        unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
+        live: Mapping[ProxyId, Liveness],
+        now_s: float,
+    ) -> bool:
+        """Whether who may own what has been the same for long enough to balance over it."""
+        eligible = {p: live.get(p) for p, member in state.members.items() if member.eligible}
+        key = (frozenset(eligible.items()), frozenset(unreachable))
+        self._settled.hold([key], now_s)
+        # Members that have not been heard of since a cold start keep what they had.
+        unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
+        return not unheard and self._settled.for_s(key, now_s) >= self._timing.steady_after_s
+
+    def _unreachable(
+        self, state: FleetState, reports: Mapping[ProxyId, Report], now_s: float
+    ) -> frozenset[tuple[ProxyId, BrokerId]]:
+        """Pairs that have been cut for a while, where somebody else can step in."""
+        steady_s = UNREACHABLE_PERIODS * self._timing.suspect_after_s
+        able = {
+            p: r for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible
+        }
+        return frozenset(
+            (proxy_id, broker_id)
+            for proxy_id, report in reports.items()
+            for broker_id in report.unreachable
+            if self._cut.for_s((proxy_id, broker_id), now_s) >= steady_s
+            and any(p != proxy_id and broker_id not in other.unreachable for p, other in able.items())
+        )
+
+    def _change(
+        self, state: FleetState, after: Mapping[BrokerId, Ownership], reason: OwnershipReason, now_s: float
+    ) -> list[Command]:
+        changes = {b: ownership for b, ownership in after.items() if state.ownership.get(b) != ownership}
+        removed = state.ownership.keys() - after.keys()
+        commands = split_ownership(state.generation, changes, removed, reason)
+        self._ownership_until = (state.generation + len(commands), now_s)
+        return list(commands)
+
+
+def _key(command: Command) -> Hashable:
+    return (command.kind, command)
+
+
+def _moved(before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]) -> list[BrokerId]:
+    """The identities whose owners differ."""
+    return [b for b, o in after.items() if b not in before or before[b].owners != o.owners]
+
+
+def _why_moved(
+    state: FleetState,
+    after: Mapping[BrokerId, Ownership],
+    unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
+) -> OwnershipReason:
+    lost = [
+        (proxy_id, broker_id)
+        for broker_id in _moved(state.ownership, after)
+        if broker_id in state.ownership
+        for proxy_id in state.ownership[broker_id].owners
+        if proxy_id not in after[broker_id].owners
+    ]
+    for pair in lost:
+        member = state.members.get(pair[0])
+        if member is None or member.status is MemberStatus.DOWN or pair in unreachable:
+            return "takeover"
+    return "drain" if lost else "brokers"
+
+
+def _why_balanced(state: FleetState, after: Mapping[BrokerId, Ownership]) -> OwnershipReason:
+    if not state.ownership:
+        return "bootstrap"
+    moved = _moved(state.ownership, after)
+    if any(after[b].owners == (state.pins.get(b),) for b in moved):
+        return "pin"
+    owning = {proxy_id for ownership in state.ownership.values() for proxy_id in ownership.owners}
+    joined = {proxy_id for b in moved for proxy_id in after[b].owners} - owning
+    return "join" if joined else "rebalance"
