@@ -361,11 +361,9 @@ class Control:
             proxy_id=self._me,
             incarnation=self._spec.incarnation,
             member=self._member,
-            ready=self._serving(now_s),
+            ready=self._serving(time.monotonic()),
             stopping=self._stopping,
-            suspects=tuple(
-                sorted(p for p, held in self._detector.liveness.items() if held is Liveness.SUSPECT)
-            ),
+            suspects=tuple(sorted(peer for peer in held if held[peer] is Liveness.SUSPECT)),
             brokers=self._brokers.listed,
             unreachable=self._brokers.unreachable,
             generation=self._directory.generation,
