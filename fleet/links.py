@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, ParamSpec, Protocol
+from typing import Final, ParamSpec, Protocol, cast
 
 from fleet.model import Endpoint, ProxyId
 
@@ -68,7 +68,7 @@ class LinkTiming:
 
     ping_s: float = 0.15
     idle_s: float = 5.0
-    hello_timeout_s: float = 1.0
+    hello_timeout_s: float = 3.0
     connect_timeout_s: float = 1.0
     redial_s: tuple[float, float] = (0.05, 0.1)
     refused_redial_s: float = 1.0
@@ -123,8 +123,7 @@ class _Connection(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -138,7 +137,7 @@ class _Connection(asyncio.Protocol):
             (length,) = _LENGTH.unpack_from(self._buffer)
             limit = MAX_FRAME_BYTES if self.peer is not None else _MAX_HELLO_BYTES
             if not 1 <= length <= limit:
-                self.close(f"sent a frame of {length} bytes")
+                self.abort(f"sent a frame of {length} bytes")
                 return
             end = _LENGTH.size + length
             if len(self._buffer) < end:
@@ -230,7 +229,9 @@ class PeerLinks:
         self._stopping = True
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.error("a task of the links failed", exc_info=result)
         if self._server is not None:
             self._server.close()
         connections = list(self._open)
@@ -261,15 +262,16 @@ class PeerLinks:
 
     async def _keep_dialled(self, peer: ProxyId) -> None:
         """Dial a peer whenever there is no link to it, until cancelled."""
-        timing = self._timing
+        refused = 0
         while True:
             connection = await self._dial(peer)
-            wanted = True
             if connection is not None:
                 await asyncio.wait([connection.closed])
-                wanted = connection.peer is not None
-            pause_s = random.uniform(*timing.redial_s) if wanted else timing.refused_redial_s
-            await asyncio.sleep(pause_s)
+                # A peer that accepts connections and then does not want them is not dialled ten times a
+                # second.
+                refused = 0 if connection.peer is not None else refused + 1
+            pause_s = random.uniform(*self._timing.redial_s) * 2 ** max(0, min(refused, 16) - 1)
+            await asyncio.sleep(min(pause_s, self._timing.refused_redial_s))
 
     async def _dial(self, peer: ProxyId) -> _Connection | None:
         endpoint = self._peers[peer]
@@ -278,7 +280,7 @@ class PeerLinks:
                 _, connection = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self, peer), endpoint.host, endpoint.port, ssl=self._tls(server=False)
                 )
-        except OSError:  # a timeout is one
+        except (OSError, ValueError):  # a time-out is the former, a name that cannot be one the latter
             return None
         return connection
 

@@ -7,8 +7,8 @@ Bytes are parsed by the session alone. Nothing is awaited between receiving byte
 
 A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
 client's connection at once, after what it had sent before. A drained connection ends in order: end of file to
-the client, whose bytes are then read and discarded, because closing with unread bytes would reset the connection
-and with it the responses that are still on their way.
+the client, whose bytes are then read and discarded, because closing with unread bytes would reset the
+connection, and with it the responses that are still on their way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import WireError
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
@@ -129,7 +129,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport = transport
         set_up(transport, self._host.write_buffer_bytes)
         address = transport.get_extra_info("peername") or ("?", 0)
@@ -263,7 +263,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._host.dial(self)
 
     def _keep(self, unconsumed: memoryview) -> None:
-        """Present it again with what comes next. Only a drain leaves more than fits, and does not answer it."""
+        """Present it again with what comes next. Only a drain leaves more than fits, unanswered."""
         if len(unconsumed) <= RESERVE_BYTES:
             self._kept = bytes(unconsumed)
         else:
@@ -327,7 +327,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport = transport
         set_up(transport, self._host.write_buffer_bytes)
         if self._client is None or not self._client.join(self):
