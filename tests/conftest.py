@@ -1,7 +1,7 @@
 """What all tests share: a real Kafka, fleets in front of it, and where to look when one fails.
 
-Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports), `make_fleet` (fleets
-that end with the test), `make_topic` (topics that nobody else uses).
+Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports), `make_fleet`
+(fleets that end with the test), `make_topic` (topics that nobody else uses).
 """
 
 from __future__ import annotations
