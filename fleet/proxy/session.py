@@ -301,7 +301,7 @@ class Session:
 
     def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool:
         """Whether a frame still goes to the broker in a drain: Produce with acks=0 does."""
-        if self._mode & _TOKENS or end - pos < REQUEST_HEADER_BYTES:
+        if end - pos < REQUEST_HEADER_BYTES:
             return False
         size, api, _, client_id_length = read_request_header(view, pos)
         if api >> 16 != PRODUCE or api not in PLANS:

@@ -390,6 +390,16 @@ def test_later_the_broker_answers_an_impossible_api_versions_in_its_turn() -> No
         play.broker(response(3, struct.pack(">hihhh", 0, 1, API_VERSIONS, 0, 9)))
 
 
+def test_api_versions_is_read_whole() -> None:
+    sent = request(API_VERSIONS, 4, 1, b"\0\x05kcat\x041.7\0")
+    play = Play.new()
+    play.client(sent[:-1])
+    assert not play.to_broker
+    play.client(sent[-1:])
+    assert bytes(play.to_broker) == sent
+    assert play.session.in_flight == 1
+
+
 def test_api_versions_must_fit_the_reserve() -> None:
     with pytest.raises(OversizeFrame):
         Play.new().client(request(API_VERSIONS, 4, 1, b"\0" * HEADER_LIMIT_BYTES))
@@ -436,6 +446,35 @@ def test_a_token_without_an_answer_is_not_waited_for() -> None:
     play.broker(metadata_frame(2) + response(3))
     assert b"hidden" not in play.to_client
     assert play.session.in_flight == 0
+
+
+def test_tokens_and_their_answers_may_arrive_in_any_pieces() -> None:
+    """Even where the answer to the last token, which never comes, must be told from a response."""
+    tokens = token(b"\x60" + b"t" * 40) + token(b"\x05\x04\x04\xff" + b"w" * 30)
+    sent = handshake(1, b"GSSAPI") + tokens + request(3, 12, 2) + request(HEARTBEAT, 4, 3)
+    answers = [response(1, b"\0\0\0\0\0\0"), token(b"\x60" + b"a" * 20), metadata_frame(2), response(3)]
+    whole = Play.new()
+    whole.client(sent)
+    whole.broker(b"".join(answers))
+    assert b"hidden" not in whole.to_client
+    for step in (1, 2, 3, 5, 7):
+        play = Play.new()
+        for at in range(0, len(sent), step):
+            play.client(sent[at : at + step])
+        data = b"".join(answers)
+        for at in range(0, len(data), step):
+            play.broker(data[at : at + step])
+        assert play.to_broker == sent
+        assert play.to_client == whole.to_client
+        assert play.session.in_flight == 0
+
+
+def test_a_drain_lets_no_further_token_through() -> None:
+    play = Play.new()
+    play.client(handshake(1, b"PLAIN"))
+    play.session.drain()
+    play.client(token(b"\0user\0password"))
+    assert play.client_rest == token(b"\0user\0password")
 
 
 def test_tokens_do_not_smuggle_requests() -> None:

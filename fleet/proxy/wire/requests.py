@@ -74,8 +74,12 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
     if version >= _PRODUCE_FLEXIBLE:
         pos = skip_tags(frame, pos, "client") if frame[pos] else pos + 1
-        length, pos = varint(frame, pos, "client")
-        pos += length - 1 if length > 1 else 0
+        length = frame[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(frame, pos - 1, "client")
+        if length > 1:
+            pos += length - 1
     else:
         (length,) = read_int16(frame, pos)
         if length < -1:
