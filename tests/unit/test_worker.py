@@ -1,0 +1,724 @@
+"""A worker in this process, between clients and brokers that are scripts."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fleet import ipc
+from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
+from fleet.ipc import BOOTSTRAP, BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello
+from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
+from fleet.process import ChildSpec, ListenerFd
+from fleet.proxy import worker
+from fleet.proxy.connection import DATA_BYTES, ClientConnection
+from fleet.proxy.worker import Worker
+
+LIMIT_S = 30.0
+ROOT = Path(__file__).parents[2]
+PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests have no control process, and no reason to wait for one."""
+    monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
+
+
+# ---- a little Kafka
+
+
+def request(key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    header = struct.pack(">hhih", key, version, correlation_id, 4) + b"test"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce(correlation_id: int, acks: int, records_bytes: int = 10) -> bytes:
+    return request(PRODUCE, 3, correlation_id, struct.pack(">hhi", -1, acks, 1000) + bytes(records_bytes))
+
+
+def fetch(correlation_id: int) -> bytes:
+    return request(FETCH, 4, correlation_id, bytes(30))
+
+
+def response(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def metadata(brokers: list[Broker]) -> bytes:
+    """The body of a Metadata response v1."""
+    body = struct.pack(">i", len(brokers))
+    for each in brokers:
+        body += struct.pack(">i", each.broker_id) + string(each.host) + struct.pack(">ih", each.port, -1)
+    return body + struct.pack(">ii", brokers[0].broker_id, 0)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    size = await reader.readexactly(4)
+    return await reader.readexactly(int.from_bytes(size, "big"))
+
+
+Answer = Callable[["BrokerScript", int, int, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def answer_at_once(
+    script: "BrokerScript", key: int, correlation_id: int, writer: asyncio.StreamWriter
+) -> None:
+    body = metadata(script.known) if key == METADATA else b"answer"
+    writer.write(response(correlation_id, body))
+    await writer.drain()
+
+
+@dataclass
+class BrokerScript:
+    """A broker that notes what it is asked, and answers as it is told to."""
+
+    answer: Answer = answer_at_once
+    known: list[Broker] = field(default_factory=list)
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    accepted: int = 0
+    ended: int = 0
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    port: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self.writers.append(writer)
+        try:
+            await self.reads.wait()
+            while True:
+                frame = await read_frame(reader)
+                key, _, correlation_id = struct.unpack_from(">hhi", frame)
+                self.asked.append((key, correlation_id))
+                if key == PRODUCE and struct.unpack_from(">h", frame, 16)[0] == 0:
+                    continue
+                await self.answer(self, key, correlation_id, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.ended += 1
+        finally:
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def broker_script(answer: Answer = answer_at_once) -> AsyncIterator[BrokerScript]:
+    script = BrokerScript(answer)
+    script.reads.set()
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB)
+    script.port = server.sockets[0].getsockname()[1]
+    yield script
+    server.close()
+    for writer in script.writers:
+        writer.transport.abort()
+
+
+@pytest.fixture
+def nobody() -> Iterator[BrokerScript]:
+    """A broker that refuses connections, at a port that nobody else can get meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield BrokerScript(port=bound.getsockname()[1])
+
+
+# ---- a worker
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LIMIT_S
+    while not condition():
+        assert loop.time() < deadline, f"not within {LIMIT_S} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+def listening() -> socket.socket:
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    return sock
+
+
+@dataclass
+class Running:
+    worker: Worker
+    stop: asyncio.Event
+    task: "asyncio.Task[None]"
+    ports: dict[int, int]
+    """Broker id, or BOOTSTRAP → port."""
+    member: Member
+    spec: ChildSpec
+
+    def directory(self, brokers: list[BrokerScript], **changes: object) -> Directory:
+        known = {
+            number: Broker(number, "127.0.0.1", each.port) for number, each in enumerate(brokers, start=1)
+        }
+        owners = {each: ("p1",) for each in known}
+        whole = Directory(
+            advertised=owners, committed=owners, members={"p1": self.member}, brokers=known, generation=1
+        )
+        return replace(whole, **changes)  # type: ignore[arg-type]
+
+    async def connect(self, broker_id: int = BOOTSTRAP) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.ports[broker_id], limit=MIB)
+
+    def connections(self) -> list[ClientConnection]:
+        return [each for served in self.worker._connections.values() for each in served]
+
+
+def make_spec(
+    folder: Path, sockets: dict[int, socket.socket], bootstrap: list[int], **timing: float
+) -> ChildSpec:
+    ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
+    listener = ListenerSettings("external", "127.0.0.1", ports[BOOTSTRAP], 9101, "proxy1.example", 9100, 9101)
+    member = MemberSettings(
+        proxy_id="p1",
+        rack=None,
+        voter=True,
+        witness=False,
+        peer=Endpoint("127.0.0.1", 7101),
+        admin=Endpoint("127.0.0.1", 7201),
+        data_dir=folder,
+        workers=1,
+        listeners=(listener,),
+    )
+    settings = Settings(
+        fleet="test",
+        bootstrap_servers=tuple(Endpoint("127.0.0.1", port) for port in bootstrap),
+        identities=IdentitySpace(first_id=1, count=3),
+        members={"p1": member},
+        timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
+        limits=Limits(),
+    )
+    return ChildSpec(
+        settings=settings,
+        proxy_id="p1",
+        kind="worker",
+        index=0,
+        incarnation=1,
+        parent_pid=os.getpid(),
+        heartbeat_fd=-1,
+        lifeline_fd=-1,
+        listeners=tuple(
+            ListenerFd("external", None if each == BOOTSTRAP else each, sock.detach())
+            for each, sock in sockets.items()
+        ),
+    )
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, bootstrap: list[int], **timing: float) -> AsyncIterator[Running]:
+    sockets = {each: listening() for each in (BOOTSTRAP, 1, 2, 3)}
+    ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
+    spec = make_spec(folder, sockets, bootstrap, **timing)
+    running = Worker(spec)
+    stop = asyncio.Event()
+    task = asyncio.create_task(running.run(stop))
+    try:
+        await eventually(lambda: task.done() or len(running._servers) == 4, "the worker listens")
+        yield Running(running, stop, task, ports, spec.member.advertised(spec.settings), spec)
+    finally:
+        stop.set()
+        for served in list(running._connections.values()):
+            for each in list(served):
+                each._transport.abort()
+        async with asyncio.timeout(LIMIT_S):
+            await task
+
+
+# ---- forwarding
+
+
+async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(tmp_path: Path) -> None:
+    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+        two.known = [Broker(1, "127.77.0.1", 19092), Broker(2, "127.77.0.2", 29092)]
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await at.connect(2)
+        sent = fetch(7) + request(METADATA, 1, 8, struct.pack(">i", -1))
+        writer.write(sent)
+        assert await read_frame(reader) == response(7, b"answer")[4:]
+        proxied = [Broker(1, "proxy1.example", 9101), Broker(2, "proxy1.example", 9102)]
+        assert await read_frame(reader) == response(8, metadata(proxied))[4:]
+        assert two.asked == [(FETCH, 7), (METADATA, 8)]
+        assert one.accepted == 0
+        counted = at.worker.count()
+        assert counted.requests == {FETCH: 1, METADATA: 1}
+        assert counted.bytes_to_broker[2] == len(sent)
+        assert counted.connections[2] == 1
+        assert counted.upstream_up == {2: True}
+        assert sum(counted.rewrite_buckets) == 1
+        assert counted.rewrite_sum_s > 0
+        writer.close()
+        await eventually(lambda: at.worker.count().connections[2] == 0, "the connection is counted out")
+        await eventually(lambda: two.ended == 1, "the broker sees the end")
+
+
+@pytest.mark.parametrize("step", [1, 3, 13])
+async def test_requests_arrive_whole_however_they_are_cut(tmp_path: Path, step: int) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        client = writer.get_extra_info("socket")
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sent = fetch(1) + produce(2, acks=1) + fetch(3)
+        for start in range(0, len(sent), step):
+            writer.write(sent[start : start + step])
+            await writer.drain()
+            await asyncio.sleep(0)
+        answers = [await read_frame(reader) for _ in range(3)]
+        assert answers == [response(number, b"answer")[4:] for number in (1, 2, 3)]
+        assert one.asked == [(FETCH, 1), (PRODUCE, 2), (FETCH, 3)]
+        writer.close()
+
+
+async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        for _ in range(3):
+            _, writer = await at.connect()
+            writer.close()
+        reader, writer = await at.connect()
+        writer.write(request(API_VERSIONS, 0x7FFF, 9))
+        answer = await read_frame(reader)
+        assert struct.unpack_from(">ih", answer) == (9, 35)
+        assert one.accepted == 0
+        # The same connection is then good for an ordinary request.
+        writer.write(fetch(10))
+        assert await read_frame(reader) == response(10, b"answer")[4:]
+        assert one.asked == [(FETCH, 10)]
+        writer.close()
+
+
+async def test_bootstrap_connection_tries_the_next_broker(tmp_path: Path, nobody: BrokerScript) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([nobody, one, nobody]))
+        for number in range(4):
+            reader, writer = await at.connect()
+            writer.write(fetch(number))
+            assert await read_frame(reader) == response(number, b"answer")[4:]
+            writer.close()
+        assert at.worker.count().upstream_up[2] is True
+        assert False in at.worker.count().upstream_up.values()
+
+
+async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        one.known = [Broker(1, "127.0.0.1", one.port)]
+        reader, writer = await at.connect()
+        writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
+        proxied = metadata([Broker(1, "proxy1.example", 9101)])
+        assert await read_frame(reader) == response(1, proxied)[4:]
+        writer.close()
+        # What that response named can be dialled at once.
+        reader, writer = await at.connect(1)
+        writer.write(fetch(2))
+        assert await read_frame(reader) == response(2, b"answer")[4:]
+        writer.close()
+
+
+# ---- brokers that are not there
+
+
+async def ends(reader: asyncio.StreamReader) -> bytes:
+    """All that still comes."""
+    async with asyncio.timeout(LIMIT_S):
+        return await reader.read(-1)
+
+
+async def test_unknown_identity_is_closed_at_the_first_request(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        reader, writer = await at.connect(3)
+        writer.write(fetch(1))
+        assert await ends(reader) == b""
+        writer.close()
+
+
+async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: BrokerScript) -> None:
+    async with running(tmp_path, [nobody.port]) as at:
+        at.worker.apply(at.directory([nobody]))
+        for port in (1, BOOTSTRAP):
+            reader, writer = await at.connect(port)
+            writer.write(fetch(1))
+            assert await ends(reader) == b""
+            writer.close()
+        assert at.worker.count().upstream_up == {1: False}
+
+
+async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tmp_path: Path) -> None:
+    # Its queue of connections is full, so the kernel ignores who knocks: what a lost host looks like.
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as knocking:
+        silent = BrokerScript(port=full.getsockname()[1])
+        for _ in range(3):
+            knock = knocking.enter_context(socket.socket())
+            knock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                knock.connect(full.getsockname())
+        async with running(tmp_path, [silent.port], upstream_connect_timeout_s=0.3) as at:
+            at.worker.apply(at.directory([silent]))
+            reader, writer = await at.connect(1)
+            writer.write(fetch(1))
+            assert await ends(reader) == b""
+            writer.close()
+
+
+async def answer_and_close(
+    _: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+) -> None:
+    writer.write(response(correlation_id, bytes(3 * MIB)))
+    writer.close()
+
+
+async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) -> None:
+    async with broker_script(answer_and_close) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1) + fetch(2))
+        assert await ends(reader) == response(1, bytes(3 * MIB))
+        writer.close()
+
+
+async def reset(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
+    async with broker_script(reset) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        with contextlib.suppress(ConnectionResetError):
+            assert await ends(reader) == b""
+        await eventually(lambda: not at.connections(), "the connection is gone")
+        writer.close()
+
+
+# ---- clients that go, or misbehave
+
+
+async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        one.reads.clear()
+        _, writer = await at.connect(1)
+        for number in range(4):
+            writer.write(produce(number, acks=0, records_bytes=MIB))
+        writer.close()
+        await eventually(lambda: one.accepted, "the broker is dialled")
+        one.reads.set()
+        await eventually(lambda: one.ended, "the broker sees the end")
+        assert one.asked == [(PRODUCE, number) for number in range(4)]
+
+
+async def never(script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+    await script.released.wait()
+    await answer_at_once(script, key, correlation_id, writer)
+
+
+async def test_client_that_closes_half_is_closed(tmp_path: Path) -> None:
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked, "the request arrives")
+        writer.write_eof()
+        assert await ends(reader) == b""
+        writer.close()
+
+
+async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        for _ in range(3):
+            reader, writer = await at.connect()
+            writer.write(struct.pack(">ihhih", 0x7FFFFFFF, METADATA, 1, 1, -1))
+            assert await ends(reader) == b""
+            writer.close()
+        assert at.worker.count().errors == {"oversize": 3}
+        assert one.accepted == 0
+    said = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
+    assert len(said) == 1
+
+
+async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -> None:
+    async def wrong(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(correlation_id + 1, b"answer"))
+
+    async with broker_script(wrong) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await ends(reader) == b""
+        assert at.worker.count().errors == {"unknown_response": 1}
+        writer.close()
+
+
+# ---- back-pressure
+
+
+async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> None:
+    size = 64 * MIB
+
+    async def much(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(correlation_id, bytes(size)))
+        await writer.drain()
+
+    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.pause_reading()
+        writer.write(fetch(1))
+        await eventually(lambda: at.connections() and at.connections()[0]._broker, "joined")
+        (connection,) = at.connections()
+        broker = connection._broker
+        assert broker is not None
+        await eventually(lambda: not broker._transport.is_reading(), "the broker's side is paused")
+        held = connection._transport.get_write_buffer_size()
+        assert held <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        assert at.worker.count().bytes_to_client[1] < size / 2
+        transport.resume_reading()
+        async with asyncio.timeout(LIMIT_S):
+            assert len(await read_frame(reader)) == 4 + size
+        writer.close()
+
+
+async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path) -> None:
+    size = 64 * MIB
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        one.reads.clear()
+        reader, writer = await at.connect(1)
+        writer.write(produce(5, acks=1, records_bytes=size))
+        await eventually(lambda: at.connections() and at.connections()[0]._broker, "joined")
+        (connection,) = at.connections()
+        broker = connection._broker
+        assert broker is not None
+        await eventually(lambda: broker._transport.get_write_buffer_size() > MIB, "its buffer is full")
+        await eventually(lambda: not connection._transport.is_reading(), "the client's side is paused")
+        assert broker._transport.get_write_buffer_size() <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        one.reads.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(reader) == response(5, b"answer")[4:]
+        assert one.asked == [(PRODUCE, 5)]
+        writer.close()
+
+
+# ---- moves and ends
+
+
+async def test_identity_that_moves_away_is_drained_in_order(tmp_path: Path) -> None:
+    async with broker_script(never) as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+        before = at.directory([one, two])
+        at.worker.apply(before)
+        reader, writer = await at.connect(1)
+        other_reader, other_writer = await at.connect(2)
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked, "the request is in flight")
+        at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
+        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
+        other_writer.write(fetch(9))
+        assert await read_frame(other_reader) == response(9, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert one.asked == [(FETCH, 1)]
+        writer.close()
+        await eventually(lambda: len(at.connections()) == 1, "only the other identity's connection is left")
+        other_writer.close()
+
+
+async def test_drain_ends_within_its_time_whatever_the_broker_does(tmp_path: Path) -> None:
+    async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        # The client never closes its side: the worker does not wait for ever.
+        await eventually(lambda: not at.connections(), "the connection is cut")
+        writer.close()
+
+
+async def test_identity_that_was_never_here_is_not_drained(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        elsewhere = at.directory([one], advertised={1: ("p2",)})
+        at.worker.apply(elsewhere)
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        at.worker.apply(replace(elsewhere, advertised={1: ("p3",)}))
+        writer.write(fetch(2))
+        assert await read_frame(reader) == response(2, b"answer")[4:]
+        writer.close()
+
+
+async def test_stop_refuses_new_clients_answers_what_is_in_flight_and_returns(tmp_path: Path) -> None:
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        idle_reader, idle_writer = await at.connect()
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked and len(at.connections()) == 2, "the request is in flight")
+        at.stop.set()
+        assert await ends(idle_reader) == b""
+        idle_writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await at.connect()
+        assert not at.task.done()
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        writer.close()
+        async with asyncio.timeout(LIMIT_S):
+            await at.task
+
+
+# ---- control
+
+
+@dataclass
+class ControlScript:
+    """Control's end of the socket."""
+
+    path: Path
+    said: list[ipc.Message] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    server: "asyncio.Server | None" = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        channel = Channel(reader, writer)
+        self.channels.append(channel)
+        while (message := await channel.receive()) is not None:
+            self.said.append(message)
+        channel.close()
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_unix_server(self.serve, self.path)
+
+    def die(self) -> None:
+        assert self.server is not None
+        self.server.close()
+        for channel in self.channels:
+            channel.close()
+        self.channels.clear()
+        self.path.unlink()
+
+    def counted(self) -> list[ipc.WorkerCounters]:
+        return [each.counters for each in self.said if isinstance(each, CountersMessage)]
+
+
+async def test_worker_follows_one_control_process_after_another(tmp_path: Path) -> None:
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        await eventually(lambda: control.said, "hello")
+        assert control.said[0] == Hello(0, os.getpid())
+        control.channels[0].send(DirectoryMessage(at.directory([one], revision=7)))
+        await eventually(lambda: any(each.revision == 7 for each in control.counted()), "it is in use")
+        control.die()
+        control.said.clear()
+        # Without control, the last directory goes on.
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        await control.start()
+        await eventually(lambda: control.said, "hello to the next control process")
+        control.channels[0].send(DirectoryMessage(at.directory([one], revision=2)))
+        await eventually(lambda: any(each.revision == 2 for each in control.counted()), "it is in use")
+        assert control.counted()[-1].requests == {FETCH: 1}
+        writer.close()
+        control.die()
+
+
+async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> None:
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        await eventually(lambda: control.channels, "hello")
+        at.worker.apply(at.directory([one]))
+        new = [Broker(2, "127.77.0.2", 29092), Broker(3, "127.77.0.3", 39092)]
+        one.known = [Broker(1, "127.0.0.1", one.port), *new]
+        for number in range(2):
+            reader, writer = await at.connect(1)
+            writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
+            await read_frame(reader)
+            writer.close()
+        await eventually(lambda: any(isinstance(each, BrokersSeenMessage) for each in control.said), "seen")
+        seen = [each.brokers for each in control.said if isinstance(each, BrokersSeenMessage)]
+        assert seen == [tuple(new)]
+        control.die()
+
+
+async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
+    async with broker_script() as one:
+        owners = {1: ("p2",)}
+        other = Member("p2", listeners=(AdvertisedListener("external", "proxy2.example", 9200, 9201),))
+        stored = Directory(
+            generation=5,
+            advertised=owners,
+            committed=owners,
+            members={"p2": replace(other, identities=IdentitySpace(1, 3))},
+            brokers={1: Broker(1, "127.0.0.1", one.port)},
+        )
+        ipc.write_directory(tmp_path / ipc.DIRECTORY_FILE, stored)
+        async with running(tmp_path, [one.port]) as at:
+            assert at.worker.count().generation == 5
+            one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", 1)]
+            reader, writer = await at.connect(1)
+            writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
+            # It is not in the stored directory itself, and still stands for what that does not know.
+            proxied = [Broker(1, "proxy2.example", 9201), Broker(2, "proxy1.example", 9102)]
+            assert await read_frame(reader) == response(1, metadata(proxied))[4:]
+            writer.close()
+
+
+# ---- the process
+
+
+def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
+    sockets = {each: listening() for each in (BOOTSTRAP, 1)}
+    port = sockets[BOOTSTRAP].getsockname()[1]
+    heartbeats, heartbeat_fd = os.pipe()
+    lifeline_fd, held_fd = os.pipe()
+    spec = replace(make_spec(tmp_path, sockets, [1]), heartbeat_fd=heartbeat_fd, lifeline_fd=lifeline_fd)
+    with tempfile.TemporaryFile() as file:
+        file.write(spec.encode())
+        file.flush()
+        fds = [each.fd for each in spec.listeners]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fleet.proxy.worker", str(file.fileno())],
+            pass_fds=[*fds, heartbeat_fd, lifeline_fd, file.fileno()],
+            cwd=ROOT,
+        )
+    for fd in (*fds, heartbeat_fd, lifeline_fd):
+        os.close(fd)
+    try:
+        assert os.read(heartbeats, 1) == b"."
+        with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
+            client.sendall(request(API_VERSIONS, 0x7FFF, 9))
+            assert client.recv(100)[4:10] == struct.pack(">ih", 9, 35)
+            process.send_signal(signal.SIGTERM)
+            assert client.recv(100) == b""
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(heartbeats)
+        os.close(held_fd)
