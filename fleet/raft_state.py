@@ -23,7 +23,7 @@ from fleet.errors import JournalError, RaftError
 from fleet.model import FleetState, ProxyId
 from fleet.raft import guards
 from fleet.raft.machine import LogSettings
-from fleet.raft.proposals import Proposal, Proposals
+from fleet.raft.proposals import Proposal, Proposals, fail
 from fleet.raft.storage import Replica
 from fleet.raft.transport import MemberTransport
 from fleet.state import Command, Outcome, Unknown, apply, decode, encode
@@ -114,7 +114,7 @@ class RaftNode:
         self._inputs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
         self._stale_s = max(_LEADER_STALE_S, 2 * settings.election_max_s)
-        self._started = False
+        self._started = self._ended = False
         self._replica: Replica | None = None
         self._reopen_at_s = 0.0
         self._linked: set[ProxyId] = set()
@@ -146,7 +146,12 @@ class RaftNode:
             RaftError: the installed pysyncobj is not the one that this works with.
         """
         guards.check_library()
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self._close()
+            raise
+        self._applied.clear()  # it was applied in an earlier life
         self._observe(time.monotonic())
         self._started = True
         self._thread.start()
@@ -176,8 +181,8 @@ class RaftNode:
         """Have a stamped command committed. It is tried again until the time is up, which its id makes safe.
 
         Returns: a future of what it came to when it was applied here. It fails with
-            NoQuorum: there was no leader to take it;
-            CommandTimeout: there was, and it may yet be committed;
+            NoQuorum: there was no leader to take it in time, so it never will be committed;
+            CommandTimeout: it was handed to a leader, and may yet be committed;
             ValueError: the command has no id, or is too large.
         """
         try:
@@ -189,6 +194,8 @@ class RaftNode:
             failed.set_exception(error)
             return failed
         self._inputs.put(partial(self._proposals.add, proposal))
+        if self._ended:
+            fail(proposal, "this member has stopped")
         return proposal.future
 
     # The thread.
@@ -204,8 +211,14 @@ class RaftNode:
                 self._fail(error)
             self._observe(time.monotonic())
             self._publish()
-        self._proposals.fail_all("this member has stopped")
         self._close()
+        self._ended = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                action = self._inputs.get_nowait()
+                if action is not None:
+                    action()
+        self._proposals.fail_all("this member has stopped")
 
     def _take_inputs(self) -> bool:
         """Wait for something to do, and do what there is; False once the node is to stop."""
@@ -224,11 +237,17 @@ class RaftNode:
             if now_s >= self._reopen_at_s:
                 self._open()
             return
-        raft = replica.log
-        self._proposals.submit(raft.leader, raft.raftCurrentTerm, self._settings.me, now_s, raft.submit)
+        raft, me = replica.log, self._settings.me
+        leader = raft.leader if raft.leader == me or self._hears(replica, now_s) else None
+        self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)
         replica.tick()
         if not replica.transport.other_voters and raft.last_log_index > raft.raftCommitIndex:
             replica.tick()  # alone: the tick after the flush commits, and there is no answer to wait for
+
+    def _hears(self, replica: Replica, now_s: float) -> bool:
+        """Whether a leader has been heard of lately. The library keeps the name of one that is gone."""
+        heard_s = replica.transport.leader_heard_mono_s
+        return heard_s is not None and now_s - heard_s < self._stale_s
 
     def _link_up(self, peer: ProxyId) -> None:
         self._linked.add(peer)
@@ -263,9 +282,6 @@ class RaftNode:
         self._working = FleetState()
         self._replica = Replica(log_settings, transport, self._capture, self._restore, self._apply)
         self._replica.tick()
-        # What has been applied before is no news to anyone.
-        self._applied_index = max(self._applied_index, self._replica.log.raftLastApplied)
-        self._applied.clear()
         for peer in self._linked:
             transport.link_up(peer)
         if self._error is not None:
@@ -288,6 +304,7 @@ class RaftNode:
                 exc_info=not isinstance(error, JournalError),
             )
         self._error = text
+        self._applied.clear()  # what has not been published is applied again after the reopening
         self._close()
         self._reopen_at_s = time.monotonic() + _REOPEN_S
 
@@ -330,7 +347,7 @@ class RaftNode:
             raft = replica.log
             role = cast(Role, raft.role)
             heard_s = now_s if role == "leader" else replica.transport.leader_heard_mono_s
-            heard = heard_s is not None and now_s - heard_s < self._stale_s
+            heard = role == "leader" or self._hears(replica, now_s)
             linked = replica.transport.linked_voters + self._is_voter > len(self._settings.voters) / 2
             lost_s = None
             if not (heard and linked):
@@ -348,8 +365,10 @@ class RaftNode:
             # After a reopening the log is applied up to an older entry at first: nobody is shown that.
             if raft.raftLastApplied >= self._applied_index:
                 self._state, self._applied_index = self._working, raft.raftLastApplied
-        why_not = self._error or "no leader that a majority of the voters follows"
-        self._proposals.expire(now_s, self._status.has_quorum, why_not)
+        why_not = (
+            "not applied in time" if self._status.has_quorum else "no leader with a majority of the voters"
+        )
+        self._proposals.expire(now_s, self._error or why_not)
 
     def _publish(self) -> None:
         """Tell the owner, if there is anything new."""

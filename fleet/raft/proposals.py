@@ -66,10 +66,8 @@ class Proposals:
             proposal.submitted_to, proposal.submitted_s = (leader, term), now_s
             hand_over(proposal.encoded)
 
-    def expire(self, now_s: float, has_quorum: bool, why_not: str) -> None:
-        """Fail those whose time is up: NoQuorum where it certainly is that, CommandTimeout where it may yet
-        commit.
-        """
+    def expire(self, now_s: float, why_not: str) -> None:
+        """Fail those whose time is up, and forget those that nobody waits for any more."""
         if not self._waiting:
             return
         for command_id, proposals in list(self._waiting.items()):
@@ -82,20 +80,23 @@ class Proposals:
             else:
                 del self._waiting[command_id]
             for proposal in late:
-                _fail(proposal, has_quorum, why_not)
+                fail(proposal, why_not)
 
     def fail_all(self, why_not: str) -> None:
         waiting, self._waiting = self._waiting, {}
         for proposals in waiting.values():
             for proposal in proposals:
-                _fail(proposal, False, why_not)
+                fail(proposal, why_not)
 
 
-def _fail(proposal: Proposal, has_quorum: bool, why_not: str) -> None:
+def fail(proposal: Proposal, why_not: str) -> None:
+    """End the wait: with NoQuorum where no leader ever got the command, so that it cannot be committed
+    later.
+    """
     error: NoQuorum | CommandTimeout
-    if has_quorum:
-        error = CommandTimeout(f"command {proposal.command_id}: not applied in time; it may be yet")
-    else:
+    if proposal.submitted_to is None:
         error = NoQuorum(f"command {proposal.command_id}: {why_not}")
+    else:
+        error = CommandTimeout(f"command {proposal.command_id}: {why_not}; it may yet be committed")
     with contextlib.suppress(InvalidStateError):
         proposal.future.set_exception(error)

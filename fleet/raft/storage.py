@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fleet.errors import JournalError
 from fleet.model import FleetState
+from fleet.raft.files import sync_folder
 from fleet.raft.journal import Entry, Journal
 from fleet.raft.machine import LogSettings, ReplicatedLog
 from fleet.raft.snapshot import SnapshotStore
@@ -82,7 +83,9 @@ class Replica:
 def _lock(folder: Path) -> int:
     """Take the folder for this process alone, until the descriptor is closed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            sync_folder(folder.parent)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise JournalError(f"{folder}: cannot be opened: {error.strerror or error}") from error
