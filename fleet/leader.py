@@ -335,7 +335,7 @@ class Leader:
         return self._change(state, after, _why_balanced(state, after), now_s)
 
     def _may_start(self, state: FleetState, now_s: float) -> bool:
-        """Whether identities may be owned for the first time: by all, or after a grace by whoever is there."""
+        """Whether there may be a first ownership: over all members, or after a grace over those there are."""
         if not any(member.eligible for member in state.members.values()):
             return False
         up = {p for p, member in state.members.items() if member.status is MemberStatus.UP}

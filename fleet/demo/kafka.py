@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -38,9 +38,9 @@ process.roles=broker,controller
 node.id={broker_id}
 broker.rack={rack}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}{more_listeners}
+advertised.listeners=PLAINTEXT://{host}:{port}{more_advertised}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT{more_protocols}
 controller.listener.names=CONTROLLER
 log.dirs={data_dir}
 default.replication.factor={replication}
@@ -82,6 +82,8 @@ class KafkaCluster:
         libs: the folder of Kafka's jars, as `deploy/kafka/pom.xml` brings them.
         host_of: the address that a broker binds and advertises.
         ephemeral: the data need not survive `stop`, which is then faster and removes it.
+        more_listeners: by name (letters, and not PLAINTEXT or CONTROLLER), what each broker advertises on one
+            more listener: the address of a forwarder in front of it. `listener` says where it really listens.
     """
 
     def __init__(
@@ -92,14 +94,18 @@ class KafkaCluster:
         libs: Path = Path("build/kafka/libs"),
         host_of: Callable[[BrokerId], str] = lambda _: "127.0.0.1",
         ephemeral: bool = True,
+        more_listeners: Mapping[str, Mapping[BrokerId, Endpoint]] | None = None,
     ) -> None:
         self._folder = folder.resolve()
         self._libs = libs.resolve()
         self._ephemeral = ephemeral
         ids = range(1, brokers + 1)
         hosts = {broker_id: host_of(broker_id) for broker_id in ids}
-        ports = free_ports(2 * brokers, tuple(dict.fromkeys(hosts.values())))
-        self._controller_ports = dict(zip(ids, ports[brokers:], strict=True))
+        self._advertised = {name.upper(): advertised for name, advertised in (more_listeners or {}).items()}
+        names = (*self._advertised, "CONTROLLER")
+        ports = free_ports((1 + len(names)) * brokers, tuple(dict.fromkeys(hosts.values())))
+        places = [(name, broker_id) for name in names for broker_id in ids]
+        self._more_ports = dict(zip(places, ports[brokers:], strict=True))
         self.brokers: dict[BrokerId, Broker] = {
             broker_id: Broker(broker_id, hosts[broker_id], port, "abc"[(broker_id - 1) % 3])
             for broker_id, port in zip(ids, ports[:brokers], strict=True)
@@ -109,6 +115,10 @@ class KafkaCluster:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return tuple(Endpoint(broker.host, broker.port) for broker in self.brokers.values())
+
+    def listener(self, name: str, broker_id: BrokerId) -> Endpoint:
+        """Where a broker listens for one of `more_listeners`."""
+        return Endpoint(self.brokers[broker_id].host, self._more_ports[name.upper(), broker_id])
 
     @property
     def bootstrap_servers(self) -> str:
@@ -273,9 +283,7 @@ class KafkaCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.properties").write_text(_LOGGING)
         replication = min(3, len(self.brokers))
-        voters = ",".join(
-            f"{known}@{broker.host}:{self._controller_ports[known]}" for known, broker in self.brokers.items()
-        )
+        voters = ",".join(f"{known}@{self.listener('CONTROLLER', known)}" for known in self.brokers)
         for broker_id, broker in self.brokers.items():
             self._properties(broker_id).write_text(
                 _PROPERTIES.format(
@@ -284,7 +292,14 @@ class KafkaCluster:
                     voters=voters,
                     host=broker.host,
                     port=broker.port,
-                    controller_port=self._controller_ports[broker_id],
+                    controller_port=self.listener("CONTROLLER", broker_id).port,
+                    more_listeners="".join(
+                        f",{name}://{self.listener(name, broker_id)}" for name in self._advertised
+                    ),
+                    more_advertised="".join(
+                        f",{name}://{at[broker_id]}" for name, at in self._advertised.items()
+                    ),
+                    more_protocols="".join(f",{name}:PLAINTEXT" for name in self._advertised),
                     data_dir=self._data(broker_id),
                     replication=replication,
                     in_sync=max(1, replication - 1),

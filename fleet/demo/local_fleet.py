@@ -11,8 +11,11 @@ Start members from the main thread (see `fleet.demo.spawn`); the rest may be cal
 from __future__ import annotations
 
 import http.client
+import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,7 +26,7 @@ from types import TracebackType
 import yaml
 
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.config import Settings, load
+from fleet.config import CONTROL_SOCKET, Settings, load
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
 from fleet.errors import AdminError, DemoError
@@ -33,13 +36,14 @@ LISTENER = "external"
 READY_LIMIT_S = 40.0
 _ASK_LIMIT_S = 2.0
 _RACKS = "abc"
+_SOCKET_PATH_BYTES = 100
 
 
 class LocalFleet:
     """Members p1 … pN of one fleet, each of them `fleet node` in a session of its own.
 
     Args:
-        folder: fleet.yaml, the members' data and their logs go below it; used again, the data is found again.
+        folder: fleet.yaml, the members' data and their logs go below it.
         bootstrap_servers: the real brokers.
         proxies: how many members.
         identities: the broker ids that get a port.
@@ -64,6 +68,7 @@ class LocalFleet:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self.config = self._folder / "fleet.yaml"
+        self.data = _data_folder(self._folder, proxies)
         span = 1 + max(identities.offset(broker_id) or 0 for broker_id in identities.broker_ids())
         ports = iter(free_ports(proxies * (span + 3), (host,)))
         members = {}
@@ -73,7 +78,7 @@ class LocalFleet:
                 **({"rack": _RACKS[index % 3]} if racks else {}),
                 "peer": f"127.0.0.1:{peer}",
                 "admin": f"127.0.0.1:{admin}",
-                "data_dir": f"./data/p{index + 1}",
+                "data_dir": str(self.data / f"p{index + 1}"),
                 "workers": workers,
                 "listeners": {LISTENER: {"bind": f"{host}:{bootstrap}", "first_port": identity_ports[0]}},
             }
@@ -184,6 +189,10 @@ class LocalFleet:
         """End every member at once; data and logs stay."""
         end(list(self._processes.values()), patience_s=0.0)
         self._processes.clear()
+
+    def remove_data(self) -> None:
+        """Remove what the members have written, but for their logs; after `close`."""
+        shutil.rmtree(self.data, ignore_errors=True)
 
     # ------------------------------------------------------------------------------------------ questions
 
@@ -304,6 +313,17 @@ class LocalFleet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _data_folder(folder: Path, proxies: int) -> Path:
+    """Where the members' data goes: below a folder, unless its path is too long for the sockets in there."""
+    longest = folder / "data" / f"p{proxies}" / CONTROL_SOCKET
+    if len(os.fsencode(longest)) <= _SOCKET_PATH_BYTES:
+        return folder / "data"
+    elsewhere = folder / "data-is-in"
+    if not elsewhere.exists():
+        elsewhere.write_text(tempfile.mkdtemp(prefix="fleet-"))
+    return Path(elsewhere.read_text())
 
 
 def _identities(space: IdentitySpace) -> dict[str, object]:

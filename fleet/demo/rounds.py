@@ -84,6 +84,7 @@ class Rounds:
         self, fleet: LocalFleet, broker_ids: AbstractSet[BrokerId], workload: Workload, prober: Prober
     ) -> None:
         self._fleet = fleet
+        self._last_victim: ProxyId | None = None
         self._broker_ids = broker_ids
         self._workload = workload
         self._prober = prober
@@ -105,6 +106,7 @@ class Rounds:
         Returns: what was measured; None where something did not happen within `TAKEOVER_LIMIT_S`.
         Raises:  DemoError: the workload broke.
         """
+        self._last_victim = victim
         survivors = tuple(each for each in self._fleet.running if each != victim)
         self._prober.fast = True
         await asyncio.sleep(_SETTLE_S)  # so that the prober's last answers before the kill are fresh
@@ -162,8 +164,9 @@ class Rounds:
             return wish, wish == leader
         owners = set(self._prober.owners(leader).values())
         followers = [each for each in self._fleet.running if each != leader]
-        # One that stands for something, where there is one: killing another would show nothing.
-        return next((each for each in followers if each in owners), followers[0]), False
+        # One that stands for something, where there is one: killing another would show nothing. And not the
+        # one that was killed before, where there is a choice.
+        return max(followers, key=lambda each: (each in owners, each != self._last_victim)), False
 
     async def _takeovers(
         self, victim: ProxyId, survivors: Iterable[ProxyId], since_s: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -98,7 +97,7 @@ async def stage(options: Options, view: View) -> AsyncIterator[Stage]:
     finally:
         if fleet is not None:
             fleet.close()
-            shutil.rmtree(fleet.config.parent / "data", ignore_errors=True)
+            fleet.remove_data()
         if cluster is not None:
             cluster.stop()
         view.say(f"everything is stopped; the logs are in {folder}")

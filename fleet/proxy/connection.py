@@ -288,7 +288,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _leave(self) -> None:
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""
-        if self.state in (State.LEAVING, State.CLOSED):
+        if self.state in (State.LEAVING, State.CLOSED) or self._transport.is_closing():
             return
         self.state = State.LEAVING
         self._kept = b""

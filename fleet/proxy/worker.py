@@ -36,6 +36,8 @@ FIRST_DIRECTORY_S: Final = 0.5
 """How long a starting worker lets clients wait for a directory that is newer than the file's."""
 ANSWER_SHARE: Final = 0.35
 """The part of ``drain_timeout_s`` for what is in flight: control may have had half, goodbyes need some."""
+DIAL_ROUNDS: Final = 2
+"""How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -186,7 +188,10 @@ class Worker:
             connection.broker_unreachable()
 
     async def _dial(self, connection: ClientConnection) -> None:
+        give_up_s = time.monotonic() + DIAL_ROUNDS * self._timing.upstream_connect_timeout_s
         for candidate in self._candidates(connection):
+            if time.monotonic() >= give_up_s:
+                break  # the client has better proxies to try
             try:
                 await self._connect(connection, candidate)
             except OSError as error:

@@ -1,0 +1,59 @@
+"""The directory in force at this member: built from what is known, given to the workers, kept on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from pathlib import Path
+
+from fleet import directory, ipc
+from fleet.model import Broker, BrokerId, Directory, FleetState, Member, ProxyId
+from fleet.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class Directories:
+    """Puts out a new directory whenever it would say something new.
+
+    Args:
+        me: this member as configured; None where it has no data plane.
+        workers: they get each one at once.
+        data_dir: the newest is in a file here, for a worker that starts while there is no control process.
+    """
+
+    def __init__(self, me: Member | None, workers: Workers, data_dir: Path) -> None:
+        self._me = me
+        self._workers = workers
+        self._path = data_dir / ipc.DIRECTORY_FILE
+        self._changed = asyncio.Event()
+        self.current = Directory()
+
+    def publish(
+        self, state: FleetState, suspects: AbstractSet[ProxyId], brokers: Mapping[BrokerId, Broker]
+    ) -> None:
+        """Build the directory anew; nothing happens where it says what the last one said.
+
+        Args:
+            state: what is committed.
+            suspects: the members to advertise around.
+            brokers: all that this member knows of, committed or not.
+        """
+        newest = directory.build(state, suspects, self._me, self.current.revision, brokers)
+        if newest != self.current:
+            self.current = replace(newest, revision=newest.revision + 1)
+            self._workers.publish(self.current)
+            self._changed.set()
+
+    async def save(self) -> None:
+        """Keep the newest directory on disk; ends by cancellation only."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await asyncio.to_thread(ipc.write_directory, self._path, self.current)
+            except OSError as error:
+                log.error("cannot save the directory in %s: %s", self._path, error)

@@ -1,0 +1,108 @@
+"""What control shows of itself: the admin interface's view, made anew for each request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
+from fleet.errors import UnknownMember
+from fleet.model import Liveness, ProxyId
+from fleet.state import DrainSet, Outcome
+
+if TYPE_CHECKING:
+    from fleet.control import Control
+    from fleet.raft_state import RaftStatus
+
+
+def moment() -> Moment:
+    """This instant on both clocks."""
+    return Moment(time.time_ns() // 1_000_000, time.monotonic())
+
+
+class ControlSource:
+    """``AdminSource`` over a control process; runs on its loop."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
+        """Commit that a member is to own nothing, or may own again."""
+        members = self._control.settings.members
+        if proxy_id not in members:
+            raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
+        return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
+
+    def view(self) -> FleetView:
+        """Everything that this member shows, as of now."""
+        control = self._control
+        now = moment()
+        return FleetView(
+            fleet=control.settings.fleet,
+            me=control.me,
+            now=now,
+            started_mono_s=control.started_s,
+            incarnation=control.spec.incarnation,
+            state=control.state,
+            directory=control.directories.current,
+            raft=_raft_view(control.status),
+            members=tuple(self._member_view(proxy_id, now.mono_s) for proxy_id in control.settings.members),
+            workers=control.workers.views(),
+            retired=control.workers.retired,
+            worker_restarts=control.workers.restarts,
+            upstream_up=control.brokers.reachable,
+            takeovers=control.takeovers.log,
+            checks=self._checks(),
+        )
+
+    def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:
+        control = self._control
+        settings = control.settings.members[proxy_id]
+        own = proxy_id == control.me
+        report = control.report() if own else control.reports.get(proxy_id)
+        heard_s = control.heard_s.get(proxy_id)
+        return MemberView(
+            proxy_id,
+            settings.rack,
+            settings.voter,
+            settings.witness,
+            settings.admin,
+            committed=control.state.members.get(proxy_id),
+            liveness=Liveness.UP if own else control.detector.liveness[proxy_id],
+            ready=None if report is None else report.ready,
+            generation=None if report is None else report.generation,
+            stopping=report is not None and report.stopping,
+            connected=own or proxy_id in control.links.connected,
+            silent_s=0.0 if own else None if heard_s is None else now_s - heard_s,
+        )
+
+    def _checks(self) -> tuple[Check, ...]:
+        control = self._control
+        if control.mine.witness:
+            return ()
+        connected = control.workers.connected
+        generation, brokers = control.directories.current.generation, control.directories.current.brokers
+        up = sorted(broker_id for broker_id, reachable in control.brokers.reachable.items() if reachable)
+        return (
+            Check("workers", connected > 0, f"{connected} of {control.mine.workers} connected"),
+            Check(
+                "directory",
+                generation > 0 and bool(brokers),
+                f"generation {generation}, {len(brokers)} brokers",
+            ),
+            Check("upstream", bool(up), f"reachable brokers: {up}" if up else "no broker answers"),
+        )
+
+
+def _raft_view(status: RaftStatus | None) -> RaftView:
+    if status is None:
+        return RaftView()
+    return RaftView(
+        status.role,
+        status.leader,
+        status.term,
+        status.commit_index,
+        status.has_quorum,
+        status.quorum_lost_mono_s,
+    )
