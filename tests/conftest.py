@@ -65,6 +65,7 @@ def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
             fleet = LocalFleet(folder / name, kafka.endpoints, proxies, **options)
             _FOLDERS.append(fleet.logs)
             made.callback(_FOLDERS.remove, fleet.logs)
+            made.callback(fleet.remove_data)
             made.enter_context(fleet)
             fleet.await_settled(frozenset(kafka.brokers))
             return fleet

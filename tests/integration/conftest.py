@@ -19,6 +19,7 @@ def fleet(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with running:
         running.await_settled(frozenset(kafka.brokers))
         yield running
+    running.remove_data()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,113 @@
+"""The demo as its users start it: what it prints, and that it leaves nothing behind however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import KafkaCluster
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "demo.schema.json").read_text())
+LIMIT_S = 240
+
+
+@pytest.fixture
+def start_demo(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts demos that all write below `tmp_path`."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fleet", "demo", "--data-dir", str(tmp_path), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+
+    return start
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Command lines of processes that work for a demo in this folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if str(folder) in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+def nothing_left(folder: Path, limit_s: float = 20.0) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while left_behind(folder):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_one_kill_on_an_existing_cluster(
+    kafka: KafkaCluster, start_demo: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Prints one object that its schema knows, exits with 0, and leaves neither processes nor topics."""
+    started_s = time.monotonic()
+    demo = start_demo("--json", "--rounds", "1", "--kill", "leader", "--brokers", kafka.bootstrap_servers)
+    printed, said = demo.communicate(timeout=LIMIT_S)
+    took_ms = (time.monotonic() - started_s) * 1000
+    assert demo.returncode == 0, said
+    assert printed.count("\n") == 1
+    document = json.loads(printed)
+    jsonschema.validate(document, SCHEMA)
+    assert (document["lost"], document["duplicated"], document["out_of_order"]) == (0, 0, 0)
+    assert document["received"] >= document["acknowledged"] >= 10_000
+    (measured,) = document["rounds"]
+    assert measured["was_leader"] is True
+    assert 0 < measured["detected_ms"] <= measured["advertised_ms"] < took_ms
+    assert measured["detected_ms"] <= measured["committed_ms"] < took_ms
+    assert 0 < measured["producer_stall_ms"] < took_ms
+    assert 0 < measured["consumer_stall_ms"] < took_ms
+    assert nothing_left(tmp_path)
+    topics = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).topics
+    assert not [topic for topic in topics if topic.startswith("fleet-demo-")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_it_nothing_is_left_running(
+    kafka: KafkaCluster,
+    start_demo: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    demo = start_demo("--kill", "none", "--duration", "600", "--brokers", kafka.bootstrap_servers)
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if "a producer and a consumer group start" in line:
+            break
+    assert any(" node " in line for line in left_behind(tmp_path))
+    demo.send_signal(number)
+    printed, said = demo.communicate(timeout=LIMIT_S)
+    assert demo.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), said
+    assert "Traceback" not in said
+    assert printed == ""
+    assert nothing_left(tmp_path)
+
+
+def test_brokers_that_do_not_answer_are_named(start_demo: Callable[..., subprocess.Popen[str]]) -> None:
+    demo = start_demo("--brokers", "127.0.0.1:9")
+    _, said = demo.communicate(timeout=LIMIT_S)
+    assert demo.returncode == 1
+    assert "no Kafka broker answers at 127.0.0.1:9" in said
+    assert "Traceback" not in said
