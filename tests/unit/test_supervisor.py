@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from fleet import sockets
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.demo.ports import free_ports
 from fleet.errors import StartError
 from fleet.model import Endpoint, IdentitySpace
 from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child
@@ -101,24 +102,16 @@ def eventually(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def make_settings(folder: Path, workers: int = 1, witness: bool = False, **timing: float) -> Settings:
-    listener = ListenerSettings(
-        "external", "127.0.0.1", free_port(), free_port(), "proxy1.example", 9100, 9101
-    )
+    peer, admin, bootstrap, first = free_ports(4)
+    listener = ListenerSettings("external", "127.0.0.1", bootstrap, first, "proxy1.example", 9100, 9101)
     member = MemberSettings(
         proxy_id="p1",
         rack=None,
         voter=True,
         witness=witness,
-        peer=Endpoint("127.0.0.1", free_port()),
-        admin=Endpoint("127.0.0.1", free_port()),
+        peer=Endpoint("127.0.0.1", peer),
+        admin=Endpoint("127.0.0.1", admin),
         data_dir=folder / "data",
         workers=workers,
         listeners=() if witness else (listener,),
