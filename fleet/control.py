@@ -55,6 +55,8 @@ _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 COMMAND_TIMEOUT_S = 5.0
 HANDOVER_SHARE = 0.45
 """The part of ``drain_timeout_s`` that handing over may take; the supervisor allows a little more."""
+SHORTEST_PAUSE_S = 0.002
+"""Between two evaluations that nothing but time has caused."""
 WORKERS_START_S = 1.0
 """How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
 
@@ -88,6 +90,7 @@ class Control:
         self.heard_s: dict[ProxyId, float] = {}
         self._stopping = False
         self._handed_over = asyncio.Event()
+        self._wake = self._loop.call_later(0.0, lambda: None)
         self._workerless_since_s: float | None = self.started_s
         self.takeovers = TakeoverWatch()
 
@@ -147,7 +150,8 @@ class Control:
                 async with asyncio.timeout(WORKERS_START_S):
                     await self.workers.wait_for_one()
         await self.links.start()
-        self._spawn(self._tick())
+        self._spawn(self._report_regularly())
+        self._evaluate()
 
     async def _stop(self) -> None:
         await self.links.stop()
@@ -155,6 +159,7 @@ class Control:
         if self._admin is not None:
             await self._admin.cleanup()
         await self.workers.stop()
+        self._wake.cancel()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -269,10 +274,9 @@ class Control:
 
     # -- what goes out -------------------------------------------------------------------------------------
 
-    async def _tick(self) -> None:
+    async def _report_regularly(self) -> None:
         while True:
             self._broadcast()
-            self._evaluate()
             await asyncio.sleep(self._timing.heartbeat_s)
 
     def _evaluate(self) -> None:
@@ -300,6 +304,9 @@ class Control:
         self._lead()
         if self._stopping and self._is_handed_over():
             self._handed_over.set()
+        self._wake.cancel()
+        pause_s = max(SHORTEST_PAUSE_S, self.detector.next_deadline_s(now_s) - now_s)
+        self._wake = self._loop.call_later(pause_s, self._evaluate)
 
     def _refresh(self) -> None:
         """The brokers that are known, or can be reached, have changed."""

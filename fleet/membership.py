@@ -22,6 +22,12 @@ from fleet.model import Liveness, ProxyId
 PROBE_AGAIN_S: Final = 0.1
 """How soon the next probe follows while a peer's fate is open."""
 
+LOST_PROBE_AGAIN_S: Final = 0.02
+"""The same just after a link was lost: a process tree that is being killed may still answer the first one."""
+
+LOST_S: Final = 0.5
+"""How long a link counts as just lost."""
+
 PROBE_FAILURES: Final = 2
 """How many probes in a row must fail before they outweigh heartbeats."""
 
@@ -294,7 +300,8 @@ class Detector:
         due_s = record.probe_sent_s + interval_s
         if record.liveness is Liveness.SUSPECT:
             return due_s
-        soon_s = record.probe_sent_s + min(PROBE_AGAIN_S, interval_s)
+        just_lost = record.link_lost_s is not None and record.probe_sent_s - record.link_lost_s < LOST_S
+        soon_s = record.probe_sent_s + min(LOST_PROBE_AGAIN_S if just_lost else PROBE_AGAIN_S, interval_s)
         if not record.linked or record.failures:
             return soon_s
         # Early enough for the verdict to fall at suspect_after_s.
@@ -313,27 +320,27 @@ class Detector:
             record.answered_s is None or record.answered_s < record.since_s
         ):
             return Verdict.OPEN, ""
-        return Verdict.HEALTHY, "heard and answering"
+        return Verdict.HEALTHY, "recovered"
 
     def _dead(self, record: _Peer, at_s: float) -> str | None:
-        """Why a peer is to be suspected; None where nothing says so."""
+        """Why a peer is to be suspected, in a word that does as a metric label; None where nothing says so."""
         timing = self._timing
         in_grace = record.liveness is Liveness.UNKNOWN and at_s - self._started_s < timing.grace_s
         if record.ready is None:
             # It has never said anything, so there is nothing that it could have lost.
-            return None if in_grace else "never heard of"
+            return None if in_grace else "never_heard"
         if not record.linked and record.failures and record.refused:
-            return "link lost and probe refused"
+            return "reset"
         heard_s, alive_s = self._signs_s(record)
         probed = record.probe_sent_s is not None and record.probe_sent_s > alive_s
         if probed and at_s - alive_s >= timing.suspect_after_s:
-            return "silent: no heartbeat and no answer to a probe"
+            return "silent"
         if at_s - heard_s >= timing.control_grace_s:
-            return "its control process is gone"
+            return "control_gone"
         if record.failures >= PROBE_FAILURES and (
             record.refused or at_s - record.failing_since_s >= timing.suspect_after_s
         ):
-            return "its advertised listener does not answer"
+            return "unreachable"
         if record.ready is False and not in_grace:
-            return "it says that it is not ready"
+            return "not_ready"
         return None
