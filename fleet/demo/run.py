@@ -206,7 +206,7 @@ def known_brokers(endpoints: Sequence[Endpoint]) -> frozenset[BrokerId]:
     """The ids of a cluster's brokers. Raises: DemoError: it does not answer."""
     client = AdminClient({"bootstrap.servers": ",".join(map(str, endpoints)), "log_level": 0})
     try:
-        return frozenset(client.list_topics(timeout=10).brokers)
+        return frozenset(client.list_topics(timeout=5).brokers)
     except KafkaException as error:
         where = ", ".join(map(str, endpoints))
         raise DemoError(f"no Kafka broker answers at {where}: {error.args[0].str()}") from error
