@@ -1,7 +1,8 @@
-"""The real library with our journal, snapshots and guards, under a simulated clock, network and disk with random faults.
+"""The real library with our journal, snapshots and guards, under a simulated clock, network and disk with
+random faults.
 
-Three promises are checked throughout: one leader a term; the same command at an index on every member; a command
-that was reported as applied is never lost.
+Three promises are checked throughout: one leader a term; the same command at an index on every member; a
+command that was reported as applied is never lost.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def simulate(seed: int, folder: Path, patch: pytest.MonkeyPatch, steps: int = 60
     return simulation
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_no_fault_makes_members_differ_or_lose_what_was_acknowledged(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,76 @@
+import os
+from pathlib import Path
+
+import pysyncobj.serializer
+import pysyncobj.syncobj as library
+import pytest
+
+from fleet.errors import RaftError
+from fleet.model import FleetState
+from fleet.raft import guards
+from fleet.raft.machine import LogSettings
+from fleet.raft.storage import Replica
+from fleet.raft.transport import MemberTransport
+
+
+def opened(folder: Path) -> Replica:
+    settings = LogSettings("p1", True, folder / "snapshot", 0.05, 0.2, 0.4, 0.5, 500)
+    transport = MemberTransport("p1", ("p1",), (), lambda _peer, _payload: None)
+    return Replica(settings, transport, FleetState, lambda _state: None, lambda _command: None)
+
+
+def test_the_installed_library_is_the_one() -> None:
+    guards.check_library()
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(RaftError, match=r"pysyncobj is 0\.3\.18, and the fleet works with 0\.3\.17 only"):
+        guards.check_library("0.3.18")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (library, "createJournal"),
+        (library.SyncObj, "_SyncObj__doApplyCommand"),
+        (library.SyncObj, "_SyncObj__deleteEntriesFrom"),
+        (pysyncobj.serializer.Serializer, "cancelTransmisstion"),
+    ],
+)
+def test_a_name_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    monkeypatch.delattr(owner, name)
+    with pytest.raises(RaftError, match=name):
+        guards.check_library()
+
+
+def test_an_attribute_that_is_missing_is_named() -> None:
+    with pytest.raises(RaftError, match="_SyncObj__serializer"):
+        guards.check_instance(object())
+
+
+def test_the_hooks_are_gone_after_construction(tmp_path: Path) -> None:
+    before = library.createJournal, library.createPoller, library.PipeNotifier
+    opened(tmp_path).close()
+    assert (library.createJournal, library.createPoller, library.PipeNotifier) == before
+
+
+def test_the_hooks_are_gone_after_a_construction_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = library.createJournal, library.createPoller, library.PipeNotifier
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(library, "FastQueue", fail)
+    with pytest.raises(RuntimeError, match="no"):
+        opened(tmp_path)
+    assert (library.createJournal, library.createPoller, library.PipeNotifier) == before
+
+
+def test_opening_and_closing_keeps_no_descriptor(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        opened(tmp_path).close()
+    assert len(os.listdir("/proc/self/fd")) == before

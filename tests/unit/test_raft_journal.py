@@ -1,0 +1,307 @@
+import errno
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import JournalError
+from fleet.raft import files, journal
+from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal
+
+
+def opened(path: Path, base: tuple[Entry, Entry] | None = None) -> Journal:
+    return Journal(path, "p1", base)
+
+
+def entries(subject: Journal) -> list[Entry]:
+    return list(subject[0:])
+
+
+def filled(path: Path, count: int = 3) -> Journal:
+    """A journal with one frame for each entry."""
+    subject = opened(path)
+    for index in range(1, count + 1):
+        subject.add(b"\x00command %d" % index, index, 1)
+        subject.sync()
+    return subject
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal"
+
+
+def test_everything_synced_is_there_after_a_crash(path: Path) -> None:
+    subject = filled(path)
+    subject.setCurrentTerm(7, "p2")
+    subject.sync()
+    subject.setRaftCommitIndex(2)
+
+    again = opened(path)  # without closing the first one
+
+    assert entries(again) == [Entry(b"\x00command %d" % index, index, 1) for index in (1, 2, 3)]
+    assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (7, "p2", 2)
+
+
+def test_what_was_not_synced_is_not_there(path: Path) -> None:
+    subject = filled(path)
+    subject.add(b"\x00more", 4, 1)
+    subject.setCurrentTerm(9, "p1")
+
+    again = opened(path)
+
+    assert again.last_index == 3
+    assert again.getCurrentTerm() == 0
+
+
+def test_a_commit_index_waits_for_the_entries_it_covers(path: Path) -> None:
+    subject = opened(path)
+    subject.add(b"\x00one", 1, 1)
+    subject.setRaftCommitIndex(1)
+    subject.add(b"\x00two", 2, 1)
+    subject.setRaftCommitIndex(2)
+
+    assert opened(path).getRaftCommitIndex() == 2
+    assert opened(path).last_index == 2
+
+
+def test_a_vote_can_be_withdrawn_by_a_later_term(path: Path) -> None:
+    subject = opened(path)
+    subject.setCurrentTerm(3, "p2")
+    subject.setCurrentTerm(4, None)
+    subject.sync()
+
+    assert (opened(path).getCurrentTerm(), opened(path).getVotedForNodeId()) == (4, None)
+
+
+def test_a_tail_cut_at_any_byte_is_trimmed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(path, 2)
+    before_bytes = path.stat().st_size
+    filled_again = opened(path)
+    before_bytes = path.stat().st_size
+    filled_again.add(b"\x00the last one", 3, 1)
+    filled_again.sync()
+    whole = path.read_bytes()
+
+    for length in range(before_bytes, len(whole)):
+        path.write_bytes(whole[:length])
+        caplog.clear()
+        assert opened(path).last_index == 2, length
+        # Nothing is said where the file happens to end between two frames.
+        assert ("trimmed" in caplog.text) == (length > before_bytes)
+
+    path.write_bytes(whole)
+    assert opened(path).last_index == 3
+
+
+def test_a_tail_of_zeros_is_trimmed(path: Path) -> None:
+    filled(path)
+    with path.open("ab") as file:
+        file.write(bytes(4096))
+
+    assert opened(path).last_index == 3
+    assert opened(path).last_index == 3, "the file is clean after it was opened once"
+
+
+def test_a_trimmed_journal_goes_on_where_it_ends(path: Path) -> None:
+    filled(path)
+    path.write_bytes(path.read_bytes()[:-3])
+    subject = opened(path)
+    subject.add(b"\x00another", 3, 2)
+    subject.sync()
+
+    assert entries(opened(path))[-1] == Entry(b"\x00another", 3, 2)
+
+
+def test_corruption_in_the_middle_is_refused_wherever_it_is(path: Path) -> None:
+    filled(path)
+    whole = path.read_bytes()
+    last_frame = whole.rindex(MARKER)
+
+    for offset in range(FIRST_FRAME, last_frame):
+        path.write_bytes(whole[:offset] + bytes((whole[offset] ^ 0x55,)) + whole[offset + 1 :])
+        with pytest.raises(JournalError, match=r"corrupt at offset \d+.*move its raft folder away") as caught:
+            opened(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_journal_is_refused(path: Path) -> None:
+    path.write_bytes(b"something else entirely, of some length")
+    with pytest.raises(JournalError, match="not a journal"):
+        opened(path)
+    assert path.read_bytes().startswith(b"something else"), "and left alone"
+
+
+def test_a_damaged_commit_index_costs_the_commit_index_only(path: Path) -> None:
+    subject = filled(path)
+    subject.setRaftCommitIndex(3)
+    data = bytearray(path.read_bytes())
+    data[12] ^= 0xFF
+    path.write_bytes(data)
+
+    again = opened(path)
+
+    assert again.getRaftCommitIndex() == 1
+    assert again.last_index == 3
+
+
+def test_a_commit_index_beyond_the_log_is_brought_back(path: Path) -> None:
+    subject = filled(path)
+    subject.setRaftCommitIndex(3)
+    path.write_bytes(path.read_bytes()[:-3])
+
+    assert opened(path).getRaftCommitIndex() == 2
+
+
+def test_the_journal_of_another_member_is_refused(path: Path) -> None:
+    filled(path)
+    with pytest.raises(JournalError, match="the journal of member p1, and this is member p2"):
+        Journal(path, "p2")
+
+
+def test_an_entry_that_is_there_is_left_alone_with_what_follows(path: Path) -> None:
+    subject = filled(path)
+    subject.add(b"\x00command 2", 2, 1)
+
+    assert subject.last_index == 3
+
+
+def test_an_entry_that_conflicts_goes_with_all_that_follow(path: Path) -> None:
+    subject = filled(path, 4)
+    subject.add(b"\x00other", 2, 2)
+    subject.sync()
+
+    expected = [Entry(b"\x00command 1", 1, 1), Entry(b"\x00other", 2, 2)]
+    assert entries(subject) == expected
+    assert entries(opened(path)) == expected
+
+
+def test_a_committed_entry_is_not_replaced(path: Path) -> None:
+    subject = filled(path)
+    subject.setRaftCommitIndex(2)
+    with pytest.raises(JournalError, match="entry 2 differs from the one that is committed"):
+        subject.add(b"\x00other", 2, 2)
+    assert subject.last_index == 3
+
+
+def test_a_gap_is_refused(path: Path) -> None:
+    subject = filled(path)
+    with pytest.raises(JournalError, match="entry 5 does not follow entry 3"):
+        subject.add(b"\x00other", 5, 2)
+
+
+def test_compaction_keeps_term_vote_commit_index_and_what_was_not_synced(path: Path) -> None:
+    subject = filled(path, 5)
+    subject.setCurrentTerm(4, "p3")
+    subject.setRaftCommitIndex(5)
+    subject.add(b"\x00unsynced", 6, 4)
+    size = path.stat().st_size
+    subject.deleteEntriesTo(3)
+
+    again = opened(path, (Entry(b"\x00command 4", 4, 1), Entry(b"\x00command 5", 5, 1)))
+
+    assert path.stat().st_size < size
+    assert [entry.index for entry in again] == [4, 5, 6]
+    assert (again.getCurrentTerm(), again.getVotedForNodeId(), again.getRaftCommitIndex()) == (4, "p3", 5)
+
+
+def test_a_compaction_that_dies_before_the_rename_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = filled(path, 5)
+    before = path.read_bytes()
+
+    def die(*_arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "rename", die)
+    with pytest.raises(JournalError, match="cannot be written: Input/output error"):
+        subject.deleteEntriesTo(3)
+    monkeypatch.undo()
+
+    assert path.read_bytes() == before
+    assert opened(path).last_index == 5
+
+
+def test_a_leftover_of_an_interrupted_compaction_is_ignored(path: Path) -> None:
+    filled(path)
+    path.with_name("journal.new").write_bytes(b"half")
+    assert opened(path).last_index == 3
+
+
+def test_a_full_disk_is_a_journal_error_and_leaves_a_readable_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = filled(path)
+
+    def half(descriptor: int, data: bytes) -> None:
+        files.write_all(descriptor, data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(journal, "write_all", half)
+    subject.add(b"\x00more", 4, 1)
+    with pytest.raises(JournalError, match="cannot be written: No space left on device"):
+        subject.sync()
+    monkeypatch.undo()
+
+    assert opened(path).last_index == 3
+
+
+def test_a_flush_that_fails_is_a_journal_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = filled(path)
+    subject.setCurrentTerm(5, "p1")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(JournalError, match="Input/output error"):
+        subject.sync()
+
+
+class TestWithASnapshot:
+    BASE = (Entry(b"\x00command 3", 3, 1), Entry(b"\x00command 4", 4, 1))
+
+    def test_a_crash_between_snapshot_and_compaction_keeps_the_newer_entries(self, path: Path) -> None:
+        filled(path, 6)
+
+        again = opened(path, self.BASE)
+
+        assert [entry.index for entry in again] == [3, 4, 5, 6]
+        assert (again[0], again[1]) == self.BASE
+        assert again.getRaftCommitIndex() == 4, "what the snapshot covers is committed"
+
+    def test_a_crash_after_a_received_snapshot_puts_it_in_place_of_a_short_log(self, path: Path) -> None:
+        filled(path, 2).setCurrentTerm(5, "p2")
+
+        assert entries(opened(path, self.BASE)) == list(self.BASE)
+
+    def test_a_log_that_conflicts_with_the_snapshot_gives_way(self, path: Path) -> None:
+        filled(path, 3).add(b"\x00other", 4, 3)
+        subject = opened(path)
+        for index in (4, 5):
+            subject.add(b"\x00other", index, 3)
+        subject.sync()
+
+        assert entries(opened(path, self.BASE)) == list(self.BASE)
+
+    def test_a_log_without_the_snapshot_it_goes_on_from_is_refused(self, path: Path) -> None:
+        filled(path, 6)
+        opened(path, self.BASE)
+        with pytest.raises(JournalError, match="begins at entry 3, and no snapshot"):
+            opened(path)
+
+    def test_a_snapshot_older_than_the_log_is_refused(self, path: Path) -> None:
+        filled(path, 6)
+        opened(path, self.BASE)
+        older = (Entry(b"\x00command 1", 1, 1), Entry(b"\x00command 2", 2, 1))
+        with pytest.raises(JournalError, match="begins at entry 3, and the snapshot ends at 2"):
+            opened(path, older)
+
+
+def test_nothing_is_logged_for_a_clean_file(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(path)
+    with caplog.at_level(logging.WARNING):
+        opened(path)
+    assert caplog.text == ""

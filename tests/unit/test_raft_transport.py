@@ -1,0 +1,473 @@
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+import pytest
+from pysyncobj.node import Node
+
+from fleet.errors import JournalError
+from fleet.model import FleetState
+from fleet.raft.journal import Entry
+from fleet.raft.machine import LogSettings
+from fleet.raft.messages import MalformedMessage, decode_message, encode_message
+from fleet.raft.snapshot import Snapshot, encode_snapshot
+from fleet.raft.storage import Replica
+from fleet.raft.transport import MemberTransport
+
+
+@dataclass
+class View:
+    raftCommitIndex: int = 5
+    raftCurrentTerm: int = 3
+    last_log_index: int = 8
+
+
+class Harness:
+    """A transport of p1 in a fleet of three voters and an observer, and what comes out of it on either
+    side.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, object]]] = []
+        self.got: list[tuple[str, dict[str, object]]] = []
+        self.view = View()
+        self.transport = MemberTransport("p1", ("p1", "p2", "p3"), ("p4",), self._send)
+        self.transport.setOnMessageReceivedCallback(lambda node, message: self.got.append((node.id, message)))
+        self.transport.bind(self.view)
+        for peer in ("p2", "p3", "p4"):
+            self.transport.link_up(peer)
+
+    def _send(self, peer: str, payload: bytes) -> None:
+        self.sent.append((peer, msgpack.unpackb(payload)))
+
+    def receive(self, peer: str, **message: object) -> list[dict[str, object]]:
+        """What the library gets of one message."""
+        self.got.clear()
+        self.transport.receive(peer, msgpack.packb(message))
+        return [message for _, message in self.got]
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+APPEND = {
+    "type": "append_entries",
+    "term": 3,
+    "commit_index": 9,
+    "prevLogIdx": 7,
+    "prevLogTerm": 3,
+    "entries": [(b"\x00a", 8, 3)],
+}
+PIECE = {"type": "append_entries", "term": 3, "commit_index": 9, "serialized": (b"data", True, False)}
+REPLY = {"type": "next_node_idx", "term": 3, "next_node_idx": 9, "reset": False, "success": True}
+
+
+class TestSending:
+    def test_nothing_leaves_before_the_journal_is_on_disk(self, harness: Harness) -> None:
+        assert harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
+        at_sync: list[int] = []
+        harness.transport.flush(lambda: at_sync.append(len(harness.sent)))
+
+        assert at_sync == [0]
+        assert harness.sent == [("p2", {"type": "response_vote", "term": 3})]
+
+    def test_nothing_leaves_where_the_journal_fails(self, harness: Harness) -> None:
+        harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
+
+        def fail() -> None:
+            raise JournalError("full")
+
+        with pytest.raises(JournalError):
+            harness.transport.flush(fail)
+        assert harness.sent == []
+
+    def test_a_member_without_a_link_gets_nothing(self, harness: Harness) -> None:
+        harness.transport.link_down("p2")
+        assert not harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
+        harness.transport.flush(lambda: None)
+        assert harness.sent == []
+
+    def test_an_acknowledgement_says_its_term(self, harness: Harness) -> None:
+        message = {key: value for key, value in REPLY.items() if key != "term"}
+        harness.transport.send(Node("p2"), message)
+        harness.transport.flush(lambda: None)
+        assert harness.sent == [("p2", REPLY)]
+
+
+class TestLinks:
+    def test_each_change_is_told_once(self) -> None:
+        told: list[str] = []
+        transport = MemberTransport("p1", ("p1", "p2"), ("p4",), lambda _peer, _payload: None)
+        transport.setOnNodeConnectedCallback(lambda node: told.append(f"+{node.id}"))
+        transport.setOnNodeDisconnectedCallback(lambda node: told.append(f"-{node.id}"))
+        transport.setOnReadonlyNodeConnectedCallback(lambda node: told.append(f"+observer {node.id}"))
+        transport.setOnReadonlyNodeDisconnectedCallback(lambda node: told.append(f"-observer {node.id}"))
+        for peer in ("p2", "p2", "p4", "p9"):
+            transport.link_up(peer)
+        for peer in ("p2", "p2", "p4", "p9"):
+            transport.link_down(peer)
+
+        assert told == ["+p2", "+observer p4", "-p2", "-observer p4"]
+
+    def test_observers_have_nothing_to_do_with_one_another(self) -> None:
+        transport = MemberTransport("p4", ("p1", "p2", "p3"), ("p4", "p5"), lambda _peer, _payload: None)
+        transport.setOnReadonlyNodeConnectedCallback(lambda node: pytest.fail(f"{node.id} connected"))
+        transport.link_up("p5")
+        assert {node.id for node in transport.other_voters} == {"p1", "p2", "p3"}
+
+
+class TestCommitIndex:
+    def test_pieces_of_a_snapshot_do_not_advance_it(self, harness: Harness) -> None:
+        (got,) = harness.receive("p2", **PIECE)
+        assert got["commit_index"] == harness.view.raftCommitIndex
+
+    def test_entries_advance_it_up_to_the_last_of_them(self, harness: Harness) -> None:
+        (got,) = harness.receive("p2", **APPEND)
+        assert got["commit_index"] == 8
+
+    def test_a_heartbeat_advances_it_up_to_where_the_logs_are_known_to_be_equal(
+        self, harness: Harness
+    ) -> None:
+        (got,) = harness.receive("p2", **{**APPEND, "entries": ()})
+        assert got["commit_index"] == 7
+
+    def test_it_is_never_raised(self, harness: Harness) -> None:
+        (got,) = harness.receive("p2", **{**APPEND, "commit_index": 2})
+        assert got["commit_index"] == 2
+
+
+class TestAcknowledgements:
+    def test_one_of_this_term_counts(self, harness: Harness) -> None:
+        assert harness.receive("p2", **REPLY) == [REPLY]
+
+    def test_one_of_another_term_does_not(self, harness: Harness) -> None:
+        assert harness.receive("p2", **{**REPLY, "term": 2}) == []
+
+    def test_one_beyond_the_log_does_not(self, harness: Harness) -> None:
+        assert harness.receive("p2", **{**REPLY, "next_node_idx": 10}) == []
+
+    @pytest.mark.parametrize(("said", "used"), [(12, 9), (0, 2), (4, 4)])
+    def test_a_place_to_go_on_from_is_within_the_log(self, harness: Harness, said: int, used: int) -> None:
+        (got,) = harness.receive("p2", **{**REPLY, "success": False, "reset": True, "next_node_idx": said})
+        assert got["next_node_idx"] == used
+
+
+class TestVotes:
+    def test_a_member_has_one_vote_a_term(self, harness: Harness) -> None:
+        vote = {"type": "response_vote", "term": 3}
+        assert harness.receive("p2", **vote)
+        assert harness.receive("p2", **vote) == []
+        assert harness.receive("p3", **vote)
+        assert harness.receive("p2", **{**vote, "term": 4})
+
+
+class TestWhoMaySayWhat:
+    def test_an_observer_neither_leads_nor_votes(self, harness: Harness) -> None:
+        for message in (
+            APPEND,
+            PIECE,
+            {"type": "request_vote", "term": 9, "last_log_index": 9, "last_log_term": 9},
+            {"type": "response_vote", "term": 3},
+        ):
+            assert harness.receive("p4", **message) == []
+        assert harness.transport.dropped == 4
+
+    def test_an_observer_acknowledges_and_proposes(self, harness: Harness) -> None:
+        assert harness.receive("p4", **REPLY)
+        assert harness.receive("p4", type="apply_command", command=b"\x00x")
+
+    @pytest.mark.parametrize("peer", ["p9", "p1", ""])
+    def test_a_stranger_is_not_heard(self, harness: Harness, peer: str) -> None:
+        assert harness.receive(peer, **REPLY) == []
+        assert harness.transport.dropped == 1
+
+    def test_a_member_is_not_heard_without_a_link(self, harness: Harness) -> None:
+        harness.transport.link_down("p2")
+        assert harness.receive("p2", **REPLY) == []
+
+
+def without(message: dict[str, object], key: str) -> dict[str, object]:
+    return {name: value for name, value in message.items() if name != key}
+
+
+MALFORMED: list[object] = [
+    None,
+    7,
+    [],
+    {},
+    {"type": 3},
+    {"type": ["append_entries"]},
+    {"type": "timeout_now", "term": 3},
+    {"type": "apply_command_response", "request_id": 1, "log_idx": 1, "log_term": 1},
+    {"type": "apply_command"},
+    {"type": "apply_command", "command": "text"},
+    {"type": "apply_command", "command": b""},
+    {"type": "apply_command", "command": b"\x01"},
+    {"type": "apply_command", "command": b"\x02" + pickle.dumps(["rem", "p3"])},
+    {"type": "apply_command", "command": b"\x03" + pickle.dumps(99)},
+    {"type": "apply_command", "command": b"\x00" + bytes(1 << 17)},
+    {"type": "request_vote", "term": 3, "last_log_index": 1},
+    {"type": "request_vote", "term": True, "last_log_index": 1, "last_log_term": 1},
+    {"type": "response_vote", "term": -1},
+    {"type": "response_vote", "term": 1 << 63},
+    {"type": "response_vote", "term": 1.5},
+    {**REPLY, "success": 1},
+    without(REPLY, "term"),
+    without(APPEND, "commit_index"),
+    without(APPEND, "entries"),
+    without(APPEND, "prevLogTerm"),
+    {**APPEND, "prevLogIdx": None},
+    {**APPEND, "entries": 5},
+    {**APPEND, "entries": [(b"\x00a", 8)]},
+    {**APPEND, "entries": [("\x00a", 8, 3)]},
+    {**APPEND, "entries": [(b"\x00a", 9, 3)]},
+    {**APPEND, "entries": [(b"\x00a", 8, 4)]},
+    {**APPEND, "entries": [(b"\x00a", 8, 2)]},
+    {**APPEND, "entries": [(b"\x02a", 8, 3)]},
+    {**APPEND, "entries": [(b"\x00a", 8, 3), (b"\x00b", 8, 3)]},
+    {**without(APPEND, "entries"), "transmission": "finish", "data": b"x"},
+    {**PIECE, "serialized": b"data"},
+    {**PIECE, "serialized": (b"data", 1, 0)},
+    {**PIECE, "serialized": ("data", True, False)},
+]
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=lambda message: str(message)[:60])
+def test_what_is_malformed_is_dropped_and_counted(harness: Harness, message: object) -> None:
+    payload = msgpack.packb(message)
+    with pytest.raises(MalformedMessage):
+        decode_message(payload)
+    harness.transport.receive("p2", payload)
+    assert harness.got == []
+    assert harness.transport.dropped == 1
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xc1", b"\x81", pickle.dumps(APPEND), b"\xdf\xff\xff\xff\xff", b"\x91" * 3000]
+)
+def test_what_is_not_msgpack_is_dropped_and_counted(harness: Harness, payload: bytes) -> None:
+    harness.transport.receive("p2", payload)
+    assert harness.got == []
+    assert harness.transport.dropped == 1
+
+
+@pytest.mark.parametrize("message", [APPEND, PIECE, {**PIECE, "serialized": None}, REPLY])
+def test_what_the_library_sends_is_read_back(message: dict[str, object]) -> None:
+    read = decode_message(encode_message(message))
+    assert read == {key: value for key, value in message.items()}
+    for entry in read.get("entries", ()):
+        assert isinstance(entry, tuple), "pysyncobj unpacks and compares them as such"
+
+
+# The library itself, with one peer that the test plays.
+
+
+class Follower:
+    """p1 of a fleet of three, in one thread; the test is p2, the leader."""
+
+    def __init__(self, folder: Path, compact_entries: int = 1000) -> None:
+        self.state = FleetState()
+        self.sent: list[dict[str, object]] = []
+        transport = MemberTransport("p1", ("p1", "p2", "p3"), (), self._send)
+        settings = LogSettings("p1", True, folder / "snapshot", 0.05, 90, 100, 50, compact_entries)
+        self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
+        self.replica.tick()
+        transport.link_up("p2")
+
+    def _send(self, _peer: str, payload: bytes) -> None:
+        self.sent.append(msgpack.unpackb(payload, use_list=False))
+
+    def _restore(self, state: FleetState) -> None:
+        self.state = state
+
+    def _apply(self, command: bytes) -> None:
+        self.state = FleetState(recent_commands=(*self.state.recent_commands, command.decode("latin-1")))
+
+    @property
+    def applied(self) -> tuple[str, ...]:
+        return self.state.recent_commands
+
+    @property
+    def indexes(self) -> list[int]:
+        log = self.replica.log
+        return list(range(log._SyncObj__raftLog[0][1], log.last_log_index + 1))
+
+    def receive(self, **message: object) -> list[dict[str, object]]:
+        """Take one message of the leader; the answers to it."""
+        self.sent.clear()
+        self.replica.transport.receive("p2", msgpack.packb(message))
+        self.replica.tick()
+        self.replica.tick()  # what the first one has committed is compacted by the second
+        return list(self.sent)
+
+    def append(
+        self, previous: tuple[int, int], *entries: tuple[str, int, int], term: int, commit: int
+    ) -> object:
+        return self.receive(
+            type="append_entries",
+            term=term,
+            commit_index=commit,
+            prevLogIdx=previous[0],
+            prevLogTerm=previous[1],
+            entries=[
+                (b"\x00" + text.encode("latin-1"), index, entry_term) for text, index, entry_term in entries
+            ],
+        )
+
+    def snapshot(self, data: bytes, *, term: int, commit: int) -> object:
+        piece = {"type": "append_entries", "term": term, "commit_index": commit}
+        self.receive(**piece, serialized=(data, True, False))
+        return self.receive(**piece, serialized=(b"", False, True))
+
+
+def snapshot_of(*texts: str, term: int) -> bytes:
+    """A snapshot after entries 2, 3, … with these texts."""
+    last = 1 + len(texts)
+    previous = Entry(b"\x00" + texts[-2].encode(), last - 1, term)
+    newest = Entry(b"\x00" + texts[-1].encode(), last, term)
+    return encode_snapshot(Snapshot(FleetState(recent_commands=texts), previous, newest))
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Follower:
+    return Follower(tmp_path / "raft")
+
+
+def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower: Follower) -> None:
+    """The ex-leader's case: it holds entries that no one else has, and is caught up by a snapshot."""
+    follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
+    assert follower.applied == ("a",)
+
+    # A later leader, whose log is compacted far beyond, sends the first piece of a snapshot, then the rest.
+    data = snapshot_of("a", "b", "c", "d", term=2)
+    follower.receive(type="append_entries", term=2, commit_index=5, serialized=(data, True, False))
+    assert follower.applied == ("a",)
+    follower.receive(type="append_entries", term=2, commit_index=5, serialized=(b"", False, True))
+
+    assert follower.applied == ("a", "b", "c", "d")
+    assert follower.replica.log.raftLastApplied == 5
+
+
+def test_a_heartbeat_does_not_commit_entries_it_says_nothing_about(follower: Follower) -> None:
+    follower.append((1, 0), ("a", 2, 1), ("never committed", 3, 1), term=1, commit=2)
+    follower.append((2, 1), term=2, commit=3)
+    assert follower.applied == ("a",)
+
+
+def test_an_old_message_that_comes_again_takes_nothing_away(follower: Follower) -> None:
+    follower.append((1, 0), ("a", 2, 1), ("b", 3, 1), ("c", 4, 1), term=1, commit=2)
+    (answer,) = follower.append((1, 0), ("a", 2, 1), term=1, commit=2)
+
+    assert follower.indexes == [1, 2, 3, 4]
+    assert (answer["success"], answer["next_node_idx"]) == (True, 3), (
+        "and it claims no more than it was shown"
+    )
+
+
+def test_entries_that_conflict_are_replaced(follower: Follower) -> None:
+    follower.append((1, 0), ("a", 2, 1), ("x", 3, 1), ("y", 4, 1), term=1, commit=2)
+    follower.append((2, 1), ("b", 3, 2), term=2, commit=3)
+
+    assert follower.indexes == [1, 2, 3]
+    assert follower.applied == ("a", "b")
+
+
+def test_a_snapshot_that_the_log_goes_beyond_takes_nothing_away(follower: Follower) -> None:
+    follower.append((1, 0), *((text, 2 + n, 2) for n, text in enumerate("abcdef")), term=2, commit=3)
+    follower.snapshot(snapshot_of("a", "b", "c", "d", term=2), term=2, commit=5)
+
+    assert follower.indexes == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_an_older_snapshot_does_not_take_the_state_back(tmp_path: Path) -> None:
+    follower = Follower(tmp_path / "raft", compact_entries=2)
+    follower.append((1, 0), *((text, 2 + n, 2) for n, text in enumerate("abcdef")), term=2, commit=7)
+    assert follower.indexes == [6, 7]
+    follower.snapshot(snapshot_of("a", "b", "c", "d", term=2), term=2, commit=7)
+
+    assert follower.applied == tuple("abcdef")
+    assert follower.indexes == [6, 7]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_snapshot_is_dropped_and_the_former_one_stays(tmp_path: Path, damage: str) -> None:
+    follower = Follower(tmp_path / "raft", compact_entries=2)
+    follower.append((1, 0), ("a", 2, 1), ("b", 3, 1), ("c", 4, 1), term=1, commit=4)
+    stored = (tmp_path / "raft" / "snapshot").read_bytes()
+    data = snapshot_of("a", "b", "c", "d", "e", term=2)
+    damaged = {"cut": data[:-1], "flipped": data[:-1] + b"\xff", "empty": b""}[damage]
+
+    assert follower.snapshot(damaged, term=2, commit=6) == [], "above all, it is not acknowledged"
+    assert follower.applied == ("a", "b", "c")
+    assert (tmp_path / "raft" / "snapshot").read_bytes() == stored
+
+
+def test_a_snapshot_in_pieces_that_begins_in_the_middle_is_dropped(follower: Follower) -> None:
+    data = snapshot_of("a", "b", term=1)
+    follower.receive(type="append_entries", term=1, commit_index=3, serialized=(data[20:], False, False))
+    follower.receive(type="append_entries", term=1, commit_index=3, serialized=(b"", False, True))
+    assert follower.applied == ()
+
+
+# Nothing that was received or read is ever unpickled.
+
+
+class Bomb:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __reduce__(self) -> object:
+        return os.mkdir, (str(self.flag),)
+
+
+def test_a_pickle_in_a_command_is_plain_bytes(tmp_path: Path, follower: Follower) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+    follower.append((1, 0), (bomb.decode("latin-1"), 2, 1), term=1, commit=2)
+
+    assert follower.applied == (bomb.decode("latin-1"),)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("kind", [b"\x02", b"\x03"])
+def test_commands_that_the_library_would_unpickle_are_refused_and_in_a_journal_ignored(
+    tmp_path: Path, follower: Follower, kind: bytes
+) -> None:
+    command = kind + pickle.dumps(Bomb(tmp_path / "exploded"))
+    append = {**APPEND, "term": 1, "prevLogIdx": 1, "prevLogTerm": 0, "entries": [(command, 2, 1)]}
+    assert follower.receive(**append) == []
+    assert follower.indexes == [1]
+
+    follower.replica.log._SyncObj__raftLog.add(command, 2, 1)
+    follower.append((2, 1), ("a", 3, 1), term=1, commit=3)
+    assert follower.applied == ("a",)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_pickle_for_a_snapshot_is_not_taken(tmp_path: Path, follower: Follower) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+    follower.snapshot(bomb, term=1, commit=9)
+
+    assert follower.applied == ()
+    assert not (tmp_path / "raft" / "snapshot").exists()
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("name", ["snapshot", "journal"])
+def test_a_pickle_on_disk_is_refused(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "raft"
+    folder.mkdir()
+    (folder / name).write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    with pytest.raises(JournalError, match=str(folder / name)):
+        Follower(folder)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_folder_is_used_by_one_at_a_time(tmp_path: Path, follower: Follower) -> None:
+    with pytest.raises(JournalError, match="another process uses it"):
+        Follower(tmp_path / "raft")
+    follower.replica.close()
+    Follower(tmp_path / "raft").replica.close()
