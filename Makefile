@@ -28,8 +28,9 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python tools/gen_tables.py --check
+	@$(BIN)/python tools/gen_tables.py --check build/kafka/definitions/kafka-clients-*.jar
 	@$(BIN)/python tools/gen_dashboard.py --check
+	@$(BIN)/python tools/gen_schemas.py --check
 
 unit: ready-test ## Unit and property tests
 	@$(PYTEST) tests/unit tests/property

@@ -86,7 +86,7 @@ def bring_kafka() -> None:
         fresh = BUILD / "kafka" / f"{folder}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
-        run("mvn", "-q", "-B", "-ntp", "-f", POM, "-P", profile, *goal, *options)
+        run("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", POM, "-P", profile, *goal, *options)
         shutil.rmtree(fresh.with_suffix(""), ignore_errors=True)
         fresh.rename(fresh.with_suffix(""))
 

@@ -1,0 +1,166 @@
+"""What `make` relies on: the locks, the list of prerequisites, and the steps that are done once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from tools import bootstrap
+
+ROOT = Path(__file__).parents[2]
+LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("demo", "dev")}
+OWN_NAME = "kafka-proxy-fleet"
+
+
+def locked(name: str) -> dict[str, Version]:
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", LOCKS[name].read_text(), re.MULTILINE)
+    return {canonicalize_name(package): Version(version) for package, version in found}
+
+
+def wanted(*extras: str) -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [
+        *project["dependencies"],
+        *(each for extra in extras for each in project["optional-dependencies"][extra]),
+    ]
+    return [each for each in map(Requirement, lines) if each.name != OWN_NAME]
+
+
+@pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("demo", "dev"))])
+def test_a_lock_holds_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
+    versions = locked(name)
+    for requirement in [*wanted(*extras), Requirement("setuptools>=75")]:
+        assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_hashes_for_every_package_and_names_no_index(name: str) -> None:
+    text = LOCKS[name].read_text()
+    assert "://" not in text
+    assert not re.search(r"^-", text, re.MULTILINE)
+    packages = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert len(packages) == len(locked(name))
+    assert all("--hash=sha256:" in package for package in packages)
+
+
+def test_the_demo_installs_no_more_than_it_needs() -> None:
+    demo, dev = locked("demo"), locked("dev")
+    assert demo.items() <= dev.items()
+    assert not demo.keys() & {"pyspark", "pytest", "mypy", "kio", "hypothesis"}
+
+
+def prerequisites(purpose: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "tools" / "prerequisites.sh", purpose],
+        env={"PATH": str(path), "PYTHON": "python3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path) -> Path:
+    """A PATH with nothing on it but what a shell script needs."""
+    for tool in ("sh", "sed"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    return tmp_path
+
+
+def pretend(folder: Path, tool: str, says: str, code: int = 0) -> None:
+    path = folder / tool
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\necho '{says}'\nexit {code}\n")
+    path.chmod(0o755)
+
+
+def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machine: Path) -> None:
+    found = prerequisites("test", bare_machine)
+    assert found.returncode == 1
+    assert found.stdout == ""
+    for what, package in (
+        ("Python", "python3"),
+        ("Java", "openjdk"),
+        ("Maven", "maven"),
+        ("Go", "golang-go"),
+    ):
+        assert re.search(rf"^  {what}.* apt-get install .*{package}", found.stderr, re.MULTILINE)
+    assert "Go" not in prerequisites("demo", bare_machine).stderr
+
+
+@pytest.mark.parametrize(
+    ("java", "go", "missing"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', "go version go1.21.0 linux/amd64", []),
+        ('openjdk version "25" 2025-09-16', "go version go1.26.8 linux/amd64", []),
+        ('openjdk version "11.0.2"', "go version go1.26.8 linux/amd64", ["Java 17 or newer"]),
+        (
+            'java version "1.8.0_392"',
+            "go version go1.19.8 linux/amd64",
+            ["Java 17 or newer", "Go 1.21 or newer"],
+        ),
+        ("nonsense", "nonsense", ["Java 17 or newer", "Go 1.21 or newer"]),
+    ],
+)
+def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing: list[str]) -> None:
+    pretend(bare_machine, "python3", "")
+    pretend(bare_machine, "mvn", "")
+    pretend(bare_machine, "java", java)
+    pretend(bare_machine, "go", go)
+    found = prerequisites("test", bare_machine)
+    assert re.findall(r"^  (.*?)  ", found.stderr, re.MULTILINE) == missing
+    assert found.returncode == bool(missing)
+
+
+def test_a_python_that_is_too_old_is_missing(bare_machine: Path) -> None:
+    pretend(bare_machine, "python3", "", code=1)
+    assert "Python 3.11 or newer" in prerequisites("demo", bare_machine).stderr
+
+
+def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
+    done: list[str] = []
+    source, stamp = tmp_path / "in", tmp_path / "build" / "stamp"
+
+    def step() -> None:
+        done.append(source.read_text())
+
+    for text in ("a", "a", "b", "b", "a"):
+        source.write_text(text)
+        bootstrap.once(stamp, "a step", (source, "v1"), step)
+    assert done == ["a", "b", "a"]
+    bootstrap.once(stamp, "a step", (source, "v2"), step)
+    assert done == ["a", "b", "a", "a"]
+
+
+def test_a_step_that_fails_is_done_again(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise subprocess.CalledProcessError(1, "x")
+
+    for _ in range(2):
+        with pytest.raises(subprocess.CalledProcessError):
+            bootstrap.once(tmp_path / "stamp", "a step", ("v1",), fail)
+
+
+def test_what_steps_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    bootstrap.run("echo", "installed")
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "installed\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        bootstrap.run("false")
+
+
+def test_every_target_of_the_makefile_is_in_its_help() -> None:
+    text = (ROOT / "Makefile").read_text()
+    shown = subprocess.run(
+        ["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE))
+    assert {"demo", "test", "lint", "unit", "integration", "chaos", "clean", "help", "lock"} <= targets
+    assert all(f"make {target} " in shown for target in targets)
