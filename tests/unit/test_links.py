@@ -1,0 +1,484 @@
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+
+from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks
+from fleet.model import Endpoint
+
+LIMIT_S = 10.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; the test fails where it does not come."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - conditions are of all kinds
+            await asyncio.sleep(0.002)
+
+
+class Member:
+    """The links of one member, and what they told."""
+
+    def __init__(self, me: str, listen: socket.socket, peers: dict[str, Endpoint], **options: object) -> None:
+        self.told: list[str] = []
+        self.frames: list[tuple[str, Kind, bytes]] = []
+        fleet = str(options.pop("fleet", "demo"))
+        incarnation = int(str(options.pop("incarnation", 1)))
+        timing = LinkTiming(**options)  # type: ignore[arg-type]
+        self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing)
+
+    def on_up(self, peer: str) -> None:
+        self.told.append(f"+{peer}")
+
+    def on_down(self, peer: str, reason: str) -> None:
+        self.told.append(f"-{peer}: {reason}")
+
+    def on_frame(self, peer: str, kind: Kind, payload: bytes) -> None:
+        self.frames.append((peer, kind, payload))
+
+    @property
+    def changes(self) -> list[str]:
+        """What was told, without the reasons."""
+        return [text.partition(":")[0] for text in self.told]
+
+
+class Network:
+    """Members on ports of their own, which stay bound when a member goes, as a supervisor keeps them."""
+
+    def __init__(self) -> None:
+        self.sockets = {me: socket.create_server(("127.0.0.1", 0)) for me in ("p1", "p2", "p3")}
+        self.endpoints = {
+            me: Endpoint("127.0.0.1", listen.getsockname()[1]) for me, listen in self.sockets.items()
+        }
+        self.members: list[Member] = []
+
+    async def start(self, me: str, **options: object) -> Member:
+        peers = options.pop("peers", self.endpoints)
+        member = Member(me, self.sockets[me].dup(), peers, **options)  # type: ignore[arg-type]
+        self.members.append(member)
+        await member.links.start()
+        return member
+
+    async def connect(self, me: str) -> "Stranger":
+        endpoint = self.endpoints[me]
+        return Stranger(*await asyncio.open_connection(endpoint.host, endpoint.port))
+
+    async def close(self) -> None:
+        for member in self.members:
+            await member.links.stop()
+        for listen in self.sockets.values():
+            listen.close()
+
+
+class Stranger:
+    """A hand-made connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, kind: int, payload: bytes) -> None:
+        self.writer.write(struct.pack(">IB", len(payload) + 1, kind) + payload)
+
+    def hello(
+        self, proxy_id: str = "p3", fleet: str = "demo", incarnation: int = 1, version: int = 1
+    ) -> None:
+        self.send(Kind.HELLO, Hello(fleet, proxy_id, incarnation, version).encode())
+
+    async def read(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(LIMIT_S):
+            length, kind = struct.unpack(">IB", await self.reader.readexactly(5))
+            return kind, await self.reader.readexactly(length - 1)
+
+    async def closed(self) -> bytes:
+        """Wait until the other side has closed; what it had sent."""
+        received = b""
+        async with asyncio.timeout(LIMIT_S):
+            with contextlib.suppress(ConnectionResetError):
+                while data := await self.reader.read(65536):
+                    received += data
+        return received
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+@pytest_asyncio.fixture
+async def network() -> AsyncIterator[Network]:
+    made = Network()
+    yield made
+    await made.close()
+
+
+async def linked(network: Network, **options: object) -> tuple[Member, Member]:
+    """p1 and p2, linked; p2 has dialled."""
+    one, two = await network.start("p1", **options), await network.start("p2", **options)
+    await until(lambda: "p2" in one.links.connected and "p1" in two.links.connected)
+    return one, two
+
+
+async def test_each_two_members_have_one_link(network: Network) -> None:
+    members = [await network.start(me) for me in ("p1", "p2", "p3")]
+    await until(lambda: all(len(member.links.connected) == 2 for member in members))
+
+    assert [member.links.connected for member in members] == [{"p2", "p3"}, {"p1", "p3"}, {"p1", "p2"}]
+    assert [sorted(member.told) for member in members] == [["+p2", "+p3"], ["+p1", "+p3"], ["+p1", "+p2"]]
+
+
+async def test_frames_arrive_in_order_and_whole(network: Network) -> None:
+    one, two = await linked(network)
+    payloads = [bytes((n % 256,)) * (n * 997) for n in range(100)] + [bytes(MAX_FRAME_BYTES - 1)]
+    for payload in payloads:
+        assert two.links.send("p1", Kind.RAFT, payload)
+    assert one.links.send("p2", Kind.REPORT, b"{}")
+    await until(lambda: len(one.frames) == len(payloads) and two.frames)
+
+    assert one.frames == [("p2", Kind.RAFT, payload) for payload in payloads]
+    assert two.frames == [("p1", Kind.REPORT, b"{}")]
+
+
+async def test_a_frame_of_any_cut_is_read(network: Network) -> None:
+    one = await network.start("p1")
+    stranger = await network.connect("p1")
+    data = b""
+    for kind, payload in (
+        (Kind.HELLO, Hello("demo", "p3", 1).encode()),
+        (Kind.RAFT, b"abc"),
+        (Kind.REPORT, b""),
+    ):
+        data += struct.pack(">IB", len(payload) + 1, kind) + payload
+    for byte in data:
+        stranger.writer.write(bytes((byte,)))
+        await stranger.writer.drain()
+        await asyncio.sleep(0)
+    await until(lambda: len(one.frames) == 2)
+
+    assert one.frames == [("p3", Kind.RAFT, b"abc"), ("p3", Kind.REPORT, b"")]
+    await stranger.close()
+
+
+async def test_what_cannot_be_sent_says_so(network: Network) -> None:
+    one, _two = await linked(network)
+    assert not one.links.send("p3", Kind.RAFT, b"nobody there")
+    assert not one.links.send("p2", Kind.RAFT, bytes(MAX_FRAME_BYTES))
+    assert one.links.send("p2", Kind.RAFT, b"still fine")
+
+
+async def test_both_sides_are_told_once_when_one_stops(network: Network) -> None:
+    one, two = await linked(network)
+    await two.links.stop()
+    await until(lambda: not one.links.connected)
+
+    assert one.changes == ["+p2", "-p2"]
+    assert two.told == ["+p1", "-p1: stopped"]
+    assert not two.links.connected
+
+
+async def test_what_was_written_before_a_stop_arrives(network: Network) -> None:
+    one, two = await linked(network)
+    two.links.send("p1", Kind.RAFT, bytes(3_000_000))
+    two.links.send("p1", Kind.RAFT, b"the last word")
+    await two.links.stop()
+    await until(lambda: len(one.frames) == 2)
+
+    assert one.frames[-1] == ("p2", Kind.RAFT, b"the last word")
+
+
+@pytest.mark.parametrize("returning", ["p1", "p2"])
+async def test_a_member_that_returns_is_linked_again(network: Network, returning: str) -> None:
+    one, two = await linked(network)
+    gone, stays = (one, two) if returning == "p1" else (two, one)
+    await gone.links.stop()
+    await until(lambda: not stays.links.connected)
+    loop = asyncio.get_running_loop()
+    start_s = loop.time()
+    await network.start(returning, incarnation=2)
+    await until(lambda: returning in stays.links.connected)
+
+    assert loop.time() - start_s < 1.0, "the goal is 0.2 s; this machine may be busy"
+    assert stays.changes == [f"+{returning}", f"-{returning}", f"+{returning}"]
+
+
+async def test_a_reset_is_told_at_once(network: Network) -> None:
+    one = await network.start("p1", idle_s=60.0)
+    stranger = await network.connect("p1")
+    stranger.hello()
+    await until(lambda: one.links.connected)
+    linger = struct.pack("ii", 1, 0)
+    stranger.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    stranger.writer.transport.abort()
+    await until(lambda: not one.links.connected)
+
+    assert one.changes == ["+p3", "-p3"]
+
+
+class TestHello:
+    async def test_the_answer_says_who_was_reached(self, network: Network) -> None:
+        await network.start("p1", incarnation=77)
+        stranger = await network.connect("p1")
+        stranger.hello()
+        kind, payload = await stranger.read()
+
+        assert kind == Kind.HELLO
+        expected = {"fleet": "demo", "proxy_id": "p1", "incarnation": 77, "protocol_version": 1}
+        assert json.loads(payload) == expected
+        await stranger.close()
+
+    @pytest.mark.parametrize(
+        ("hello", "reason"),
+        [
+            ({"fleet": "other"}, "belongs to fleet 'other', this is 'demo'"),
+            ({"proxy_id": "p9"}, "'p9' is no member of this fleet"),
+            ({"proxy_id": "p1"}, "'p1' is no member of this fleet"),
+            ({"version": 2}, "speaks protocol version 2, this is 1"),
+        ],
+    )
+    async def test_one_that_does_not_fit_is_refused(
+        self, network: Network, caplog: pytest.LogCaptureFixture, hello: dict[str, str], reason: str
+    ) -> None:
+        one = await network.start("p1")
+        for _ in range(3):
+            stranger = await network.connect("p1")
+            stranger.hello(**hello)  # type: ignore[arg-type]
+            assert await stranger.closed() == b"", "a stranger learns nothing"
+            await stranger.close()
+
+        assert one.told == []
+        assert caplog.text.count(reason) == 1, "said, but not three times"
+
+    async def test_the_dialling_side_checks_as_well(
+        self, network: Network, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await network.start("p2")
+        elsewhere = {"p1": network.endpoints["p2"], "p2": Endpoint("127.0.0.1", 1)}
+        three = await network.start("p3", peers=elsewhere)
+        await until(lambda: "'p2' answered at the address of 'p1'" in caplog.text)
+
+        assert three.told == []
+
+    async def test_the_smaller_id_does_not_dial(
+        self, network: Network, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        two = await network.start("p2")
+        stranger = await network.connect("p2")
+        stranger.hello("p1")
+        assert await stranger.closed() == b""
+        assert two.told == []
+        assert "'p1' dialled, and should have been dialled" in caplog.text
+        await stranger.close()
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"GET / HTTP/1.1\r\nHost: fleet\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+            b"\x00\x00\x00\x00",
+            b"\x00\x00\x00\x03\x01{}",
+            b"\x00\x00\x00\x05\x01null",
+            b"\x00\x00\x00\x03\x01\xff\xfe",
+            b"\x00\x00\x00\x03\x02{}",
+            b"\x00\x00\x10\x01" + b"\x01" + b" " * 4096,
+            b"\x00\x00\x0f\xa1" + b"\x01" + b"[" * 4000,
+        ],
+        ids=lambda data: repr(data[:12]),
+    )
+    async def test_garbage_is_closed_at_once(self, network: Network, data: bytes) -> None:
+        one = await network.start("p1", hello_timeout_s=60.0)
+        stranger = await network.connect("p1")
+        stranger.writer.write(data)
+        assert await stranger.closed() == b""
+        await stranger.close()
+
+        stranger = await network.connect("p1")
+        stranger.hello()
+        await until(lambda: one.links.connected)
+        await stranger.close()
+
+    async def test_silence_is_closed(self, network: Network) -> None:
+        await network.start("p1", hello_timeout_s=0.05, ping_s=0.01)
+        stranger = await network.connect("p1")
+        assert await stranger.closed() == b""
+        await stranger.close()
+
+    async def test_strangers_are_limited_in_number(self, network: Network) -> None:
+        one = await network.start("p1", hello_timeout_s=60.0)
+        strangers = [await network.connect("p1") for _ in range(64)]
+        await until(lambda: len(one.links._strangers) == 64)
+        late = await network.connect("p1")
+        assert await late.closed() == b""
+        strangers[0].hello()
+        await until(lambda: one.links.connected)
+        for stranger in [*strangers, late]:
+            await stranger.close()
+
+
+class TestOneMemberTwice:
+    async def test_a_later_life_replaces_the_link(self, network: Network) -> None:
+        one = await network.start("p1")
+        first, second = await network.connect("p1"), await network.connect("p1")
+        first.hello(incarnation=1)
+        await until(lambda: one.links.connected)
+        second.hello(incarnation=2)
+        await until(lambda: len(one.told) == 3)
+
+        assert one.told == ["+p3", "-p3: replaced by a newer connection", "+p3"]
+        await first.closed()
+        first.send(Kind.RAFT, b"from the past")
+        second.send(Kind.RAFT, b"new")
+        await until(lambda: one.frames)
+        assert one.frames == [("p3", Kind.RAFT, b"new")]
+        await first.close()
+        await second.close()
+
+    async def test_so_does_a_new_connection_of_the_same_life(self, network: Network) -> None:
+        """The peer has given up a connection whose end this side has not seen."""
+        one = await network.start("p1")
+        first, second = await network.connect("p1"), await network.connect("p1")
+        first.hello()
+        await until(lambda: one.links.connected)
+        second.hello()
+        await until(lambda: len(one.told) == 3)
+        await first.close()
+        await second.close()
+
+    async def test_an_earlier_life_is_refused(
+        self, network: Network, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one = await network.start("p1")
+        first, second = await network.connect("p1"), await network.connect("p1")
+        first.hello(incarnation=2)
+        await until(lambda: one.links.connected)
+        second.hello(incarnation=1)
+        await second.closed()
+
+        assert one.told == ["+p3"]
+        assert "it runs twice" in caplog.text
+        await first.close()
+        await second.close()
+
+
+class TestOnALink:
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (
+                struct.pack(">IB", MAX_FRAME_BYTES + 1, Kind.RAFT),
+                f"sent a frame of {MAX_FRAME_BYTES + 1} bytes",
+            ),
+            (b"\x00\x00\x00\x00", "sent a frame of 0 bytes"),
+            (b"\xff\xff\xff\xff", "sent a frame of 4294967295 bytes"),
+            (b"\x00\x00\x00\x01\x09", "sent a frame of kind 9"),
+            (b"\x00\x00\x00\x01\x01", "sent a frame of kind 1"),
+        ],
+    )
+    async def test_garbage_ends_it(self, network: Network, data: bytes, reason: str) -> None:
+        one = await network.start("p1")
+        stranger = await network.connect("p1")
+        stranger.hello()
+        await until(lambda: one.links.connected)
+        stranger.writer.write(data)
+        await stranger.closed()
+
+        assert one.told == ["+p3", f"-p3: {reason}"]
+        await stranger.close()
+
+    async def test_pings_keep_it_warm_and_are_not_passed_on(self, network: Network) -> None:
+        one, two = await linked(network, ping_s=0.01, idle_s=0.5)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 1.2
+        await until(lambda: loop.time() > end_s)
+
+        assert (one.told, two.told) == (["+p2"], ["+p1"])
+        assert one.frames == two.frames == []
+
+    async def test_silence_ends_it(self, network: Network) -> None:
+        """Half-open: the peer is gone, and nothing says so."""
+        one = await network.start("p1", ping_s=0.01, idle_s=0.2)
+        stranger = await network.connect("p1")
+        stranger.hello()
+        await until(lambda: one.links.connected)
+        await until(lambda: not one.links.connected)
+
+        assert one.told == ["+p3", "-p3: silent for 0.2 s"]
+        await stranger.close()
+
+    async def test_a_peer_that_does_not_read_is_given_up(self, network: Network) -> None:
+        one = await network.start("p1", ping_s=60.0)
+        stranger = await network.connect("p1")
+        stranger.hello()
+        await until(lambda: one.links.connected)
+        stranger.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        sent = 0
+        while one.links.send("p3", Kind.RAFT, bytes(1 << 20)):
+            sent += 1
+            assert sent < 200
+        await until(lambda: not one.links.connected)
+
+        assert one.told == ["+p3", "-p3: does not read what it is sent"]
+        stranger.writer.transport.abort()
+
+    async def test_a_callback_that_fails_does_not_end_it(
+        self, network: Network, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = await linked(network)
+        seen: list[bytes] = []
+
+        def fail(_peer: str, _kind: Kind, payload: bytes) -> None:
+            seen.append(payload)
+            raise RuntimeError("a fault of control")
+
+        monkeypatch.setattr(one, "on_frame", fail)
+        two.links.send("p1", Kind.RAFT, b"1")
+        two.links.send("p1", Kind.RAFT, b"2")
+        await until(lambda: len(seen) == 2)
+
+        assert one.links.connected == {"p2"}
+        assert "a fault of control" in caplog.text
+
+
+async def test_a_peer_that_refuses_is_not_dialled_ten_times_a_second(
+    network: Network, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    dialled = 0
+
+    async def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dialled
+        dialled += 1
+        writer.close()
+
+    server = await asyncio.start_server(refuse, sock=network.sockets["p1"].dup())
+    two = await network.start("p2", redial_s=(0.001, 0.002), refused_redial_s=60.0)
+    await until(lambda: dialled >= 8)
+    loop = asyncio.get_running_loop()
+    before, end_s = dialled, loop.time() + 0.5
+    await until(lambda: loop.time() > end_s)
+
+    assert two.told == []
+    assert dialled - before <= 4, "each pause is twice the one before"
+    server.close()
+
+
+async def test_a_name_that_cannot_be_does_not_end_the_dialling(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialled = 0
+    dial = PeerLinks._dial
+
+    async def counted(self: PeerLinks, peer: str) -> object:
+        nonlocal dialled
+        connection = await dial(self, peer)
+        dialled += 1
+        return connection
+
+    monkeypatch.setattr(PeerLinks, "_dial", counted)
+    await network.start("p2", peers={"p1": Endpoint("x" * 70 + ".invalid", 1)}, redial_s=(0.001, 0.002))
+    await until(lambda: dialled >= 3)
