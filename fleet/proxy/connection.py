@@ -126,6 +126,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._kept = b""
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What was written, and has not reached the kernel."""
+        return self._transport.get_write_buffer_size()
+
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -245,7 +250,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.close()
         self._part_with_broker()
         self._cancel_timer()
-        if self._transport.get_write_buffer_size():
+        if self.waiting_bytes:
             self._abort_later()
 
     # ---- inside
@@ -356,6 +361,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._lose_client()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():

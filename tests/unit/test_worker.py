@@ -21,14 +21,15 @@ from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Sett
 from fleet.ipc import BOOTSTRAP, BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import ChildSpec, ListenerFd
-from fleet.proxy import worker
-from fleet.proxy.connection import DATA_BYTES, ClientConnection
+from fleet.proxy import feed, worker
+from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
 from fleet.proxy.worker import Worker
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 MIB = 1 << 20
+LONG_LINGER = {"drain_timeout_s": 600.0}
 
 
 @pytest.fixture(autouse=True)
@@ -375,19 +376,37 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
             writer.close()
 
 
-async def answer_and_close(
-    _: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
-) -> None:
-    writer.write(response(correlation_id, bytes(3 * MIB)))
-    writer.close()
-
-
 async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) -> None:
-    async with broker_script(answer_and_close) as one, running(tmp_path, [one.port]) as at:
+    sent = bytearray(struct.pack(">ii", 1 << 30, 1))
+    piece = bytes(DATA_BYTES // 4)
+    watched: list[ClientConnection] = []
+
+    async def answer_until_the_client_is_behind(
+        _: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(sent)
+        while not (watched and watched[0].waiting_bytes):
+            sent.extend(piece)
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async with (
+        broker_script(answer_until_the_client_is_behind) as one,
+        running(tmp_path, [one.port], **LONG_LINGER) as at,
+    ):
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
-        writer.write(fetch(1) + fetch(2))
-        assert await ends(reader) == response(1, bytes(3 * MIB))
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.pause_reading()
+        await eventually(at.connections, "the client is accepted")
+        watched += at.connections()
+        writer.write(fetch(1))
+        await eventually(lambda: watched[0].state is State.LEAVING, "the broker's end is seen")
+        assert watched[0].waiting_bytes
+        transport.resume_reading()
+        assert await ends(reader) == sent
         writer.close()
 
 
@@ -412,17 +431,22 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
 
 
 async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], **LONG_LINGER) as at:
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         _, writer = await at.connect(1)
-        for number in range(4):
-            writer.write(produce(number, acks=0, records_bytes=MIB))
+        sent = 0
+        while not (at.connections() and (broker := at.connections()[0]._broker) and broker.waiting_bytes):
+            writer.write(produce(sent, acks=0, records_bytes=DATA_BYTES // 4))
+            sent += 1
+            await writer.drain()
+            await asyncio.sleep(0)
         writer.close()
-        await eventually(lambda: one.accepted, "the broker is dialled")
+        await eventually(lambda: not at.connections(), "the client's end is seen")
+        assert broker.waiting_bytes
         one.reads.set()
         await eventually(lambda: one.ended, "the broker sees the end")
-        assert one.asked == [(PRODUCE, number) for number in range(4)]
+        assert one.asked == [(PRODUCE, number) for number in range(sent)]
 
 
 async def never(script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -490,8 +514,7 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> Non
         broker = connection._broker
         assert broker is not None
         await eventually(lambda: not broker._transport.is_reading(), "the broker's side is paused")
-        held = connection._transport.get_write_buffer_size()
-        assert held <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         assert at.worker.count().bytes_to_client[1] < size / 2
         transport.resume_reading()
         async with asyncio.timeout(LIMIT_S):
@@ -510,9 +533,9 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path) -> Non
         (connection,) = at.connections()
         broker = connection._broker
         assert broker is not None
-        await eventually(lambda: broker._transport.get_write_buffer_size() > MIB, "its buffer is full")
+        await eventually(lambda: broker.waiting_bytes > MIB, "its buffer is full")
         await eventually(lambda: not connection._transport.is_reading(), "the client's side is paused")
-        assert broker._transport.get_write_buffer_size() <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
@@ -620,11 +643,17 @@ class ControlScript:
         self.channels.clear()
         self.path.unlink()
 
+    def seen(self) -> list[tuple[Broker, ...]]:
+        return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage)]
+
     def counted(self) -> list[ipc.WorkerCounters]:
         return [each.counters for each in self.said if isinstance(each, CountersMessage)]
 
 
-async def test_worker_follows_one_control_process_after_another(tmp_path: Path) -> None:
+async def test_worker_follows_one_control_process_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)  # it says at once which directory it uses
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -653,16 +682,17 @@ async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> Non
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         await eventually(lambda: control.channels, "hello")
         at.worker.apply(at.directory([one]))
-        new = [Broker(2, "127.77.0.2", 29092), Broker(3, "127.77.0.3", 39092)]
-        one.known = [Broker(1, "127.0.0.1", one.port), *new]
-        for number in range(2):
-            reader, writer = await at.connect(1)
-            writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
-            await read_frame(reader)
-            writer.close()
-        await eventually(lambda: any(isinstance(each, BrokersSeenMessage) for each in control.said), "seen")
-        seen = [each.brokers for each in control.said if isinstance(each, BrokersSeenMessage)]
-        assert seen == [tuple(new)]
+        one.known = [Broker(1, "127.0.0.1", one.port)]
+        seen: list[tuple[Broker, ...]] = []
+        for new in (Broker(2, "127.77.0.2", 29092), Broker(3, "127.77.0.3", 39092)):
+            one.known.append(new)
+            for number in range(2):
+                reader, writer = await at.connect(1)
+                writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
+                await read_frame(reader)
+                writer.close()
+            seen.append((new,))
+            await eventually(lambda: control.seen() == seen, "each is reported, once")
         control.die()
 
 
