@@ -1,0 +1,106 @@
+"""Choosing a victim and adding up what survivors say, with a fleet that exists on paper only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fleet.demo.audit import Audit
+from fleet.demo.history import Event, HistoryReader, HistoryWriter, Record
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.prober import Change, Prober
+from fleet.demo.result import Result, Round
+from fleet.demo.rounds import Rounds, Stream, _last_ms
+from fleet.demo.run import unfinished
+from fleet.demo.view import audit_lines, round_line
+from fleet.demo.workload import Workload, WorkloadSpec
+from fleet.model import BrokerId, Endpoint, ProxyId
+
+OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
+
+
+class PaperFleet:
+    """Says who runs and who leads; killing is only written down."""
+
+    def __init__(self, leader: ProxyId, *running: ProxyId) -> None:
+        self.running = running
+        self.led_by = leader
+
+    def leader(self) -> ProxyId:
+        return self.led_by
+
+
+def rounds(folder: Path, fleet: PaperFleet, owners: dict[BrokerId, int]) -> Rounds:
+    prober = Prober(dict.fromkeys(fleet.running, Endpoint("h", 0)), OWNERS.get)
+    for proxy_id in fleet.running:
+        prober.changes[proxy_id].append(
+            Change(0.0, {at: Endpoint("h", owner) for at, owner in owners.items()})
+        )
+    workload = Workload(WorkloadSpec("h:1", "t", str(folder)))
+    return Rounds(cast(LocalFleet, fleet), frozenset(owners), workload, prober)
+
+
+async def test_leader_follower_and_names_are_found(tmp_path: Path) -> None:
+    choosing = rounds(tmp_path, PaperFleet("p2", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
+    assert await choosing.choose("leader") == ("p2", True)
+    assert await choosing.choose("p2") == ("p2", True)
+    assert await choosing.choose("p3") == ("p3", False)
+    assert (await choosing.choose("follower"))[1] is False
+
+
+async def test_a_follower_that_stands_for_nothing_is_spared(tmp_path: Path) -> None:
+    choosing = rounds(tmp_path, PaperFleet("p1", "p1", "p2", "p3"), {1: 1, 2: 1, 3: 3})
+    assert await choosing.choose("follower") == ("p3", False)
+
+
+async def test_the_follower_is_another_than_the_last_victim(tmp_path: Path) -> None:
+    choosing = rounds(tmp_path, PaperFleet("p3", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
+    for last, expected in (("p1", "p2"), ("p2", "p1")):
+        choosing._last_victim = last
+        assert await choosing.choose("follower") == (expected, False)
+
+
+def test_the_last_survivor_counts_and_one_that_never_says_so_spoils_it() -> None:
+    assert _last_ms([10.1, 10.3, 10.2], 10.0) == pytest.approx(300)
+    assert _last_ms([10.1, None], 10.0) is None
+    assert _last_ms([], 10.0) is None
+
+
+def test_a_stream_flows_when_every_partition_does(tmp_path: Path) -> None:
+    path = tmp_path / "x.history"
+    writer, stream = HistoryWriter(path), Stream(HistoryReader(path))
+    for partition, at_s in ((0, 1.0), (1, 2.0), (0, 3.0)):
+        writer.append(Event(at_s, partition, Record(1, 0), 0))
+    writer.flush()
+    stream.refresh()
+    assert stream.flows_since(1.5, 2)
+    assert not stream.flows_since(2.5, 2)
+    assert not stream.flows_since(0.0, 3)
+    writer.append(Event(4.0, 1, Record(1, 1), 1))
+    writer.close()
+    stream.refresh()
+    assert stream.flows_since(2.5, 2)
+    assert [event.at_s for event in stream.events] == [1.0, 2.0, 3.0, 4.0]
+
+
+GOOD = Round("p1", True, 1.0, 2.0, 3.0, 4.0, 5.0)
+NEVER = Round("p1", True, None, None, None, 4.0, 5.0)
+
+
+def test_what_never_happened_is_said_and_fails_the_demo(tmp_path: Path) -> None:
+    three = LocalFleet(tmp_path / "3", (Endpoint("h", 1),), 3)
+    assert unfinished(three, [GOOD]) == []
+    said = unfinished(three, [GOOD, NEVER])
+    assert len(said) == 3
+    assert all(each.startswith("round 2: p1 ") for each in said)
+    result = Result(Audit(1, 1, 0, 0, 0, 0), (NEVER,), tuple(said))
+    assert audit_lines(result)[-1] == "the audit FAILED"
+    assert "committed after never" in round_line(NEVER)
+
+
+def test_without_a_majority_nothing_is_expected_to_be_committed(tmp_path: Path) -> None:
+    two = LocalFleet(tmp_path / "2", (Endpoint("h", 1),), 2)
+    assert unfinished(two, [Round("p1", True, 1.0, 2.0, None, 4.0, 5.0)]) == []
+    assert len(unfinished(two, [Round("p1", True, 1.0, None, None, 4.0, 5.0)])) == 1
