@@ -4,16 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import Protocol
 
 from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
+from fleet.brokers import BrokerWatch
+from fleet.config import MemberSettings, Settings
+from fleet.directories import Directories
 from fleet.errors import UnknownMember
-from fleet.model import Liveness, ProxyId
-from fleet.state import DrainSet, Outcome
+from fleet.leader import Report
+from fleet.links import PeerLinks
+from fleet.membership import Detector
+from fleet.model import FleetState, Liveness, ProxyId
+from fleet.process import ChildSpec
+from fleet.raft_state import RaftStatus
+from fleet.state import Command, DrainSet, Outcome
+from fleet.takeovers import TakeoverWatch
+from fleet.workers import Workers
 
-if TYPE_CHECKING:
-    from fleet.control import Control
-    from fleet.raft_state import RaftStatus
+
+class Shown(Protocol):
+    """What is shown of a control process, and the one thing that can be asked of it."""
+
+    spec: ChildSpec
+    settings: Settings
+    me: ProxyId
+    mine: MemberSettings
+    started_s: float
+    state: FleetState
+    status: RaftStatus | None
+    reports: dict[ProxyId, Report]
+    heard_s: dict[ProxyId, float]
+    detector: Detector
+    links: PeerLinks
+    workers: Workers
+    brokers: BrokerWatch
+    directories: Directories
+    takeovers: TakeoverWatch
+
+    def report(self) -> Report:
+        """What it tells its peers of itself."""
+        ...
+
+    def propose(self, command: Command) -> Future[Outcome]:
+        """Have a command committed."""
+        ...
 
 
 def moment() -> Moment:
@@ -24,7 +59,7 @@ def moment() -> Moment:
 class ControlSource:
     """``AdminSource`` over a control process; runs on its loop."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Shown) -> None:
         self._control = control
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
