@@ -92,6 +92,7 @@ class LocalFleet:
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))
         self.settings: Settings = load(self.config, {})
         self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
+        self._own_config: dict[ProxyId, Path] = {}
 
     @property
     def members(self) -> tuple[ProxyId, ...]:
@@ -135,13 +136,25 @@ class LocalFleet:
 
     # -------------------------------------------------------------------------------------- life and death
 
+    def dial_through(self, proxy_id: ProxyId, peer: ProxyId, via: Endpoint) -> None:
+        """Give one member a configuration file of its own, with another address for one of its peers.
+
+        For a network in between that can be broken; from the member's next start on. Of two members the one
+        with the greater id dials.
+        """
+        document = yaml.safe_load(self._own_config.get(proxy_id, self.config).read_text())
+        document["members"][peer]["peer"] = str(via)
+        self._own_config[proxy_id] = self._folder / f"fleet-{proxy_id}.yaml"
+        self._own_config[proxy_id].write_text(yaml.safe_dump(document, sort_keys=False))
+
     def start(self, *proxy_ids: ProxyId) -> None:
         """Start members that do not run (all of them where none is named); does not wait for them."""
         for proxy_id in proxy_ids or self.members:
             running = self._processes.get(proxy_id)
             if running is not None and running.poll() is None:
                 raise DemoError(f"{proxy_id} is running already")
-            arguments = ("node", "--config", str(self.config), "--node", proxy_id)
+            config = self._own_config.get(proxy_id, self.config)
+            arguments = ("node", "--config", str(config), "--node", proxy_id)
             self._processes[proxy_id] = spawn_module("fleet", *arguments, log=self.log(proxy_id))
 
     def kill(self, *proxy_ids: ProxyId) -> float:

@@ -106,6 +106,10 @@ class Workload:
     def acknowledged(self) -> list[Event]:
         return list(self.acknowledgements().read())
 
+    def produced(self) -> list[Event]:
+        """When each record was given to the producer."""
+        return list(HistoryReader(self.spec.path("produced")).read())
+
     def received(self) -> list[Event]:
         return list(self.deliveries().read())
 
@@ -165,7 +169,9 @@ def _event(message: Message) -> Event:
 
 def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
     """Produce at a steady rate until told to stop, then wait for every outstanding acknowledgement."""
-    acknowledged, failed = HistoryWriter(spec.path("acknowledged")), HistoryWriter(spec.path("failed"))
+    produced, acknowledged, failed = (
+        HistoryWriter(spec.path(history)) for history in ("produced", "acknowledged", "failed")
+    )
     producer_id = random.getrandbits(63)
     producer = Producer(
         {
@@ -197,20 +203,20 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
         due = int((time.monotonic() - started_s) * spec.rate_per_s)
         while number < due:
             record = Record(producer_id, number // spec.partitions)
-            value = record.encode(spec.record_bytes)
+            value, partition = record.encode(spec.record_bytes), number % spec.partitions
+            given = Event(time.monotonic(), partition, record, NO_OFFSET)
             try:
-                producer.produce(
-                    spec.topic, value, partition=number % spec.partitions, on_delivery=report(record)
-                )
+                producer.produce(spec.topic, value, partition=partition, on_delivery=report(record))
             except BufferError:  # the queue is full for as long as nothing is acknowledged
                 break
+            produced.append(given)
             number += 1
         producer.poll(0.004)
-        acknowledged.flush()
-        failed.flush()
+        for history in (produced, acknowledged, failed):
+            history.flush()
     outstanding = producer.flush(_DRAIN_LIMIT_S)
-    acknowledged.close()
-    failed.close()
+    for history in (produced, acknowledged, failed):
+        history.close()
     if outstanding:
         raise DemoError(f"{outstanding} records were not acknowledged within {_DRAIN_LIMIT_S:.0f} s")
 
