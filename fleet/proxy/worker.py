@@ -30,7 +30,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
 FIRST_DIRECTORY_S: Final = 0.5
 """How long a starting worker lets clients wait for a directory that is newer than the file's."""
