@@ -291,6 +291,8 @@ class Session:
             self.discard_bytes = after - start
             self._counters.local_replies += 1
             return after
+        if not 10 <= size <= self._max_request_bytes:
+            return _ORDINARY  # it is refused there, and nobody waits for the rest of an HTTP request
         begins = pos + REQUEST_HEADER_BYTES
         ends = begins + max(client_id_length, 0)
         if ends > end and ends <= after:

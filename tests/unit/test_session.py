@@ -157,6 +157,15 @@ def test_sizes_below_a_header_are_refused(size: int) -> None:
         play.client(struct.pack(">ihhih", size, HEARTBEAT, 4, 1, -1))
 
 
+@pytest.mark.parametrize("greeting", [b"GET / HTTP/1.1\r\n", bytes.fromhex("16030100f8010000f40303ab12cd")])
+def test_another_protocol_is_refused_at_its_first_bytes(greeting: bytes) -> None:
+    # Found: a first "client id" beyond the bytes at hand was waited for before the size was judged, so an
+    # HTTP client hung until it gave up.
+    play = Play.new()
+    with pytest.raises(OversizeFrame):
+        play.client(greeting)
+
+
 def test_requests_above_the_limit_are_refused_at_their_header() -> None:
     limit = Limits().max_request_bytes
     Play.new().client(struct.pack(">ihhih", limit, HEARTBEAT, 4, 1, -1))
