@@ -211,6 +211,7 @@ class RaftNode:
                 self._fail(error)
             self._observe(time.monotonic())
             self._publish()
+            self._proposals.tell()
         self._close()
         self._ended = True
         with contextlib.suppress(queue.Empty):
@@ -238,7 +239,8 @@ class RaftNode:
                 self._open()
             return
         raft, me = replica.log, self._settings.me
-        leader = raft.leader if raft.leader == me or self._hears(replica, now_s) else None
+        reachable = raft.leader == me or (self._hears(replica, now_s) and raft.leader in self._linked)
+        leader = raft.leader if reachable else None
         self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)
         replica.tick()
         if not replica.transport.other_voters and raft.last_log_index > raft.raftCommitIndex:

@@ -25,6 +25,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
         "_SyncObj__deleteEntriesFrom",
         "_SyncObj__doApplyCommand",
         "_SyncObj__loadDumpFile",
+        "_SyncObj__onMessageReceived",
         "_SyncObj__tryLogCompaction",
         "_applyCommand",
         "_doDestroy",
@@ -68,7 +69,12 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 
-INSTANCE_NAMES: Final = ("_SyncObj__raftLog", "_SyncObj__raftState", "_SyncObj__serializer")
+INSTANCE_NAMES: Final = (
+    "_SyncObj__raftLog",
+    "_SyncObj__raftNextIndex",
+    "_SyncObj__raftState",
+    "_SyncObj__serializer",
+)
 """Private attributes that exist only once an object has been made; checked then."""
 
 _hooks_lock = threading.Lock()

@@ -1,12 +1,13 @@
 """pysyncobj's SyncObj with the fleet's parts inside: our journal, snapshots and transport, and commands as
 plain bytes.
 
-Three of the library's private methods and one of its objects are replaced; ``guards`` checks that they are
-there.
+Some of the library's private methods and one of its objects are replaced or wrapped; ``guards`` checks that
+they are there.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from pysyncobj.node import Node
 from fleet.model import ProxyId
 from fleet.raft import guards
 from fleet.raft.journal import Journal
-from fleet.raft.messages import REGULAR
+from fleet.raft.messages import REGULAR, Message
 from fleet.raft.snapshot import SnapshotStore
 from fleet.raft.transport import MemberTransport
 
@@ -39,6 +40,16 @@ class LogSettings:
     election_max_s: float
     leader_fallback_s: float
     compact_entries: int
+
+
+class _NotTrue(logging.Filter):
+    """Drops the library's alarm at entries that it is about to truncate: here it does not truncate them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("truncating already-applied log entries")
+
+
+logging.getLogger("pysyncobj.syncobj").addFilter(_NotTrue())
 
 
 class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
@@ -101,6 +112,19 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         The library drops all of them first. Where the message is an old one that comes again, those are
         entries that this member has acknowledged, and that may be committed because of it.
         """
+
+    def _SyncObj__onMessageReceived(self, node: Node, message: Message) -> None:
+        """Take a checked message, and keep an acknowledgement from setting the leader back.
+
+        While several entries are under way, the answer to the first would have the library send the others
+        again. Where they are lost in fact, the member says so at the next heartbeat.
+        """
+        following: dict[Node, int] = self._SyncObj__raftNextIndex
+        before = following.get(node, 0)
+        super()._SyncObj__onMessageReceived(node, message)
+        acknowledges = message["type"] == "next_node_idx" and message["success"] and not message["reset"]
+        if acknowledges and following.get(node, before) < before:
+            following[node] = before
 
 
 def _configuration(settings: LogSettings) -> SyncObjConf:

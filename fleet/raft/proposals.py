@@ -36,6 +36,7 @@ class Proposals:
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Proposal]] = {}
+        self._done: list[tuple[Proposal, Outcome]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -44,8 +45,13 @@ class Proposals:
         self._waiting.setdefault(proposal.command_id, []).append(proposal)
 
     def applied(self, command_id: str, outcome: Outcome) -> None:
-        """The command came out of the log: whoever waits for it is told, the first time."""
-        for proposal in self._waiting.pop(command_id, ()):
+        """The command came out of the log: whoever waits for it will be told, the first time."""
+        self._done += [(proposal, outcome) for proposal in self._waiting.pop(command_id, ())]
+
+    def tell(self) -> None:
+        """Tell those whose command was applied; to be called once the state that came of it can be seen."""
+        done, self._done = self._done, []
+        for proposal, outcome in done:
             with contextlib.suppress(InvalidStateError):
                 proposal.future.set_result(outcome)
 

@@ -1,0 +1,679 @@
+"""The whole of Raft as control uses it: real nodes, real links on loopback, real files."""
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from socket import create_server
+
+import pytest
+import pytest_asyncio
+
+import fleet.raft.journal as journal_module
+import fleet.raft_state as raft_state
+from fleet import model
+from fleet.errors import CommandTimeout, JournalError, NoQuorum, RaftError
+from fleet.links import Kind, PeerLinks
+from fleet.model import Broker, Endpoint, FleetState, Ownership, ProxyId
+from fleet.raft import files
+from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
+from fleet.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
+
+LIMIT_S = 20.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - conditions are of all kinds
+            await asyncio.sleep(0.005)
+
+
+class Member:
+    """One member's Raft and links, put together as control does it."""
+
+    def __init__(self, fleet: "Fleet", me: ProxyId) -> None:
+        loop = asyncio.get_running_loop()
+        self.me = me
+        self.changes: list[tuple[FleetState, RaftStatus, tuple[Applied, ...]]] = []
+        self.threads: set[str] = set()
+
+        def send(peer: ProxyId, payload: bytes) -> None:
+            loop.call_soon_threadsafe(self.links.send, peer, Kind.RAFT, payload)
+
+        settings = RaftSettings(
+            me, fleet.voters, fleet.observers, fleet.folder / me, compact_entries=fleet.compact_entries
+        )
+        self.node = RaftNode(settings, send, self._changed)
+        self.links = PeerLinks(me, fleet.next_incarnation(), "demo", fleet.endpoints, fleet.listen(me), self)
+
+    def _changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.changes.append((state, status, applied))
+
+    def on_up(self, peer: ProxyId) -> None:
+        self.node.link_up(peer)
+
+    def on_down(self, peer: ProxyId, _reason: str) -> None:
+        self.node.link_down(peer)
+
+    def on_frame(self, peer: ProxyId, _kind: Kind, payload: bytes) -> None:
+        self.node.receive(peer, payload)
+
+    @property
+    def applied(self) -> list[Applied]:
+        return [one for _, _, applied in self.changes for one in applied]
+
+    async def commit(self, command: Command, timeout_s: float = LIMIT_S) -> Outcome:
+        return await asyncio.wrap_future(self.node.propose(command, timeout_s))
+
+    async def stop(self) -> None:
+        await self.links.stop()
+        await asyncio.to_thread(self.node.stop)
+
+
+class Fleet:
+    """Members in one process; each keeps its folder and its port when it stops."""
+
+    def __init__(self, folder: Path, voters: int = 3, observers: int = 0, compact_entries: int = 500) -> None:
+        ids = tuple(f"p{number + 1}" for number in range(voters + observers))
+        self.folder = folder
+        self.voters, self.observers = ids[:voters], ids[voters:]
+        self.compact_entries = compact_entries
+        self.members: dict[ProxyId, Member] = {}
+        self._sockets = {me: create_server(("127.0.0.1", 0)) for me in ids}
+        self.endpoints = {me: Endpoint("127.0.0.1", s.getsockname()[1]) for me, s in self._sockets.items()}
+        self._incarnations = itertools.count(1)
+        self._commands = itertools.count(1)
+
+    def listen(self, me: ProxyId) -> "object":
+        return self._sockets[me].dup()
+
+    def next_incarnation(self) -> int:
+        return next(self._incarnations)
+
+    async def start(self, *ids: ProxyId) -> None:
+        for me in ids or self.endpoints:
+            member = self.members[me] = Member(self, me)
+            member.node.start()
+            await member.links.start()
+
+    async def stop(self, *ids: ProxyId) -> None:
+        for me in ids or tuple(self.members):
+            await self.members.pop(me).stop()
+
+    async def close(self) -> None:
+        await self.stop()
+        for listen in self._sockets.values():
+            listen.close()
+
+    @property
+    def leader(self) -> Member | None:
+        leaders = [
+            m for m in self.members.values() if m.node.status.role == "leader" and m.node.status.has_quorum
+        ]
+        return leaders[0] if len(leaders) == 1 else None
+
+    async def settled(self) -> Member:
+        """Wait until all agree on who leads, and know the owner that the tests use; the leader."""
+
+        def agreed() -> bool:
+            statuses = [member.node.status for member in self.members.values()]
+            leaders = {status.leader for status in statuses}
+            return len(leaders) == 1 and all(s.has_quorum for s in statuses) and self.leader is not None
+
+        await until(agreed)
+        leader = self.leader
+        assert leader is not None
+        if "p1" not in leader.node.state.members:
+            await leader.commit(stamp(MemberUp(model.Member("p1")), f"command-{next(self._commands)}", 1))
+            await self.equal()
+            await until(lambda: all(member.applied for member in self.members.values()))
+            for member in self.members.values():
+                member.changes.clear()
+        return leader
+
+    async def other(self) -> Member:
+        leader = await self.settled()
+        return next(member for member in self.members.values() if member is not leader)
+
+    def seen(self, broker_id: int) -> Command:
+        """A command that always takes effect."""
+        return stamp(BrokersSeen((Broker(broker_id, "kafka", 9092),)), f"command-{next(self._commands)}", 1)
+
+    def own(self, generation: int, broker_id: int) -> Command:
+        """A command that takes effect after ``generation`` only, and makes the next one."""
+        changes = {broker_id: Ownership((self.voters[0],))}
+        return stamp(OwnershipSet(generation, changes), f"command-{next(self._commands)}", 1)
+
+    async def equal(self) -> FleetState:
+        """Wait until all members have the same state; that state."""
+        states = lambda: [member.node.state for member in self.members.values()]  # noqa: E731
+        await until(lambda: all(state == states()[0] for state in states()))
+        return states()[0]
+
+
+@pytest_asyncio.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    made = Fleet(tmp_path)
+    yield made
+    await made.close()
+
+
+class TestCommitting:
+    async def test_what_the_leader_commits_reaches_all(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        command = fleet.own(0, 7)
+        outcome = await leader.commit(command)
+        await until(lambda: all(m.node.state.generation == 1 for m in fleet.members.values()))
+
+        assert outcome == Outcome(True, "", 1)
+        for member in fleet.members.values():
+            await until(lambda member=member: member.applied)
+            assert member.applied == [Applied(command, outcome)]
+            assert member.node.state.ownership == {7: Ownership(("p1",))}
+
+    async def test_any_member_may_propose(self, fleet: Fleet) -> None:
+        await fleet.start()
+        follower = await fleet.other()
+        assert (await follower.commit(fleet.own(0, 7))).applied
+        assert follower.node.state.generation == 1, "applied where it was proposed, by the time that is told"
+
+    async def test_a_command_that_comes_twice_is_applied_once(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader, follower = await fleet.settled(), await fleet.other()
+        command = fleet.own(0, 7)
+        outcomes = await asyncio.gather(leader.commit(command), follower.commit(command))
+        again = await leader.commit(command)
+
+        assert Outcome(True, "", 1) in outcomes
+        assert (again.applied, again.reason) == (False, "repeated")
+        assert (await fleet.equal()).generation == 1
+
+    async def test_a_refused_command_says_why(self, fleet: Fleet) -> None:
+        await fleet.start()
+        outcome = await (await fleet.settled()).commit(fleet.own(5, 7))
+        assert (outcome.applied, outcome.reason) == (False, "stale_generation")
+
+    async def test_many_at_once_from_everywhere(self, fleet: Fleet) -> None:
+        await fleet.start()
+        await fleet.settled()
+        members = itertools.cycle(fleet.members.values())
+        commands = [fleet.seen(number) for number in range(300)]
+        outcomes = await asyncio.gather(*(next(members).commit(command) for command in commands))
+
+        assert all(outcome.applied for outcome in outcomes)
+        assert len((await fleet.equal()).brokers) == 300
+
+    async def test_the_status_says_who_leads(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        for member in fleet.members.values():
+            status = member.node.status
+            assert status.role == ("leader" if member is leader else "follower")
+            assert status.leader == leader.me
+            assert status.term == leader.node.status.term >= 1
+            assert status.quorum_lost_mono_s is None
+            assert status.journal_error is None
+
+    async def test_callbacks_come_on_the_raft_thread_and_survive_a_fault(
+        self, fleet: Fleet, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await fleet.start("p1", "p2")
+        await fleet.settled()
+        assert fleet.members["p1"].threads == {"raft"}
+
+        def fail(*_arguments: object) -> None:
+            raise RuntimeError("a fault of control")
+
+        fleet.members["p1"].node._on_change = fail
+        assert (await fleet.members["p1"].commit(fleet.seen(1))).applied
+        await until(lambda: "a fault of control" in caplog.text)
+
+    async def test_nothing_is_told_where_nothing_is_new(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.seen(1))
+        await fleet.equal()
+        await until(lambda: all(m.node.status.commit_index == 4 for m in fleet.members.values()))
+        await asyncio.to_thread(time.sleep, 0.05)
+        before = len(leader.changes)
+        await asyncio.to_thread(time.sleep, 0.3)
+        assert len(leader.changes) == before
+
+
+class TestProposals:
+    async def test_a_command_without_an_id_is_refused(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        with pytest.raises(ValueError, match="not stamped"):
+            await fleet.members["p1"].commit(BrokersSeen((Broker(1, "kafka", 9092),)))
+
+    async def test_a_command_that_is_too_large_is_refused(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        changes = {number: Ownership(("p1",) * 20) for number in range(2000)}
+        with pytest.raises(ValueError, match="limit"):
+            await fleet.members["p1"].commit(stamp(OwnershipSet(0, changes), "large", 1))
+
+    async def test_without_a_leader_there_is_no_quorum(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        with pytest.raises(NoQuorum, match="no leader"):
+            await fleet.members["p1"].commit(fleet.seen(1), 0.2)
+
+    async def test_it_waits_for_a_leader(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        waiting = fleet.members["p1"].node.propose(fleet.seen(1), LIMIT_S)
+        await fleet.start("p2")
+        assert (await asyncio.wrap_future(waiting)).applied
+
+    async def test_what_a_dead_leader_was_given_is_given_to_the_next(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader, follower = await fleet.settled(), await fleet.other()
+        await leader.links.stop()  # it still believes that it leads, and so do the others
+        assert (await follower.commit(fleet.seen(1))).applied
+
+    async def test_what_was_handed_over_and_not_answered_may_yet_be_committed(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        others = [me for me in fleet.members if me != leader.me]
+        await asyncio.gather(*(fleet.members[me].links.stop() for me in others))
+        with pytest.raises(CommandTimeout, match="may yet be committed"):
+            await leader.commit(fleet.seen(1), 0.2)
+
+    async def test_a_lost_command_is_sent_again(self, fleet: Fleet) -> None:
+        await fleet.start()
+        follower = await fleet.other()
+        send, lost = follower.links.send, []
+
+        def lossy(peer: ProxyId, kind: Kind, payload: bytes) -> bool:
+            if b"apply_command" in payload and not lost:
+                lost.append(payload)
+                return True
+            return send(peer, kind, payload)
+
+        follower.links.send = lossy  # type: ignore[method-assign]
+        assert (await follower.commit(fleet.seen(1))).applied
+        assert lost
+
+    async def test_a_cancelled_wait_is_forgotten(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        node = fleet.members["p1"].node
+        future = node.propose(fleet.seen(1), 0.05)
+        future.cancel()
+        await until(lambda: not len(node._proposals))
+        assert node.status.journal_error is None
+
+    async def test_a_stop_ends_the_wait(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        node = fleet.members["p1"].node
+        waiting = node.propose(fleet.seen(1), 600)
+        await fleet.stop("p1")
+        late = node.propose(fleet.seen(2), 600)
+        for future in (waiting, late):
+            with pytest.raises(NoQuorum, match="has stopped"):
+                future.result(LIMIT_S)
+
+
+class TestFailover:
+    async def test_the_others_elect_a_leader_and_keep_the_state(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.own(0, 7))
+        term = leader.node.status.term
+        await fleet.stop(leader.me)
+        successor = await fleet.settled()
+        outcome = await successor.commit(fleet.own(1, 8))
+
+        assert successor.me != leader.me
+        assert successor.node.status.term > term
+        assert outcome == Outcome(True, "", 2)
+        assert set((await fleet.equal()).ownership) == {7, 8}
+
+    async def test_an_isolated_leader_steps_down_and_cannot_commit(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.links.stop()
+        lost_s = time.monotonic()
+        await until(lambda: leader.node.status.role != "leader")
+
+        status = leader.node.status
+        assert not status.has_quorum
+        assert status.quorum_lost_mono_s is not None
+        assert abs(status.quorum_lost_mono_s - lost_s) < 1.0
+
+    async def test_a_minority_says_so_within_a_second_and_for_how_long(self, fleet: Fleet) -> None:
+        await fleet.start()
+        await fleet.settled()
+        survivor = await fleet.other()
+        await fleet.stop(*[me for me in fleet.members if me != survivor.me])
+        stopped_s = time.monotonic()
+        await until(lambda: not survivor.node.status.has_quorum)
+        assert time.monotonic() - stopped_s < 2.0, "the goal is 1 s; this machine may be busy"
+        await until(lambda: survivor.node.status.leader is None)
+
+        lost_s = survivor.node.status.quorum_lost_mono_s
+        assert lost_s is not None
+        assert lost_s <= time.monotonic()
+        term = survivor.node.status.term
+        await asyncio.to_thread(time.sleep, 1.0)
+        assert survivor.node.status.quorum_lost_mono_s == lost_s, "the same moment as long as it lasts"
+        assert survivor.node.status.term == term, (
+            "alone, it does not count up terms that disturb the others later"
+        )
+
+    async def test_silent_links_are_no_quorum_either(self, fleet: Fleet) -> None:
+        """The peers are frozen: the links are up, and nothing comes."""
+        await fleet.start()
+        leader = await fleet.settled()
+        for member in fleet.members.values():
+            member.links.send = lambda *_arguments: True  # type: ignore[method-assign]
+        await until(lambda: not any(m.node.status.has_quorum for m in fleet.members.values()))
+        assert len(leader.links.connected) == 2
+
+    async def test_a_returning_quorum_ends_it(self, fleet: Fleet) -> None:
+        await fleet.start("p1")
+        assert fleet.members["p1"].node.status.quorum_lost_mono_s is not None
+        await fleet.start("p2")
+        await fleet.settled()
+        assert fleet.members["p1"].node.status.quorum_lost_mono_s is None
+
+
+class TestRestart:
+    async def test_a_fleet_that_restarts_as_a_whole_comes_back_as_it_was(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        for generation in range(5):
+            await leader.commit(fleet.own(generation, generation))
+        before = await fleet.equal()
+        terms = leader.node.status.term
+        await fleet.stop()
+        await fleet.start()
+        leader = await fleet.settled()
+
+        assert await fleet.equal() == before
+        assert leader.node.status.term > terms
+        assert all(member.applied == [] for member in fleet.members.values()), "nothing of it is news"
+        assert await leader.commit(fleet.own(5, 9)) == Outcome(True, "", 6)
+
+    @pytest.mark.parametrize("compact_entries", [500, 3])
+    async def test_a_lone_member_shows_what_was_committed(self, tmp_path: Path, compact_entries: int) -> None:
+        fleet = Fleet(tmp_path, compact_entries=compact_entries)
+        await fleet.start()
+        leader = await fleet.settled()
+        for generation in range(5):
+            await leader.commit(fleet.own(generation, generation))
+        before = await fleet.equal()
+        await fleet.stop()
+
+        for me in fleet.voters:
+            member = fleet.members[me] = Member(fleet, me)
+            member.node.start()
+            assert member.node.state == before, "as soon as it has started"
+            assert not member.node.status.has_quorum
+            await until(lambda member=member: member.changes)
+            assert member.changes[0][0] == before
+            assert member.changes[0][2] == ()
+            await fleet.stop(me)
+        await fleet.close()
+
+    async def test_a_member_that_lost_its_disk_gets_everything(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, compact_entries=10)
+        await fleet.start()
+        leader = await fleet.settled()
+        away = (await fleet.other()).me
+        await fleet.stop(away)
+        for number in range(40):
+            await leader.commit(fleet.own(number, number))
+        for file in (tmp_path / away / "raft").iterdir():
+            file.unlink()
+        await fleet.start(away)
+
+        assert (await fleet.equal()).generation == 40
+        await fleet.close()
+
+    async def test_a_member_that_was_away_over_a_compaction_catches_up(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, compact_entries=10)
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.own(0, 0))
+        away = (await fleet.other()).me
+        await fleet.stop(away)
+        for number in range(1, 40):
+            await leader.commit(fleet.own(number, number))
+        assert (tmp_path / leader.me / "raft" / "snapshot").exists()
+        await fleet.start(away)
+        await until(lambda: fleet.members[away].node.state.generation == 40)
+        state = await fleet.equal()
+        assert (await fleet.members[away].commit(fleet.own(40, 99))).applied
+
+        assert set(state.ownership) == set(range(40))
+        await fleet.close()
+        # What it received is on its disk.
+        member = Member(fleet_of(fleet, tmp_path), away)
+        member.node.start()
+        assert member.node.state.generation >= 40
+        member.node.stop()
+
+    async def test_a_corrupt_journal_is_not_started_with(self, fleet: Fleet) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        for number in range(3):
+            await leader.commit(fleet.seen(number))
+        await fleet.stop()
+        path = fleet.folder / "p1" / "raft" / "journal"
+        data = bytearray(path.read_bytes())
+        data[journal_module.FIRST_FRAME + 14] ^= 1
+        path.write_bytes(data)
+        member = Member(fleet, "p1")
+        with pytest.raises(JournalError, match="corrupt at offset"):
+            member.node.start()
+        with pytest.raises(JournalError, match="corrupt at offset"):
+            Member(fleet, "p1").node.start()
+
+
+def fleet_of(former: Fleet, folder: Path) -> Fleet:
+    """The same members with new ports."""
+    return Fleet(folder, len(former.voters), len(former.observers))
+
+
+class TestShapes:
+    async def test_one_voter_commits_alone(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=1)
+        await fleet.start()
+        leader = await fleet.settled()
+        assert await leader.commit(fleet.own(0, 7)) == Outcome(True, "", 1)
+        await fleet.stop()
+        await fleet.start()
+        assert fleet.members["p1"].node.state.generation == 1
+        assert await (await fleet.settled()).commit(fleet.own(1, 8)) == Outcome(True, "", 2)
+        await fleet.close()
+
+    async def test_one_voter_waits_for_no_tick(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=1)
+        member = Member(fleet, "p1")
+        object.__setattr__(member.node._settings, "tick_s", 0.3)
+        fleet.members["p1"] = member
+        member.node.start()
+        await until(lambda: member.node.status.role == "leader")
+        start_s = time.monotonic()
+        for number in range(10):
+            await member.commit(fleet.seen(number))
+        assert time.monotonic() - start_s < 1.5
+        await fleet.close()
+
+    async def test_two_voters_need_both(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=2)
+        await fleet.start()
+        leader = await fleet.settled()
+        assert (await leader.commit(fleet.seen(1))).applied
+        await fleet.stop((await fleet.other()).me)
+        await until(lambda: not leader.node.status.has_quorum)
+        await fleet.close()
+
+    async def test_five_voters_survive_two(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=5)
+        await fleet.start()
+        leader = await fleet.settled()
+        await fleet.stop(leader.me)
+        await fleet.stop((await fleet.settled()).me)
+        assert (await (await fleet.settled()).commit(fleet.seen(1))).applied
+        await fleet.close()
+
+    async def test_an_observer_follows_and_proposes(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=3, observers=1, compact_entries=10)
+        await fleet.start()
+        await fleet.settled()
+        observer = fleet.members["p4"]
+        for number in range(30):
+            assert (await observer.commit(fleet.own(number, number))).applied
+        status = observer.node.status
+        before = await fleet.equal()
+        await fleet.stop("p4")
+        leader = await fleet.settled()
+        for number in range(30, 60):
+            await leader.commit(fleet.own(number, number))
+        fleet.members["p4"] = observer = Member(fleet, "p4")
+        observer.node.start()
+
+        assert (status.role, status.has_quorum) == ("observer", True)
+        assert observer.node.state == before, "it has a journal too"
+        await observer.links.start()
+        await until(lambda: observer.node.state.generation == 60)
+        await fleet.close()
+
+    async def test_observers_do_not_make_a_quorum(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=3, observers=2)
+        await fleet.start()
+        await fleet.settled()
+        await fleet.stop("p1", "p2")
+        await until(lambda: not any(m.node.status.has_quorum for m in fleet.members.values()))
+        with pytest.raises(NoQuorum):
+            await fleet.members["p4"].commit(fleet.seen(1), 0.2)
+        await fleet.close()
+
+    def test_a_member_is_one_or_the_other(self, tmp_path: Path) -> None:
+        settings = RaftSettings("p9", ("p1",), ("p2",), tmp_path)
+        with pytest.raises(RaftError, match="p9 is neither"):
+            RaftNode(settings, lambda _peer, _payload: None, lambda *_arguments: None)
+
+
+class TestABrokenDisk:
+    @pytest.fixture
+    def disk(self, monkeypatch: pytest.MonkeyPatch) -> "Disk":
+        return Disk(monkeypatch)
+
+    async def test_the_member_says_so_and_takes_part_again_when_it_is_gone(
+        self, fleet: Fleet, disk: "Disk"
+    ) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.own(0, 7))
+        await fleet.equal()
+        disk.full_for(fleet.folder / leader.me)
+        with contextlib.suppress(NoQuorum, CommandTimeout):
+            await leader.commit(fleet.seen(1), 0.1)
+        await until(lambda: leader.node.status.journal_error)
+        status = leader.node.status
+        others = [member for member in fleet.members.values() if member is not leader]
+        outcome = await others[0].commit(fleet.own(1, 8))
+
+        assert "No space left on device" in (status.journal_error or "")
+        assert (status.role, status.leader, status.has_quorum) == ("follower", None, False)
+        assert leader.node.state.generation == 1, "it still shows what it knew"
+        assert outcome.applied, "the others go on without it"
+
+        disk.free()
+        await until(lambda: leader.node.status.journal_error is None)
+        await until(lambda: leader.node.state.generation == 2)
+        await fleet.settled()
+        assert (await leader.commit(fleet.own(2, 9))).applied
+        assert [one.outcome.generation for one in leader.applied if one.outcome.applied][-2:] == [2, 3]
+
+    async def test_all_full_commits_nothing_and_loses_nothing(self, fleet: Fleet, disk: "Disk") -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.own(0, 7))
+        disk.full_for(fleet.folder)
+        waiting = leader.node.propose(fleet.own(1, 8), LIMIT_S)
+        await until(
+            lambda: all(m.node.status.journal_error for m in fleet.members.values()) or waiting.done()
+        )
+        assert not waiting.done()
+        disk.free()
+
+        assert (await asyncio.wrap_future(waiting)).generation == 2, "it is tried until its time is up"
+        assert (await fleet.equal()).generation == 2
+
+    async def test_any_other_fault_inside_is_a_restart_of_raft_alone(
+        self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(raft_state, "_REOPEN_S", 0.05)
+        await fleet.start()
+        leader = await fleet.settled()
+        await leader.commit(fleet.own(0, 7))
+        replica = leader.node._replica
+        assert replica is not None
+        monkeypatch.setattr(replica.log, "doTick", lambda _wait_s: 1 / 0)
+        await until(lambda: leader.node._replica not in (None, replica))
+        await fleet.settled()
+
+        assert "ZeroDivisionError" in caplog.text
+        assert (await leader.commit(fleet.own(1, 8))).generation == 2
+
+
+class Disk:
+    """A disk that takes nothing more below one folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._full: Path | None = None
+        for module in (journal_module, files):
+            monkeypatch.setattr(module, "write_all", self._write_all)
+        self._really = WRITE_ALL
+
+    def full_for(self, folder: Path) -> None:
+        self._full = folder
+
+    def free(self) -> None:
+        self._full = None
+
+    def _write_all(self, descriptor: int, data: bytes) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if self._full is not None and path.is_relative_to(self._full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._really(descriptor, data)
+
+
+WRITE_ALL = files.write_all
+
+
+async def test_garbage_from_a_member_is_counted_and_harmless(fleet: Fleet) -> None:
+    await fleet.start()
+    leader = await fleet.settled()
+    follower = await fleet.other()
+    for payload in (b"", b"\xc1garbage", b"\x81\xa4type\xa4what"):
+        follower.links.send(leader.me, Kind.RAFT, payload)
+    await until(lambda: leader.node.status.dropped_messages == 3)
+    assert (await follower.commit(fleet.seen(1))).applied
+
+
+async def test_start_is_refused_with_another_library(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RaftError("pysyncobj is 9")
+
+    monkeypatch.setattr(raft_state.guards, "check_library", refuse)
+    with pytest.raises(RaftError, match="pysyncobj is 9"):
+        Member(fleet, "p1").node.start()
+
+
+def test_a_future_is_that_of_the_standard_library(tmp_path: Path) -> None:
+    node = RaftNode(RaftSettings("p1", ("p1",), (), tmp_path), lambda _p, _b: None, lambda *_arguments: None)
+    node.start()
+    future = node.propose(stamp(BrokersSeen((Broker(1, "kafka", 9092),)), "one", 1), LIMIT_S)
+    assert isinstance(future, Future)
+    assert future.result(LIMIT_S).applied, "without any event loop"
+    node.stop()
