@@ -1,0 +1,111 @@
+"""The command line: `python -m benchmarks`, or `make bench ARGS="…"`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, get_args
+
+import click
+from rich.console import Console
+
+from benchmarks import haproxy, peers, report
+from benchmarks.race import METADATA, Plan, metadata, race
+from benchmarks.results import DIRECT, FLEET, HAPROXY, Sample, document, figures
+from benchmarks.stage import staged
+from benchmarks.workloads import Name
+from fleet.errors import FleetError
+
+WORKLOADS: tuple[Name, ...] = get_args(Name)
+
+
+def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    """`A,B,…` as names. Raises: BadParameter: one is not known."""
+    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{name!r} is none of: {', '.join(known)}", param_hint=option)
+    if not names:
+        raise click.BadParameter(f"name at least one of: {', '.join(known)}", param_hint=option)
+    return names
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--only", metavar="NAME,…", default=",".join((*WORKLOADS, METADATA)), show_default=True)
+@click.option("--targets", metavar="NAME,…", help="Whom to race.  [default: direct, all of the peers, fleet]")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
+@click.option(
+    "--peers",
+    "peers_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=peers.PEERS,
+    help="Other proxies than those of benchmarks/peers.yaml.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON list, and nothing else, on standard output."
+)
+@click.option("--write-docs", is_flag=True, help="Put the table into docs/performance.md.")
+def main(
+    only: str,
+    targets: str | None,
+    rounds: int,
+    scale: float,
+    peers_file: Path,
+    as_json: bool,
+    write_docs: bool,
+) -> None:
+    """Measure what the fleet costs beside a direct connection, HAProxy and a bare forwarder."""
+    terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    try:
+        lines = peers.load(peers_file)
+        names = (DIRECT, *lines, FLEET)
+        raced = chosen(targets, names, "--targets") if targets is not None else names
+        wanted = chosen(only, (*WORKLOADS, METADATA), "--only")
+        plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
+        samples = measure(plan, raced, lines, terminal)
+        if METADATA in wanted:
+            samples += metadata(rounds)
+        found = figures(samples)
+        report.show(found, terminal)
+        if write_docs:
+            version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
+            report.write_docs(found, report.about(version, rounds))
+    except FleetError as error:
+        sys.exit(f"bench: {error}")
+    if as_json:
+        print(json.dumps(document(found), indent=1))
+
+
+def measure(
+    plan: Plan, targets: Sequence[str], lines: dict[str, peers.PeerLine], terminal: Console
+) -> list[Sample]:
+    """Set the stage and race; the folder of logs stays where that fails."""
+    if not plan.workloads:
+        return []
+    folder = Path(tempfile.mkdtemp(prefix="fleet-bench-"))
+    keep = False
+    try:
+        with terminal.status("") as status, staged(folder, targets, lines, status.update) as stage:
+            return list(race(stage, plan, status.update))
+    except FleetError:
+        terminal.print(f"logs: {folder}")
+        keep = True
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)  # so that everything that was started is stopped
+    main()

@@ -1,0 +1,105 @@
+"""The other proxies in the race, as `peers.yaml` describes them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Final
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated
+
+from benchmarks import haproxy
+from benchmarks.errors import BenchError
+from fleet.demo.spawn import end, spawn, tail, tree
+from fleet.model import BrokerId, Endpoint
+
+PEERS: Final = Path(__file__).with_name("peers.yaml")
+
+
+@validated(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class PeerLine:
+    """One entry of the file; see its head for what the fields mean."""
+
+    start: str
+    forwards: bool = False
+    bootstrap: str = "$listen_1,$listen_2,$listen_3"
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+_PEERS: Final = TypeAdapter(dict[str, PeerLine])
+
+
+def load(path: Path = PEERS) -> dict[str, PeerLine]:
+    """The peers of a file, by name. Raises: BenchError: it is not as it should be."""
+    try:
+        return _PEERS.validate_python(yaml.safe_load(path.read_text()) or {})
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise BenchError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where one peer stands.
+
+    Args:
+        listens: by broker, the addresses that are free for it.
+        brokers: where it finds each broker.
+    """
+
+    listens: Mapping[BrokerId, Endpoint]
+    brokers: Mapping[BrokerId, Endpoint]
+    folder: Path
+
+
+class Peer:
+    """One peer as a process."""
+
+    def __init__(self, name: str, line: PeerLine, places: Places) -> None:
+        self.name = name
+        self._line = line
+        self._folder = places.folder
+        self._log = places.folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._values = {
+            **{f"listen_{broker_id}": str(at) for broker_id, at in places.listens.items()},
+            **{f"broker_{broker_id}": str(at) for broker_id, at in places.brokers.items()},
+            "folder": str(places.folder),
+            "python": sys.executable,
+        }
+        if "$haproxy" in line.start:
+            self._values["haproxy"] = str(haproxy.find())
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.fill(self._line.bootstrap)
+
+    def fill(self, text: str) -> str:
+        """Replace the `$names`. Raises: BenchError: there is no such name."""
+        try:
+            return Template(text).substitute(self._values)
+        except (KeyError, ValueError) as error:
+            raise BenchError(f"peer {self.name}: {error} in {text!r}") from error
+
+    def start(self) -> None:
+        """Write its files and start it, from the main thread; does not wait for it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name, text in self._line.files.items():
+            (self._folder / name).write_text(self.fill(text))
+        self._process = spawn(shlex.split(self.fill(self._line.start)), self._log)
+
+    def pids(self) -> tuple[int, ...]:
+        """Its processes. Raises: BenchError: it has ended."""
+        if self._process is None or self._process.poll() is not None:
+            raise BenchError(f"{self.name} does not run; {self._log} ends with:\n{tail(self._log)}")
+        return tuple(each.pid for each in tree(self._process))
+
+    def stop(self) -> None:
+        if self._process is not None:
+            end([self._process], 0.0)

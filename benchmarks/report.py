@@ -1,0 +1,85 @@
+"""The figures for people: a table on the terminal, and one in docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.errors import BenchError
+from benchmarks.results import FLEET, Figure
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+BEGIN: Final = "<!-- results: written by `make bench ARGS=--write-docs` -->"
+END: Final = "<!-- end of results -->"
+_COLUMNS: Final = ("workload", "measure", "target", "median", "min … max", "of direct", "of HAProxy")
+
+
+def rows(found: Sequence[Figure]) -> list[tuple[str, ...]]:
+    """One row of text for each figure; none for a member that is nothing but its proxy."""
+    return [
+        (
+            each.workload,
+            each.measure,
+            each.target,
+            number(each.value),
+            "" if each.least == each.most else f"{number(each.least)} … {number(each.most)}",
+            ratio(each.to_direct),
+            ratio(each.to_haproxy),
+        )
+        for each in found
+        if not (each.measure.startswith("member_") and each.target != FLEET)
+    ]
+
+
+def number(value: float) -> str:
+    """Three digits, and thousands apart."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def show(found: Sequence[Figure], console: Console) -> None:
+    """Print the table."""
+    table = Table()
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in _COLUMNS[:3] else "right", no_wrap=True)
+    last = None
+    for row in rows(found):
+        if last not in (None, row[:2]):
+            table.add_section()
+        last = row[:2]
+        table.add_row(*row)
+    console.print(table)
+
+
+def write_docs(found: Sequence[Figure], about: str, page: Path = PAGE) -> None:
+    """Put the table between the marks in the page. Raises: BenchError: the marks are not there."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchError(f"{page} has no lines {BEGIN} and {END}")
+    lines = ["| " + " | ".join(row) + " |" for row in (_COLUMNS, ("---",) * len(_COLUMNS), *rows(found))]
+    page.write_text("\n".join((before + begin, "", about, "", *lines, "", end)) + after)
+
+
+def about(haproxy_version: str | None, rounds: int) -> str:
+    """Where and when the figures come from, in a sentence without the machine's name."""
+    machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM"
+    system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
+    beside = f", HAProxy {haproxy_version}" if haproxy_version else ""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    return (
+        f"{day}, a {machine} that also runs the three brokers and the clients, "
+        f"{system}{beside}, {rounds} interleaved rounds."
+    )

@@ -1,0 +1,161 @@
+"""Kafka, the peers and a fleet of one member, all running, each behind an address of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.errors import BenchError
+from benchmarks.peers import Peer, PeerLine, Places
+from benchmarks.results import DIRECT, FLEET, Say
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.model import Endpoint
+from fleet.process import MODULES
+
+_BROKERS: Final = (1, 2, 3)
+_LIMIT_S: Final = 30.0
+
+
+def _nothing() -> tuple[int, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One way from a client to the brokers.
+
+    Args:
+        proxies: the processes that bytes pass through.
+        member: these, and those that belong to them.
+    """
+
+    name: str
+    bootstrap_servers: str
+    proxies: Callable[[], tuple[int, ...]] = _nothing
+    member: Callable[[], tuple[int, ...]] = _nothing
+
+
+class Stage:
+    """What is running: the targets, and the topics that their clients use."""
+
+    def __init__(self, kafka: KafkaCluster, targets: Sequence[Target]) -> None:
+        self.targets = tuple(targets)
+        self._admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        self._topics = 0
+
+    def create_topic(self, what: str, brokers: Sequence[int]) -> str:
+        """A new topic with one partition on each of some brokers.
+
+        Not replicated: that costs the brokers, and no proxy.
+        """
+        self._topics += 1
+        name = f"{what}-{self._topics}"
+        replicas = [[broker_id] for broker_id in brokers]
+        settings = {"file.delete.delay.ms": "0"}
+        topic = NewTopic(name, len(replicas), replica_assignment=replicas, config=settings)
+        for created in self._admin.create_topics([topic]).values():
+            created.result(_LIMIT_S)
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        for deleted in self._admin.delete_topics([name]).values():
+            deleted.result(_LIMIT_S)
+
+    def check(self) -> None:
+        """Wait until all targets answer, and see that clients stay with each.
+
+        Raises: BenchError: one does not answer, or advertises an address that is not its own.
+        """
+        addresses = {target.name: _advertised(target) for target in self.targets}
+        for name, own in addresses.items():
+            for other, others in addresses.items():
+                if name != other and own & others:
+                    raise BenchError(f"{name} advertises addresses of {other}: {sorted(own & others)}")
+
+
+@contextmanager
+def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: Say) -> Iterator[Stage]:
+    """Start Kafka and the named targets.
+
+    Args:   names: of the targets: `direct`, `fleet` and those of the peers.
+    Raises: BenchError: a target is unknown or does not come up. DemoError: Kafka or the fleet does not.
+    """
+    unknown = [name for name in names if name not in (DIRECT, FLEET, *peers)]
+    if unknown:
+        raise BenchError(
+            f"unknown target {', '.join(unknown)}; there are {DIRECT}, {FLEET}, {', '.join(peers)}"
+        )
+    raced = [name for name in names if name in peers]
+    ports = iter(free_ports(len(raced) * len(_BROKERS))) if raced else iter(())
+    listens = {name: {known: Endpoint("127.0.0.1", next(ports)) for known in _BROKERS} for name in raced}
+    advertised = {name: listens[name] for name in raced if peers[name].forwards}
+    with ExitStack() as running:
+        say("starting three Kafka brokers")
+        kafka = KafkaCluster(len(_BROKERS), folder / "kafka", more_listeners=advertised)
+        running.enter_context(kafka)
+        targets = []
+        for name in names:
+            if name == DIRECT:
+                targets.append(Target(DIRECT, kafka.bootstrap_servers))
+            elif name == FLEET:
+                targets.append(_fleet(running.enter_context(LocalFleet(folder / FLEET, kafka.endpoints, 1))))
+            else:
+                brokers = {
+                    known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
+                    for known, at in kafka.brokers.items()
+                }
+                peer = Peer(name, peers[name], Places(listens[name], brokers, folder / name))
+                running.callback(peer.stop)
+                peer.start()
+                targets.append(Target(name, peer.bootstrap_servers, peer.pids, peer.pids))
+        stage = Stage(kafka, targets)
+        stage.check()
+        yield stage
+
+
+def _fleet(fleet: LocalFleet) -> Target:
+    fleet.await_settled(set(_BROKERS))
+    (only,) = fleet.members
+    supervisor = psutil.Process(fleet.pid(only))
+
+    def children() -> list[psutil.Process]:
+        try:
+            return supervisor.children()
+        except psutil.NoSuchProcess as error:
+            raise BenchError(f"{only} has ended; see {fleet.log(only)}") from error
+
+    def member() -> tuple[int, ...]:
+        return (supervisor.pid, *(child.pid for child in children()))
+
+    def workers() -> tuple[int, ...]:
+        return tuple(each.pid for each in children() if MODULES["worker"] in each.cmdline())
+
+    return Target(FLEET, fleet.bootstrap(), workers, member)
+
+
+def _advertised(target: Target) -> set[str]:
+    """The addresses of all brokers that a client of this target is told, once it is told of all."""
+    client = AdminClient({"bootstrap.servers": target.bootstrap_servers, "log_level": 0})
+    deadline_s = time.monotonic() + _LIMIT_S
+    while True:
+        if target.proxies is not _nothing and not target.proxies():
+            raise BenchError(f"{target.name} has no process that bytes pass through")
+        try:
+            known = client.list_topics(timeout=2.0).brokers.values()
+            if {each.id for each in known} == set(_BROKERS):
+                return {f"{each.host}:{each.port}" for each in known}
+        except KafkaException as error:
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{target.name} does not answer: {error}") from error
+        if time.monotonic() > deadline_s:
+            raise BenchError(f"{target.name} does not know all brokers")

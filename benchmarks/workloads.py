@@ -1,0 +1,201 @@
+"""What clients do, and the process that does it: `python -m benchmarks.workloads SPEC`.
+
+It prepares (connections, Metadata, a few requests), prints `ready`, waits for a line, works, and prints its
+Measured as JSON. So whoever holds the other end can read the proxy's CPU clock right before and right after.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from pydantic import TypeAdapter
+
+from benchmarks.errors import BenchError
+
+Name = Literal["sync", "small", "deep", "produce", "consume"]
+SMALL_BYTES: Final = 100
+LARGE_BYTES: Final = 1_000
+BATCH_RECORDS: Final = 1_000
+COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
+    {"sync": 4_000, "small": 20_000, "deep": 30_000, "produce": 250_000, "consume": 250_000}
+)
+"""How many records one run of a workload has: about two seconds, or as many as measure CPU well."""
+_WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
+    {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0}
+)
+_LIMIT_S: Final = 120.0
+_SMALL: Final = MappingProxyType({"linger.ms": 0, "acks": 1, "batch.num.messages": 1})
+MAX_IN_FLIGHT: Final = 5
+"""What the Java client allows by default, and librdkafka where it is idempotent."""
+_POLL_EVERY: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One run. `topic` exists, with `partitions`; `consume` finds at least `count` records there."""
+
+    workload: Name
+    bootstrap_servers: str
+    topic: str
+    partitions: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the client saw. Latencies only of `sync`; `bytes` are those of the records' values."""
+
+    requests: int
+    bytes: int
+    elapsed_s: float
+    p50_us: float | None = None
+    p99_us: float | None = None
+
+
+SPEC: Final = TypeAdapter(Spec)
+MEASURED: Final = TypeAdapter(Measured)
+Begin = Callable[[], None]
+"""Called between preparation and work."""
+
+
+def sync(spec: Spec, begin: Begin) -> Measured:
+    """One request of one small record outstanding; acks=1."""
+    producer = _Produced(spec, _SMALL)
+    value = random.randbytes(SMALL_BYTES)
+
+    def one() -> float:
+        began_s = time.perf_counter()
+        producer.produce(0, value)
+        producer.finish()
+        return time.perf_counter() - began_s
+
+    for _ in range(_WARM_UP["sync"]):
+        one()
+    begin()
+    took_s = [one() for _ in range(spec.count)]
+    cuts_us = [1e6 * cut for cut in statistics.quantiles(took_s, n=100)]
+    return Measured(spec.count, spec.count * SMALL_BYTES, sum(took_s), cuts_us[49], cuts_us[98])
+
+
+def small(spec: Spec, begin: Begin) -> Measured:
+    """Small records without a pause, each one a request of its own, five of them outstanding; acks=1."""
+    return _produce(spec, {**_SMALL, "max.in.flight": MAX_IN_FLIGHT}, SMALL_BYTES, begin)
+
+
+def deep(spec: Spec, begin: Begin) -> Measured:
+    """As `small`, with no limit to what is outstanding: one read of a proxy has many requests."""
+    return _produce(spec, _SMALL, SMALL_BYTES, begin)
+
+
+def produce(spec: Spec, begin: Begin) -> Measured:
+    """Records of 1 KB in batches of a thousand; acks=all."""
+    settings = {"linger.ms": 50, "acks": -1, "batch.num.messages": BATCH_RECORDS, "batch.size": 2_000_000}
+    return _produce(spec, settings, LARGE_BYTES, begin)
+
+
+def consume(spec: Spec, begin: Begin) -> Measured:
+    """Read all partitions from their beginning."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": spec.bootstrap_servers,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "check.crcs": False,
+        }
+    )
+    consumer.list_topics(spec.topic, timeout=_LIMIT_S)
+    begin()
+    began_s = time.perf_counter()
+    consumer.assign([TopicPartition(spec.topic, number, 0) for number in range(spec.partitions)])
+    records, read_bytes = 0, 0
+    while records < spec.count:
+        found: list[Message] = consumer.consume(10_000, timeout=1.0)
+        for message in found:
+            if message.error() is not None:
+                raise BenchError(f"the consumer failed: {message.error()}")
+            read_bytes += len(message.value())
+        records += len(found)
+        if time.perf_counter() - began_s > _LIMIT_S:
+            raise BenchError(f"consumed {records} of {spec.count} records in {_LIMIT_S:.0f} s")
+    return Measured(records, read_bytes, time.perf_counter() - began_s)
+
+
+def _produce(spec: Spec, settings: Mapping[str, object], record_bytes: int, begin: Begin) -> Measured:
+    producer = _Produced(spec, settings)
+    value = random.randbytes(record_bytes)
+    for number in range(_WARM_UP[spec.workload]):
+        producer.produce(number % spec.partitions, value)
+    producer.finish()
+    begin()
+    began_s = time.perf_counter()
+    for number in range(spec.count):
+        producer.produce(number % spec.partitions, value)
+    producer.finish()
+    return Measured(spec.count, spec.count * record_bytes, time.perf_counter() - began_s)
+
+
+class _Produced:
+    """A producer that has not failed, and knows what is outstanding."""
+
+    def __init__(self, spec: Spec, settings: Mapping[str, object]) -> None:
+        common = {"bootstrap.servers": spec.bootstrap_servers, "queue.buffering.max.messages": 100_000}
+        self._producer = Producer({**common, **settings})
+        self._topic = spec.topic
+        self._outstanding = 0
+        self._unpolled = 0
+
+    def produce(self, partition: int, value: bytes) -> None:
+        self._outstanding += 1
+        self._unpolled += 1
+        while True:
+            try:
+                self._producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
+                break
+            except BufferError:
+                self._producer.poll(0.05)
+        if self._unpolled == _POLL_EVERY:
+            self._unpolled = 0
+            self._producer.poll(0)
+
+    def finish(self) -> None:
+        """Wait until everything is acknowledged."""
+        self._unpolled = 0
+        deadline_s = time.monotonic() + _LIMIT_S
+        while self._outstanding:
+            self._producer.poll(1.0)
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{self._outstanding} records are not acknowledged after {_LIMIT_S:.0f} s")
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            raise BenchError(f"a record was refused: {error}")
+        self._outstanding -= 1
+
+
+WORKLOADS: Final[Mapping[Name, Callable[[Spec, Begin], Measured]]] = MappingProxyType(
+    {"sync": sync, "small": small, "deep": deep, "produce": produce, "consume": consume}
+)
+
+
+def _wait_for_go() -> None:
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        sys.exit("the benchmark has gone")
+
+
+def main() -> None:
+    spec = SPEC.validate_json(sys.argv[1])
+    measured = WORKLOADS[spec.workload](spec, _wait_for_go)
+    print(MEASURED.dump_json(measured).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
