@@ -41,9 +41,12 @@ class Candidates:
         self.eligible = sorted(self.everyone)
         self.racks = {proxy_id: members[proxy_id].rack for proxy_id in self.eligible}
         self._unions: dict[tuple[int, ...], frozenset[ProxyId]] = {}
+        self._free = frozenset(brokers).intersection(*(ids for ids, _ in self._spaces)) - self.cut.keys()
 
     def allowed(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
         """Who may own an identity, pins aside, once ``without`` is dead (it may be in the result)."""
+        if broker_id in self._free:
+            return self.everyone
         which = tuple(index for index, (ids, _) in enumerate(self._spaces) if broker_id in ids)
         if len(which) == len(self._spaces):
             serving = self.everyone
