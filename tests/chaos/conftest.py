@@ -1,0 +1,73 @@
+"""One fleet for all tests that break members, whole again before each; and clients that run through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.scene import Scene, under_load
+from tests.conftest import fleets
+
+Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
+Note = Callable[[str, float], None]
+MEASURES = ("advertised", "committed", "advertised alike again")
+
+# A control process is back within two seconds, but not on a machine that builds something else meanwhile.
+PATIENT = {"control_grace_s": 30.0}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what tests have measured."""
+    for report in terminalreporter.getreports("passed"):
+        for what, seconds in report.user_properties:
+            if what in MEASURES and report.when == "call":
+                terminalreporter.write_line(f"{report.nodeid}: {what} after {seconds * 1000:.0f} ms")
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Note:
+    """Keeps how many seconds after a fault something had come about, for the summary of the run."""
+
+    def keep(what: str, seconds: float) -> None:
+        assert what in MEASURES
+        request.node.user_properties.append((what, seconds))
+
+    return keep
+
+
+@pytest.fixture(scope="session")
+def _broken_fleet(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    with fleets(kafka, tmp_path_factory.mktemp("chaos")) as make:
+        yield make(timing=PATIENT)
+
+
+@pytest.fixture
+def fleet(_broken_fleet: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
+    """Three members with (nearly) the default timing, all running, and every identity owned evenly."""
+    whole = _broken_fleet
+    for proxy_id in whole.running:
+        whole.thaw(proxy_id)
+    gone = [each for each in whole.members if each not in whole.running]
+    if gone:
+        whole.start(*gone)
+    whole.await_ready()
+    whole.await_settled(frozenset(kafka.brokers))
+    return whole
+
+
+@pytest.fixture
+def stage(kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path) -> Stage:
+    """Sets clients to work through a fleet; see `tests.chaos.scene`."""
+    return partial(_stage, kafka, make_topic, tmp_path)
+
+
+def _stage(
+    kafka: KafkaCluster, make_topic: Callable[..., str], folder: Path, fleet: LocalFleet
+) -> AbstractContextManager[Scene]:
+    return under_load(fleet, kafka, make_topic(), folder)

@@ -1,0 +1,285 @@
+"""What every chaos test looks at: clients at work, the fleet's Metadata from outside, its generations.
+
+    with under_load(fleet, kafka, topic, tmp_path) as scene:
+        killed = Tree(fleet, "p2")
+        killed_at_s = fleet.kill("p2")
+        scene.await_takeover("p2", killed_at_s)
+
+Leaving the block stops the clients and audits what came through: nothing lost, duplicated or out of order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet.admin.documents import OwnershipDocument, TakeoverDocument
+from fleet.demo.audit import audit
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.prober import Prober
+from fleet.demo.rounds import Traffic
+from fleet.demo.workload import Workload, WorkloadSpec, read_log
+from fleet.model import BrokerId, ProxyId
+
+PARTITIONS = 12
+RATE_PER_S = 600
+FLOW_LIMIT_S = 60.0
+ADVERTISED_LIMIT_S = 2.5
+COMMITTED_LIMIT_S = 5.0
+FROZEN_LIMIT_S = 7.5
+"""Five times what is promised on a quiet machine: 0.5 s to be advertised around, 1 s to be committed, and
+1.5 s where a member is frozen."""
+_ASK_EVERY_S = 0.1
+
+Owners = Mapping[BrokerId, ProxyId | None]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one member's Metadata said from a moment on, as owners."""
+
+    at_s: float
+    owners: Owners
+
+
+class Scene:
+    """Clients that run through a fleet, and what is seen of it from outside."""
+
+    def __init__(self, fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path) -> None:
+        self.fleet = fleet
+        self.broker_ids = frozenset(kafka.brokers)
+        self.workload = Workload(
+            WorkloadSpec(
+                fleet.bootstrap(),
+                topic,
+                str(folder),
+                group=topic,
+                partitions=PARTITIONS,
+                rate_per_s=RATE_PER_S,
+                client="recommended",
+            )
+        )
+        self.traffic = Traffic(self.workload)
+        self.prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
+        self.generations: dict[ProxyId, list[int]] = {each: [] for each in fleet.members}
+        self.log = folder / "workload.log"
+
+    # ------------------------------------------------------------------------------------------- clients
+
+    def await_flow(self) -> None:
+        """Wait until every partition has acknowledged and delivered something from now on."""
+        since_s = time.monotonic()
+
+        def flows() -> bool:
+            self.workload.check()
+            return self.traffic.flows_since(since_s)
+
+        wait_for(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
+
+    def said(self) -> list[str]:
+        """All that the clients have logged or reported so far."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def reported(self) -> list[str]:
+        """The errors that librdkafka has reported to the application; what it only logs begins with %."""
+        return [line for line in self.said() if not line.startswith("%")]
+
+    # ------------------------------------------------------------------------------------------ Metadata
+
+    @contextmanager
+    def closely(self) -> Iterator[None]:
+        """Look at Metadata every few milliseconds meanwhile."""
+        self.prober.fast = True
+        try:
+            yield
+        finally:
+            self.prober.fast = False
+
+    def views(self, proxy_id: ProxyId, since_s: float) -> list[View]:
+        """Who stood for what in a member's Metadata: at a moment, and at each change after it."""
+        found: list[View] = []
+        for change in list(self.prober.changes[proxy_id]):
+            owners = {each: self.fleet.owner_of(endpoint) for each, endpoint in change.table.items()}
+            if change.at_s <= since_s:
+                found = [View(since_s, owners)]
+            elif not found or found[-1].owners != owners:
+                found.append(View(change.at_s, owners))
+        return found
+
+    def strayed_s(self, proxy_id: ProxyId, home: Owners, since_s: float) -> float:
+        """For how many seconds since a moment a member's Metadata has not said what it used to."""
+        views = self.views(proxy_id, since_s)
+        ends_s = [*(view.at_s for view in views[1:]), time.monotonic()]
+        return sum(
+            end_s - view.at_s for view, end_s in zip(views, ends_s, strict=True) if view.owners != home
+        )
+
+    def advertised(self) -> dict[ProxyId, Owners]:
+        """What each member that runs says now."""
+        return {each: self.prober.owners(each) for each in self.fleet.running}
+
+    def agreed(self) -> bool:
+        """Whether the Metadata of all members that run says the same, of every identity."""
+        first, *others = self.advertised().values()
+        return self.broker_ids <= first.keys() and all(each == first for each in others)
+
+    def await_quiet(self, for_s: float, limit_s: float = 60.0) -> None:
+        """Wait until no Metadata has changed for so long."""
+
+        def quiet() -> bool:
+            newest_s = max(changes[-1].at_s for changes in self.prober.changes.values() if changes)
+            return time.monotonic() - newest_s >= for_s
+
+        wait_for(quiet, f"Metadata unchanged for {for_s:g} s", limit_s)
+
+    # ---------------------------------------------------------------------------------------- ownership
+
+    def member(self, role: str) -> ProxyId:
+        """The leader, or a follower that owns something."""
+        wait_for(lambda: self.fleet.leader() is not None, "a leader")
+        leader = self.fleet.leader()
+        assert leader is not None
+        if role == "leader":
+            return leader
+        owners = set(self.committed(leader).values()) - {leader}
+        return max(owners)
+
+    def committed(self, proxy_id: ProxyId) -> dict[BrokerId, ProxyId]:
+        """The owner of each identity, as a member has it from Raft."""
+        return {each.broker_id: each.committed[0] for each in self.fleet.ownership(proxy_id).identities}
+
+    def generation(self) -> int:
+        """The newest that any member that runs has."""
+        documents = [self.fleet.try_ownership(each) for each in self.fleet.running]
+        return max(document.generation for document in documents if document is not None)
+
+    def takeover(self, teller: ProxyId, victim: ProxyId, since_s: float) -> TakeoverDocument | None:
+        """How a member tells the takeover from another one since a moment; None where it knows of none."""
+        document = self.fleet.try_ownership(teller)
+        told = document.takeovers if document is not None else ()
+        return next((t for t in told if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
+
+    def await_advertised(self, survivors: Collection[ProxyId], since_s: float, limit_s: float) -> float:
+        """Wait until every survivor's Metadata has a survivor for every identity.
+
+        Returns: seconds from a moment to that, as the prober has seen it; at most `limit_s`.
+        """
+
+        def live() -> bool:
+            return self.prober.live_since_s(self.broker_ids, survivors, since_s) is not None
+
+        wait_for(live, f"every identity advertised at {survivors}", limit_s + 10.0)
+        live_s = self.prober.live_since_s(self.broker_ids, survivors, since_s)
+        assert live_s is not None
+        assert live_s - since_s <= limit_s, f"advertised after {live_s - since_s:.2f} s"
+        return live_s - since_s
+
+    def await_committed(
+        self, victim: ProxyId, survivors: Collection[ProxyId], since_s: float, limit_s: float
+    ) -> float:
+        """Wait until every survivor has applied that a member's identities belong to others.
+
+        Returns: seconds from a moment to that, as the survivors say; at most `limit_s`.
+        """
+        took_s = 0.0
+        for survivor in survivors:
+            told: list[float] = []
+
+            def committed(survivor: ProxyId = survivor, told: list[float] = told) -> bool:
+                takeover = self.takeover(survivor, victim, since_s)
+                if takeover is None or takeover.committed_mono_s is None:
+                    return False
+                told.append(takeover.committed_mono_s - since_s)
+                return True
+
+            wait_for(committed, f"takeover from {victim} committed at {survivor}", limit_s + 10.0)
+            took_s = max(took_s, told[0])
+        assert took_s <= limit_s, f"committed after {took_s:.2f} s"
+        return took_s
+
+    # --------------------------------------------------------------------------------------- background
+
+    async def watch(self, stopping: asyncio.Event) -> None:
+        """Look at Metadata and generations until told to stop."""
+        watchers = [asyncio.create_task(self.prober.run())]
+        watchers += [asyncio.create_task(self._follow(each)) for each in self.fleet.members]
+        try:
+            await stopping.wait()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            ended = await asyncio.gather(*watchers, return_exceptions=True)
+        for failure in ended:
+            if isinstance(failure, Exception):
+                raise failure
+
+    async def _follow(self, proxy_id: ProxyId) -> None:
+        seen = self.generations[proxy_id]
+        while True:
+            document: OwnershipDocument | None = await asyncio.to_thread(
+                self.fleet.try_ownership, proxy_id, 0.5
+            )
+            if document is not None and (not seen or seen[-1] != document.generation):
+                seen.append(document.generation)
+            await asyncio.sleep(_ASK_EVERY_S)
+
+
+@contextmanager
+def under_load(fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path) -> Iterator[Scene]:
+    """Clients and observers at work, and in the end the audit of what came through."""
+    scene = Scene(fleet, kafka, topic, folder)
+    with _watched(scene):
+        scene.workload.start()
+        try:
+            scene.await_flow()
+            yield scene
+            scene.await_flow()
+            scene.workload.stop()
+        finally:
+            scene.workload.kill()
+    workload = scene.workload
+    verdict = audit(workload.acknowledged(), workload.received(), read_log(kafka.bootstrap_servers, topic))
+    assert verdict.acknowledged >= RATE_PER_S, verdict
+    assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 0), verdict
+    for proxy_id, seen in scene.generations.items():
+        assert seen == sorted(seen), f"the generation of {proxy_id} fell: {seen}"
+
+
+@contextmanager
+def _watched(scene: Scene) -> Iterator[None]:
+    """Run a scene's observers in a thread with a loop of their own: the tests block, and they must not."""
+    loop = asyncio.new_event_loop()
+    stopping = asyncio.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(scene.watch(stopping))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+    thread = threading.Thread(target=work, name="watchers")
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+    assert not failures, failures
+
+
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+    """Wait until a condition holds; fails the test where it does not in time."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what}: not within {limit_s:g} s"
+        time.sleep(0.02)

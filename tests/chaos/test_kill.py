@@ -1,0 +1,64 @@
+"""SIGKILL of one member: the others take over at once, nothing moves twice, and it comes back quietly."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fleet.demo.audit import longest_stall_ms
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.conftest import Note, Stage
+from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, PARTITIONS, Scene
+from tests.chaos.trees import Tree
+
+MOVE_STALL_LIMIT_MS = 3000.0
+
+
+@pytest.mark.parametrize("role", ["follower", "leader"])
+def test_survivors_take_over_and_the_member_returns(
+    fleet: LocalFleet, stage: Stage, note: Note, role: str
+) -> None:
+    with stage(fleet) as scene:
+        victim = scene.member(role)
+        survivors = [each for each in fleet.members if each != victim]
+        before, generation = scene.committed(survivors[0]), scene.generation()
+        assert victim in before.values()
+        tree = Tree(fleet, victim)
+
+        with scene.closely():
+            killed_at_s = fleet.kill(victim)
+            tree.prove_gone()
+            note("advertised", scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S))
+            note("committed", scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S))
+        scene.await_flow()
+        for survivor in survivors:
+            after = scene.committed(survivor)
+            assert victim not in after.values()
+            assert {each for each in after if after[each] != before[each]} == {
+                each for each in before if before[each] == victim
+            }
+            # One step, and the overlay's is the one that was committed: nothing moves twice.
+            assert [view.owners for view in scene.views(survivor, killed_at_s)] == [before, after]
+            assert fleet.ownership(survivor).generation > generation
+
+        returns_quietly(scene, victim)
+
+
+def returns_quietly(scene: Scene, victim: str) -> None:
+    """A member that starts again gets its share, and clients do not notice that it does."""
+    fleet = scene.fleet
+    generation, started_s, reported = scene.generation(), time.monotonic(), scene.reported()
+    fleet.start(victim)
+    fleet.await_ready(victim)
+    fleet.await_settled(scene.broker_ids)
+    scene.await_flow()
+    for teller in fleet.members:
+        owners = list(scene.committed(teller).values())
+        assert victim in owners
+        loads = [owners.count(each) for each in fleet.members]
+        assert max(loads) - min(loads) <= 1
+    assert scene.generation() > generation
+    assert scene.reported() == reported
+    stall_ms = longest_stall_ms(scene.traffic.acknowledged.events, PARTITIONS, started_s, time.monotonic())
+    assert stall_ms < MOVE_STALL_LIMIT_MS

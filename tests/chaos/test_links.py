@@ -1,0 +1,94 @@
+"""A link between two of three members is broken, while all of them live and serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Liveness, ProxyId
+from tests.chaos.conftest import Note, Stage
+from tests.chaos.network import Network, network
+from tests.chaos.scene import Scene, wait_for
+
+OVERLAY_TTL_S = 2.0
+TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
+AGREE_LIMIT_S = 5 * OVERLAY_TTL_S
+LINKED_LIMIT_S = 30.0
+
+Break = Callable[[Network, ProxyId, ProxyId], None]
+
+
+@pytest.fixture(scope="module")
+def linked(
+    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalFleet, Network]]:
+    """Three members whose links can be broken; whoever breaks one mends it."""
+    folder = tmp_path_factory.mktemp("links")
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=TIMING)
+    with network(fleet, folder) as links:
+        try:
+            with fleet:
+                fleet.await_settled(frozenset(kafka.brokers))
+                yield fleet, links
+        finally:
+            fleet.remove_data()
+
+
+@pytest.mark.parametrize(
+    ("break_link", "with_leader"),
+    [(Network.swallow, True), (Network.cut, False)],
+    ids=["silent, leader and follower", "closed, two followers"],
+)
+def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
+    linked: tuple[LocalFleet, Network], stage: Stage, note: Note, break_link: Break, with_leader: bool
+) -> None:
+    fleet, links = linked
+    with stage(fleet) as scene:
+        leader = scene.member("leader")
+        followers = [each for each in fleet.members if each != leader]
+        one, other = (leader, followers[0]) if with_leader else followers
+        before, generation = scene.committed(leader), scene.generation()
+
+        with scene.closely():
+            broken_s = time.monotonic()
+            break_link(links, one, other)
+            wait_for(lambda: suspects(scene, one, other) or suspects(scene, other, one), "a suspicion")
+            wait_for(lambda: not scene.agreed(), "Metadata that differs")
+            wait_for(scene.agreed, "Metadata that is the same again", AGREE_LIMIT_S + 10.0)
+            # It stays so while the link stays broken.
+            scene.await_quiet(1.5 * OVERLAY_TTL_S)
+        assert suspects(scene, one, other) or suspects(scene, other, one)
+        strayed_s = [scene.strayed_s(each, before, broken_s) for each in fleet.members]
+        note("advertised alike again", max(strayed_s))
+        assert 0 < max(strayed_s) <= AGREE_LIMIT_S
+        for owners in scene.advertised().values():
+            assert owners == before
+
+        links.mend()
+        wait_for(lambda: all_linked(fleet), "every link", LINKED_LIMIT_S)
+        fleet.await_settled(scene.broker_ids)
+        scene.await_flow()
+        assert scene.agreed()
+        # Two of three never suspected the same one, so nothing was to be committed.
+        assert scene.generation() == generation
+        assert scene.committed(leader) == before
+
+
+def suspects(scene: Scene, teller: ProxyId, peer: ProxyId) -> bool:
+    """Whether a member holds another one for dead."""
+    document = scene.fleet.ownership(teller)
+    return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
+
+
+def all_linked(fleet: LocalFleet) -> bool:
+    """Whether every member is connected to every other one, and holds it for alive."""
+    return all(
+        each.connected and each.liveness is Liveness.UP
+        for teller in fleet.members
+        for each in fleet.ownership(teller).members
+        if each.proxy_id != teller
+    )

@@ -1,0 +1,127 @@
+"""More members than one at a time: a minority that is left alone, and a fleet that is killed as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import ProxyId
+from tests.chaos.conftest import Stage
+from tests.chaos.scene import ADVERTISED_LIMIT_S, wait_for
+from tests.chaos.trees import Tree
+
+ROOT = Path(__file__).parents[2]
+NO_QUORUM = 3
+"""The exit code of `fleet status`."""
+
+
+def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
+    fleet: LocalFleet, stage: Stage, make_topic: Callable[..., str]
+) -> None:
+    with stage(fleet) as scene:
+        last = scene.member("follower")
+        others = [each for each in fleet.members if each != last]
+        before, generation = scene.committed(last), scene.generation()
+        trees = [Tree(fleet, each) for each in others]
+
+        killed_at_s = fleet.kill(*others)
+        for tree in trees:
+            tree.prove_gone()
+
+        scene.await_advertised([last], killed_at_s, ADVERTISED_LIMIT_S)
+        assert set(scene.advertised()[last].values()) == {last}
+        scene.await_flow()
+        produce_and_consume(fleet.bootstrap([last]), make_topic())
+
+        wait_for(lambda: not fleet.ownership(last).quorum.present, f"{last} knows that it has no quorum")
+        document, asked_s = status(fleet)
+        since_kill_s = asked_s - killed_at_s
+        assert document["told_by"] == last
+        assert document["quorum"]["present"] is False
+        assert 0 < document["quorum"]["lost_s"] <= since_kill_s
+        later, asked_again_s = status(fleet)
+        passed_s = later["quorum"]["lost_s"] - document["quorum"]["lost_s"]
+        assert 0 < passed_s <= asked_again_s - asked_s + 1.0
+        # Nothing can be committed, so nothing is; what is advertised goes around the dead.
+        assert scene.committed(last) == before
+        assert fleet.ownership(last).generation == generation
+
+        fleet.start(*others)
+        fleet.await_ready()
+        fleet.await_settled(scene.broker_ids)
+        wait_for(scene.agreed, "the Metadata of all members agree")
+        assert scene.generation() >= generation
+        assert fleet.ownership(last).staleness_s == 0
+
+
+def test_a_fleet_that_is_killed_as_a_whole_comes_back_as_it_was(fleet: LocalFleet, stage: Stage) -> None:
+    with stage(fleet) as scene:
+        before, generation = scene.committed("p1"), scene.generation()
+        trees = [Tree(fleet, each) for each in fleet.members]
+
+        fleet.kill(*fleet.members)
+        for tree in trees:
+            tree.prove_gone()
+        assert fleet.running == ()
+
+        restarted_s = time.monotonic()
+        fleet.start()
+        fleet.await_ready()
+        fleet.await_settled(scene.broker_ids)
+        scene.await_flow()
+        for proxy_id in fleet.members:
+            assert scene.committed(proxy_id) == before
+            assert fleet.ownership(proxy_id).generation >= generation
+            # As soon as there is anybody, clients find each identity where it was before.
+            came_back = scene.views(proxy_id, restarted_s)[-1]
+            assert came_back.owners == before
+
+
+def status(fleet: LocalFleet) -> tuple[dict[str, dict[str, float]], float]:
+    """What `fleet status --json` prints without a quorum, and when it had."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == NO_QUORUM, done.stderr
+    document: dict[str, dict[str, float]] = json.loads(done.stdout)
+    return document, time.monotonic()
+
+
+def produce_and_consume(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> None:
+    """Clients that know nobody else bring a record to every partition, and get it back."""
+    values = {f"{partition}".encode() for partition in range(12)}
+    delivered: list[ProxyId | None] = []
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all"})
+    for value in values:
+        producer.produce(
+            topic, value, partition=int(value), on_delivery=lambda error, _: delivered.append(error)
+        )
+    assert producer.flush(limit_s) == 0
+    assert delivered == [None] * len(values)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    received: set[bytes] = set()
+
+    def complete() -> bool:
+        received.update(message.value() for message in consumer.consume(12, 0.2) if not message.error())
+        return received == values
+
+    try:
+        wait_for(complete, "every record consumed", limit_s)
+    finally:
+        consumer.close()

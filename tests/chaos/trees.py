@@ -1,0 +1,59 @@
+"""The processes of a member, and proofs of what has been done to them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import psutil
+
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import ProxyId
+from tests.chaos.scene import wait_for
+
+
+class Tree:
+    """The processes that a member consists of at one moment: supervisor, control and one worker."""
+
+    def __init__(self, fleet: LocalFleet, proxy_id: ProxyId) -> None:
+        self.supervisor = psutil.Process(fleet.pid(proxy_id))
+        # The supervisor names each child's place in its command line, for the reader of a process list.
+        places = {each.cmdline()[-2]: each for each in self.supervisor.children(recursive=True)}
+        self.control = places[f"{proxy_id}/control"]
+        self.worker = places[f"{proxy_id}/worker-0"]
+        self.everyone = [self.supervisor, *places.values()]
+
+    def prove_gone(self) -> None:
+        """No process of it lives any more."""
+        for process in self.everyone:
+            wait_for(partial(is_gone, process), f"the end of {process}", 5.0)
+
+    def prove_stopped(self) -> None:
+        """Every process of it is in the kernel's state T."""
+        for process in self.everyone:
+            wait_for(partial(is_stopped, process), f"{process} stopped", 2.0)
+
+    def prove_running(self) -> None:
+        """Every process of it lives, and is not stopped."""
+        for process in self.everyone:
+            assert not is_gone(process), f"{process} is gone"
+            assert not is_stopped(process), f"{process} is stopped"
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; a zombie, which only waits to be reaped, has."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    return bool(process.status() == psutil.STATUS_STOPPED)
+
+
+def try_tree(fleet: LocalFleet, proxy_id: ProxyId) -> Tree | None:
+    """The processes of a member; None while one of them is missing."""
+    try:
+        return Tree(fleet, proxy_id)
+    except (KeyError, IndexError, psutil.NoSuchProcess):
+        return None
