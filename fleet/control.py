@@ -251,14 +251,14 @@ class Control:
 
     def _raft_changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         before, self.state, self.status = self.state, state, status
-        if state.ownership is not before.ownership:
-            self.takeovers.committed(state, moment())
         for proxy_id, member in state.members.items():
             was = before.members.get(proxy_id)
             if was is not None and was.eligible and not member.eligible:
                 self._note_takeover(
                     proxy_id, "drain" if member.status is not MemberStatus.DOWN else "down", before
                 )
+        if state.ownership is not before.ownership:
+            self.takeovers.committed(state, moment())
         if state.brokers is not before.brokers:
             self.brokers.learn(state.brokers)
         for each in applied:
@@ -296,6 +296,8 @@ class Control:
         for transition in transitions:
             if transition.after is Liveness.SUSPECT:
                 self._note_takeover(transition.peer, transition.reason, self.state)
+            elif transition.after is Liveness.UP:
+                self.takeovers.returned(transition.peer)
         if transitions:
             # The leader commits what a majority suspects, so it has to hear of it now.
             self._broadcast()
@@ -317,9 +319,11 @@ class Control:
         down = frozenset(p for p, m in self.state.members.items() if m.status is MemberStatus.DOWN)
         suspects = self.detector.suspects(now_s, self._has_quorum, down)
         self.directories.publish(self.state, suspects, self.brokers.known)
+        self.takeovers.published(self.directories.current)
 
     def _note_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
-        self.takeovers.detected(proxy_id, reason, state, self.directories.current.revision, moment())
+        self.takeovers.detected(proxy_id, reason, state, moment())
+        self.takeovers.published(self.directories.current)
 
     async def _probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""

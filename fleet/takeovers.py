@@ -5,50 +5,64 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
-from fleet.model import FleetState, ProxyId
+from fleet.model import Directory, FleetState, ProxyId
 
 
 class TakeoverWatch:
-    """The takeovers that this member has seen; the clocks are passed in."""
+    """The takeovers that this member has seen; the clocks are passed in.
+
+    A takeover is open from its detection until it is advertised and committed, or until the member is back
+    before that.
+    """
 
     def __init__(self) -> None:
         self.log = TakeoverLog()
-        self._waiting: list[tuple[Takeover, int]] = []
+        self._open: dict[ProxyId, Takeover] = {}
+        self._revisions: dict[ProxyId, int] = {}
+        """Of open takeovers that are not advertised yet: the first directory that goes around the member."""
 
-    def detected(self, proxy_id: ProxyId, reason: str, state: FleetState, revision: int, now: Moment) -> None:
-        """This member stopped to believe in an owner, and put out a directory that goes around it.
+    def detected(self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment) -> None:
+        """This member stopped to believe in an owner, or learnt that it is to own nothing.
 
         Args:
             state: what was committed at that moment.
-            revision: of the directory that goes around it.
         """
         owned = tuple(sorted(b for b, ownership in state.ownership.items() if proxy_id in ownership.owners))
-        if owned and self.log.find_open(proxy_id) is None:
-            takeover = Takeover(proxy_id, reason, now, owned)
-            self.log = self.log.put(takeover)
-            self._waiting.append((takeover, revision))
+        if owned and proxy_id not in self._open:
+            self._put(Takeover(proxy_id, reason, now, owned))
+
+    def published(self, directory: Directory) -> None:
+        """This directory was handed to the workers."""
+        for proxy_id, takeover in self._open.items():
+            if takeover.advertised is None and not any(
+                proxy_id in directory.advertised.get(broker_id, ()) for broker_id in takeover.broker_ids
+            ):
+                self._revisions.setdefault(proxy_id, directory.revision)
 
     def applied(self, revision: int, now: Moment) -> None:
         """Every worker has this revision in use."""
-        still = []
-        for takeover, wanted in self._waiting:
+        for proxy_id, wanted in list(self._revisions.items()):
             if wanted <= revision:
-                self.log = self.log.put(replace(self._newest(takeover), advertised=now))
-            else:
-                still.append((takeover, wanted))
-        self._waiting = still
+                del self._revisions[proxy_id]
+                self._put(replace(self._open[proxy_id], advertised=now))
 
     def committed(self, state: FleetState, now: Moment) -> None:
         """Raft committed a state; takeovers whose identities have left their owner are complete."""
-        for takeover in self.log.recent:
+        for takeover in list(self._open.values()):
             if takeover.committed is None and not any(
                 takeover.proxy_id in state.ownership[broker_id].owners
                 for broker_id in takeover.broker_ids
                 if broker_id in state.ownership
             ):
-                self.log = self.log.put(replace(takeover, committed=now))
+                self._put(replace(takeover, committed=now))
 
-    def _newest(self, takeover: Takeover) -> Takeover:
-        """The same takeover as the log has it now: it may have been committed since."""
-        key = (takeover.proxy_id, takeover.detected)
-        return next((each for each in self.log.recent if (each.proxy_id, each.detected) == key), takeover)
+    def returned(self, proxy_id: ProxyId) -> None:
+        """This member believes in another one again: what that one loses from now on is another takeover."""
+        self._open.pop(proxy_id, None)
+        self._revisions.pop(proxy_id, None)
+
+    def _put(self, takeover: Takeover) -> None:
+        self.log = self.log.put(takeover)
+        self._open[takeover.proxy_id] = takeover
+        if takeover.advertised is not None and takeover.committed is not None:
+            del self._open[takeover.proxy_id]

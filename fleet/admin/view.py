@@ -106,13 +106,6 @@ class TakeoverLog:
         by_reason = {**self.by_reason, takeover.reason: self.by_reason.get(takeover.reason, 0) + 1}
         return TakeoverLog(recent, by_reason, self.seconds.observe(takeover.seconds))
 
-    def find_open(self, proxy_id: ProxyId) -> Takeover | None:
-        """The newest takeover from a member that is not committed yet."""
-        for takeover in reversed(self.recent):
-            if takeover.proxy_id == proxy_id:
-                return takeover if takeover.committed is None else None
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class RaftView:

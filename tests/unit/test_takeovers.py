@@ -1,0 +1,153 @@
+"""What is told of a takeover: from whom, why, and when it was detected, advertised and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fleet.admin.view import Moment, Takeover
+from fleet.model import BrokerId, Directory, FleetState, Ownership, ProxyId
+from fleet.takeovers import TakeoverWatch
+
+BEFORE = {1: ("p1",), 2: ("p2",), 3: ("p3",), 5: ("p2", "p3")}
+AROUND_P2 = {1: ("p1",), 2: ("p3",), 3: ("p3",), 5: ("p3",)}
+
+
+def state(owners: Mapping[BrokerId, tuple[ProxyId, ...]]) -> FleetState:
+    return FleetState(ownership={broker_id: Ownership(each) for broker_id, each in owners.items()})
+
+
+def directory(revision: int, owners: Mapping[BrokerId, tuple[ProxyId, ...]]) -> Directory:
+    return Directory(revision=revision, advertised=dict(owners))
+
+
+def at(seconds: float) -> Moment:
+    return Moment(int(seconds * 1000), seconds)
+
+
+def watch_of_p2() -> TakeoverWatch:
+    """One that has just detected that p2 was killed."""
+    watch = TakeoverWatch()
+    watch.detected("p2", "reset", state(BEFORE), at(10))
+    return watch
+
+
+def only(watch: TakeoverWatch) -> Takeover:
+    (takeover,) = watch.log.recent
+    return takeover
+
+
+def test_a_takeover_is_of_the_identities_that_the_member_owned_alone_or_with_others() -> None:
+    assert only(watch_of_p2()) == Takeover("p2", "reset", at(10), (2, 5))
+
+
+def test_who_owns_nothing_loses_nothing() -> None:
+    watch = TakeoverWatch()
+    watch.detected("p4", "reset", state(BEFORE), at(10))
+    assert watch.log.recent == ()
+
+
+def test_one_death_that_is_seen_twice_is_one_takeover() -> None:
+    watch = watch_of_p2()
+    watch.detected("p2", "down", state(BEFORE), at(11))
+    assert only(watch) == Takeover("p2", "reset", at(10), (2, 5))
+
+
+def test_it_is_advertised_when_the_workers_have_the_first_directory_without_the_member() -> None:
+    watch = watch_of_p2()
+    watch.published(directory(6, {**AROUND_P2, 5: ("p2",)}))
+    watch.published(directory(7, AROUND_P2))
+    watch.published(directory(8, AROUND_P2))
+    watch.applied(6, at(10.1))
+    assert only(watch).advertised is None
+    watch.applied(7, at(10.2))
+    watch.applied(8, at(10.3))
+    assert only(watch).advertised == at(10.2)
+    assert watch.log.by_reason == {"reset": 1}
+
+
+def test_a_directory_that_goes_on_to_name_the_member_advertises_nothing() -> None:
+    """As where nobody else lives, or in a drain before ownership is committed."""
+    watch = watch_of_p2()
+    watch.published(directory(6, BEFORE))
+    watch.applied(6, at(10.1))
+    assert only(watch).advertised is None
+    assert watch.log.by_reason == {}
+
+
+def test_it_is_committed_when_no_identity_is_left_with_the_member() -> None:
+    watch = watch_of_p2()
+    watch.committed(state({**AROUND_P2, 5: ("p2",)}), at(10.4))
+    assert only(watch).committed is None
+    watch.committed(state(AROUND_P2), at(10.5))
+    watch.committed(state(AROUND_P2), at(10.6))
+    assert only(watch).committed == at(10.5)
+
+
+def test_an_identity_that_is_gone_is_not_waited_for() -> None:
+    watch = watch_of_p2()
+    watch.committed(state({1: ("p1",)}), at(10.5))
+    assert only(watch).committed == at(10.5)
+
+
+def test_advertised_and_committed_come_in_either_order() -> None:
+    first, second = watch_of_p2(), watch_of_p2()
+    first.published(directory(7, AROUND_P2))
+    first.applied(7, at(11))
+    first.committed(state(AROUND_P2), at(12))
+    second.published(directory(7, AROUND_P2))
+    second.committed(state(AROUND_P2), at(12))
+    second.applied(7, at(11))
+    assert only(first) == only(second) == Takeover("p2", "reset", at(10), (2, 5), at(11), at(12))
+
+
+def test_the_next_death_of_the_same_member_is_another_takeover() -> None:
+    watch = watch_of_p2()
+    watch.published(directory(7, AROUND_P2))
+    watch.applied(7, at(11))
+    watch.committed(state(AROUND_P2), at(12))
+    watch.detected("p2", "silent", state(BEFORE), at(50))
+    watch.published(directory(9, AROUND_P2))
+    watch.applied(9, at(51))
+    assert [(each.reason, each.detected) for each in watch.log.recent] == [
+        ("reset", at(10)),
+        ("silent", at(50)),
+    ]
+    assert watch.log.by_reason == {"reset": 1, "silent": 1}
+
+
+def test_a_member_that_is_back_before_the_commit_can_die_again() -> None:
+    """As without a quorum: the first takeover was advertised, and nobody could commit it."""
+    watch = watch_of_p2()
+    watch.published(directory(7, AROUND_P2))
+    watch.applied(7, at(11))
+    watch.returned("p2")
+    watch.returned("p3")
+    watch.detected("p2", "silent", state(BEFORE), at(50))
+    watch.published(directory(9, AROUND_P2))
+    watch.committed(state(AROUND_P2), at(51))
+    watch.applied(9, at(52))
+    first, second = watch.log.recent
+    assert (first.advertised, first.committed) == (at(11), None)
+    assert (second.reason, second.advertised, second.committed) == ("silent", at(52), at(51))
+
+
+def test_a_return_before_it_is_advertised_leaves_nothing_to_wait_for() -> None:
+    watch = watch_of_p2()
+    watch.published(directory(7, AROUND_P2))
+    watch.returned("p2")
+    watch.applied(7, at(11))
+    assert (only(watch).advertised, watch.log.by_reason) == (None, {})
+
+
+def test_two_members_that_die_together_are_two_takeovers() -> None:
+    watch = watch_of_p2()
+    watch.detected("p1", "silent", state(BEFORE), at(10.1))
+    watch.published(directory(7, {**AROUND_P2, 1: ("p1",)}))
+    watch.published(directory(8, dict.fromkeys(BEFORE, ("p3",))))
+    watch.applied(7, at(11))
+    watch.committed(state(AROUND_P2), at(12))
+    of_p2, of_p1 = watch.log.recent
+    assert (of_p2.advertised, of_p2.committed) == (at(11), at(12))
+    assert (of_p1.broker_ids, of_p1.advertised, of_p1.committed) == ((1,), None, None)
+    watch.applied(8, at(13))
+    assert watch.log.recent[1].advertised == at(13)
