@@ -191,9 +191,11 @@ def _even_out(fleet: Candidates, owned: _Owners) -> None:
             for proxy_id in owners:
                 holdings.setdefault(proxy_id, []).append(broker_id)
         donors = sorted((p for p in loads if loads[p] >= least + 2), key=lambda p: (-loads[p], p))
-        chain = next((found for d in donors if (found := _chain(fleet, owned, holdings, loads, d))), None)
-        if chain is None:
+        chains = [found for d in donors if (found := _chain(fleet, owned, holdings, loads, d))]
+        if not chains:
             return
+        # The fewest moves first; of those, from the most loaded.
+        chain = min(chains, key=len)
         loads[chain[0][1]] -= 1
         loads[chain[-1][2]] += 1
         for broker_id, giver, taker in chain:

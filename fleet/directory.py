@@ -87,7 +87,7 @@ def build(
             advertised[broker_id] = advertised_owners(broker_id, ownership, live, state.members)
         elif me is not None and me.serves(broker_id):
             advertised[broker_id] = (me.proxy_id,)
-        elif (stand_in := _stand_in(broker_id, live, state.members)) is not None:
+        elif (stand_in := _stand_in(broker_id, live, members)) is not None:
             advertised[broker_id] = (stand_in,)
     return Directory(
         generation=state.generation,

@@ -253,7 +253,8 @@ class Detector:
             if not record.probing:
                 nearest_s = min(nearest_s, self._probe_due_s(record, at_s))
             nearest_s = min([nearest_s, *(each for each in self._deadlines_s(record) if each > at_s)])
-        return max(now_s, nearest_s + self._paused_s)
+        # A microsecond late, because one that rounding makes early would miss it.
+        return max(now_s, nearest_s + self._paused_s + 1e-6)
 
     # -- how -----------------------------------------------------------------------------------------------
 
@@ -323,7 +324,7 @@ class Detector:
         return Verdict.HEALTHY, "recovered"
 
     def _dead(self, record: _Peer, at_s: float) -> str | None:
-        """Why a peer is to be suspected, in a word that does as a metric label; None where nothing says so."""
+        """Why a peer is to be suspected, in a word that does as a label; None where nothing says so."""
         timing = self._timing
         in_grace = record.liveness is Liveness.UNKNOWN and at_s - self._started_s < timing.grace_s
         if record.ready is None:

@@ -1,0 +1,368 @@
+"""The detector, as plays of observations: who is suspected when, and who is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from fleet.membership import Detector, ProbeOutcome, Transition
+from fleet.model import Liveness
+
+ANSWERED, REFUSED, TIMED_OUT = ProbeOutcome.ANSWERED, ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT
+STEP_S = 0.02
+
+
+@dataclass(frozen=True)
+class Timing:
+    heartbeat_s: float = 0.1
+    suspect_after_s: float = 0.8
+    control_grace_s: float = 5.0
+    probe_interval_s: float = 1.0
+    probe_timeout_s: float = 0.5
+    grace_s: float = 10.0
+    overlay_ttl_s: float = 10.0
+
+
+class Play:
+    """One detector and one peer, p2, whose behaviour the play sets; time goes on by ``run``."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.detector = Detector("p1", ("p1", "p2"), Timing(), self.now_s)
+        self.beating = False
+        self.ready = True
+        self.incarnation = 1
+        self.answer: ProbeOutcome = ANSWERED
+        self.transitions: list[Transition] = []
+        self.probes: list[float] = []
+        self._next_beat_s = self.now_s
+        self._result: tuple[float, ProbeOutcome] | None = None
+
+    def run(self, for_s: float) -> Play:
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            self.now_s = min(self.now_s + STEP_S, end_s)
+            self._world()
+            self.transitions += self.detector.tick(self.now_s)
+            if self.detector.probes_due(self.now_s):
+                self.probes.append(self.now_s)
+                took_s = Timing.probe_timeout_s if self.answer is TIMED_OUT else 0.001
+                self._result = (self.now_s + took_s, self.answer)
+        return self
+
+    def _world(self) -> None:
+        if self._result is not None and self._result[0] <= self.now_s:
+            (_, outcome), self._result = self._result, None
+            self.detector.probe_result("p2", outcome, self.now_s)
+        if self.beating and self.now_s >= self._next_beat_s:
+            self._next_beat_s = self.now_s + Timing.heartbeat_s
+            self.detector.heartbeat("p2", self.ready, self.incarnation, self.now_s)
+
+    def start(self) -> Play:
+        self.detector.link_up("p2", self.now_s)
+        self.beating = True
+        return self
+
+    def lose_link(self) -> Play:
+        self.beating = False
+        self.detector.link_down("p2", self.now_s)
+        return self
+
+    def run_to_probe(self) -> Play:
+        """Until a probe has just been sent, which the play then answers itself."""
+        sent = len(self.probes)
+        while len(self.probes) == sent:
+            self.run(STEP_S)
+        self._result = None
+        return self
+
+    @property
+    def liveness(self) -> Liveness:
+        return self.detector.liveness["p2"]
+
+    def after_s(self, since_s: float) -> float:
+        """How long after a moment the one transition since then came."""
+        (transition,) = [each for each in self.transitions if each.at_s > since_s]
+        return transition.at_s - since_s
+
+    @property
+    def reason(self) -> str:
+        return self.transitions[-1].reason
+
+
+@pytest.fixture
+def up() -> Play:
+    """A play in which p2 has been up for a while."""
+    play = Play().start().run(3.0)
+    assert play.liveness is Liveness.UP
+    return play
+
+
+def test_a_peer_is_up_with_its_first_good_report() -> None:
+    play = Play()
+    assert play.liveness is Liveness.UNKNOWN
+    play.start().run(STEP_S)
+    assert play.transitions == [Transition("p2", Liveness.UNKNOWN, Liveness.UP, "recovered", play.now_s)]
+
+
+def test_a_peer_never_heard_of_is_unknown_for_the_grace() -> None:
+    play = Play().run(9.9)
+    assert play.liveness is Liveness.UNKNOWN
+    assert play.probes == []
+    play.run(0.2)
+    assert play.liveness is Liveness.SUSPECT
+    assert play.reason == "never_heard"
+
+
+def test_a_peer_that_is_not_ready_yet_is_unknown_for_the_grace() -> None:
+    play = Play()
+    play.ready = False
+    play.start().run(5.0)
+    assert play.liveness is Liveness.UNKNOWN
+    play.ready = True
+    assert play.run(0.2).liveness is Liveness.UP
+
+
+def test_a_killed_peer_is_suspected_with_the_first_refusal(up: Play) -> None:
+    killed_s, up.answer = up.now_s, REFUSED
+    up.lose_link()
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    (transition,) = up.detector.tick(up.now_s)
+    assert (transition.after, transition.at_s) == (Liveness.SUSPECT, killed_s)
+    assert transition.reason == "reset"
+
+
+def test_a_refusal_alone_does_not_outweigh_the_link(up: Play) -> None:
+    up.run_to_probe()
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    up.run(2.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_control_process_may_be_restarted_while_workers_answer(up: Play) -> None:
+    lost_s = up.now_s
+    up.lose_link().run(4.5)
+    assert up.liveness is Liveness.UP
+    assert len([at_s for at_s in up.probes if at_s > lost_s]) > 20
+    up.start().run(2.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_control_process_that_stays_away_is_suspected(up: Play) -> None:
+    lost_s = up.now_s
+    up.lose_link().run(6.0)
+    assert 4.8 < up.after_s(lost_s) <= 5.0 + STEP_S
+    assert up.reason == "control_gone"
+
+
+def test_a_frozen_control_process_is_suspected_like_one_that_is_gone(up: Play) -> None:
+    frozen_s, up.beating = up.now_s, False
+    up.run(6.0)
+    assert 4.8 < up.after_s(frozen_s) <= 5.0 + STEP_S
+
+
+def test_a_worker_that_dies_after_its_control_process_is_noticed(up: Play) -> None:
+    up.lose_link().run(2.0)
+    died_s, up.answer = up.now_s, REFUSED
+    up.run(1.0)
+    assert up.after_s(died_s) <= 0.15
+
+
+@pytest.mark.parametrize("frozen_for_s", [0.0, 0.03, 0.06, 0.09])
+def test_a_frozen_peer_is_suspected_after_suspect_after_s(up: Play, frozen_for_s: float) -> None:
+    up.run(frozen_for_s)
+    frozen_s, up.beating, up.answer = up.now_s, False, TIMED_OUT
+    up.run(1.5)
+    assert 0.65 < up.after_s(frozen_s) <= 0.8 + 2 * STEP_S
+    assert up.reason == "silent"
+
+
+def test_a_black_hole_that_takes_the_link_is_suspected_in_time(up: Play) -> None:
+    lost_s, up.answer = up.now_s, TIMED_OUT
+    up.lose_link().run(1.5)
+    assert 0.65 < up.after_s(lost_s) <= 0.8 + 2 * STEP_S
+
+
+def test_half_a_silence_is_no_death_but_opens_the_question(up: Play) -> None:
+    silent_s, up.beating = up.now_s, False
+    up.run(0.7)
+    assert next(at_s for at_s in up.probes if at_s > silent_s + 0.2) <= silent_s + 0.4 + 2 * STEP_S
+    up.beating = True
+    up.run(3.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_peer_whose_listener_refuses_is_suspected_although_its_heart_beats(up: Play) -> None:
+    broken_s, up.answer = up.now_s, REFUSED
+    up.run(2.0)
+    assert up.after_s(broken_s) <= 1.0 + 0.1 + 4 * STEP_S
+    assert up.reason == "unreachable"
+
+
+def test_a_peer_whose_listener_is_dead_silent_is_suspected(up: Play) -> None:
+    broken_s, up.answer = up.now_s, TIMED_OUT
+    up.run(3.0)
+    assert 0.8 < up.after_s(broken_s) <= 1.0 + 0.5 + 0.1 + 0.5 + 4 * STEP_S
+    assert up.reason == "unreachable"
+
+
+def test_one_probe_that_times_out_is_no_death(up: Play) -> None:
+    up.run_to_probe().run(0.5)
+    up.detector.probe_result("p2", TIMED_OUT, up.now_s)
+    up.run(5.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_peer_that_says_it_is_not_ready_is_suspected(up: Play) -> None:
+    broken_s, up.ready = up.now_s, False
+    up.run(0.5)
+    assert up.after_s(broken_s) <= 0.1 + STEP_S
+    back_s, up.ready = up.now_s, True
+    up.run(1.0)
+    assert up.liveness is Liveness.UP
+    assert up.after_s(back_s) <= 0.1 + 3 * STEP_S
+
+
+def test_recovery_takes_link_heartbeat_and_answer(up: Play) -> None:
+    up.answer = REFUSED
+    up.lose_link().run(1.0)
+    assert up.liveness is Liveness.SUSPECT
+    up.incarnation = 2
+    up.start().run(1.0)
+    assert up.liveness is Liveness.SUSPECT, "its listener still refuses"
+    up.answer = ANSWERED
+    up.run(1.2)
+    assert up.liveness is Liveness.UP
+
+
+def test_a_resumed_peer_recovers_at_once(up: Play) -> None:
+    up.beating, up.answer = False, TIMED_OUT
+    up.run(3.0)
+    assert up.liveness is Liveness.SUSPECT
+    resumed_s, up.beating, up.answer = up.now_s, True, ANSWERED
+    up.run(1.0)
+    assert up.after_s(resumed_s) <= 0.5 + 4 * STEP_S
+
+
+def test_constant_latency_does_not_flap() -> None:
+    play = Play()
+    play.detector.link_up("p2", play.now_s)
+    play.run(0.5)
+    play.beating = True
+    play.run(10.0)
+    # … nor does latency that appears from one moment to the next.
+    play.beating = False
+    play.run(0.5)
+    play.beating = True
+    play.run(5.0)
+    assert [each.after for each in play.transitions] == [Liveness.UP]
+
+
+def test_what_stood_still_was_me(up: Play) -> None:
+    up.now_s += 30.0
+    up.run(3.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_probe_that_timed_out_while_i_stood_still_says_nothing(up: Play) -> None:
+    up.lose_link()
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.now_s += 30.0
+    assert up.detector.tick(up.now_s) == []
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    assert up.detector.tick(up.now_s) == []
+    assert up.detector.probes_due(up.now_s + 0.1) == ["p2"]
+
+
+def test_a_peer_that_died_while_i_stood_still_is_noticed(up: Play) -> None:
+    up.now_s += 30.0
+    resumed_s, up.answer = up.now_s, REFUSED
+    up.lose_link().run(1.0)
+    assert up.after_s(resumed_s) <= 0.1
+
+
+def test_another_life_is_not_held_to_the_probes_of_the_last_one(up: Play) -> None:
+    up.run_to_probe()
+    up.detector.heartbeat("p2", True, 2, up.now_s)
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    assert up.detector.tick(up.now_s) == []
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    assert up.detector.tick(up.now_s) == [], "one refusal"
+
+
+def test_a_healthy_peer_is_probed_once_an_interval(up: Play) -> None:
+    before = len(up.probes)
+    up.run(10.0)
+    assert 9 <= len(up.probes) - before <= 11
+
+
+def test_one_probe_is_under_way_at_a_time(up: Play) -> None:
+    up.lose_link()
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    assert up.detector.probes_due(up.now_s + 0.3) == []
+    up.detector.probe_result("p2", ANSWERED, up.now_s + 0.3)
+    assert up.detector.probes_due(up.now_s + 0.3) == ["p2"]
+
+
+def test_the_next_deadline_is_never_far_and_never_late(up: Play) -> None:
+    up.beating = False
+    heard_s = up.now_s
+    while up.now_s < heard_s + 2.0:
+        deadline_s = up.detector.next_deadline_s(up.now_s)
+        assert up.now_s <= deadline_s <= up.now_s + 0.1 + 1e-5
+        up.now_s = max(deadline_s, up.now_s + 0.001)
+        up.transitions += up.detector.tick(up.now_s)
+        up.detector.probes_due(up.now_s)
+    assert up.after_s(heard_s) <= 0.81
+
+
+def suspects(play: Play, has_quorum: bool = True, down: frozenset[str] = frozenset()) -> frozenset[str]:
+    return play.detector.suspects(play.now_s, has_quorum, down)
+
+
+def kill(play: Play) -> Play:
+    play.answer = REFUSED
+    return play.lose_link().run(0.1)
+
+
+def test_with_a_quorum_a_suspicion_that_nobody_shares_lapses(up: Play) -> None:
+    suspects(up)
+    kill(up)
+    assert suspects(up) == {"p2"}
+    up.run(9.5)
+    assert suspects(up) == {"p2"}
+    up.run(0.6)
+    assert suspects(up) == frozenset()
+    assert up.liveness is Liveness.SUSPECT
+    assert suspects(up, down=frozenset({"p2"})) == {"p2"}
+
+
+def test_a_lapsed_suspicion_counts_anew_after_a_recovery(up: Play) -> None:
+    suspects(up)
+    kill(up).run(11.0)
+    assert suspects(up) == frozenset()
+    up.answer = ANSWERED
+    up.start().run(2.0)
+    kill(up)
+    assert suspects(up) == {"p2"}
+
+
+def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
+    suspects(up, has_quorum=False)
+    kill(up)
+    for _ in range(10):
+        up.run(5.0)
+        assert suspects(up, has_quorum=False) == {"p2"}
+    # Only the time with a quorum counts, because nothing could be committed before.
+    assert suspects(up) == {"p2"}
+    up.run(9.9)
+    assert suspects(up) == {"p2"}
+    up.run(0.2)
+    assert suspects(up) == frozenset()
+
+
+def test_nobody_watches_himself() -> None:
+    assert Detector("p1", ("p1", "p2", "p3"), Timing(), 0.0).liveness.keys() == {"p2", "p3"}
