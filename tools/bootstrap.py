@@ -25,8 +25,8 @@ VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
 POM = ROOT / "deploy" / "kafka" / "pom.xml"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
-PROMETHEUS = "github.com/prometheus/prometheus/cmd/{}@v0.55.1"
-PROMETHEUS_TOOLS = ("promtool", "prometheus")
+PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
+PROMTOOL_VERSION = "v0.305.0"
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -108,7 +108,7 @@ def build_toxiproxy() -> None:
 
 
 def bring_prometheus() -> None:
-    """promtool and Prometheus below `build/prometheus/bin`: Debian's, or built where there is no apt."""
+    """promtool and Prometheus below `build/prometheus/bin`; promtool alone where there is no apt."""
     folder = BUILD / "prometheus"
 
     def bring() -> None:
@@ -116,14 +116,22 @@ def bring_prometheus() -> None:
         (folder / "bin").mkdir(parents=True)
         try:
             unpack_debian_package("prometheus", folder / "debian")
-            for tool in PROMETHEUS_TOOLS:
+            for tool in ("promtool", "prometheus"):
                 (folder / "bin" / tool).symlink_to(Path("..", "debian", "usr", "bin", tool))
         except (OSError, subprocess.CalledProcessError):
-            print("bootstrap: no Debian package of Prometheus, building it", file=sys.stderr, flush=True)
-            for tool in PROMETHEUS_TOOLS:
-                go_install(PROMETHEUS.format(tool), folder / "bin")
+            print("bootstrap: building promtool, for want of a Debian package", file=sys.stderr, flush=True)
+            build_promtool(folder / "source", folder / "bin")
 
-    once(folder / "brought", "bringing Prometheus", (PROMETHEUS,), bring)
+    once(folder / "brought", "bringing Prometheus", (PROMTOOL, PROMTOOL_VERSION), bring)
+
+
+def build_promtool(source: Path, target: Path) -> None:
+    """Build promtool in a module of our own: `go install …@version` refuses Prometheus's `exclude` lines."""
+    source.mkdir(parents=True)
+    environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": ""}
+    run("go", "mod", "init", "promtool", cwd=source, env=environment)
+    run("go", "get", f"{PROMTOOL}@{PROMTOOL_VERSION}", cwd=source, env=environment)
+    run("go", "install", PROMTOOL, cwd=source, env=environment)
 
 
 def go_install(module: str, folder: Path = BUILD / "bin") -> None:
