@@ -92,6 +92,11 @@ class Workers:
             self.retired = retire(self.retired, self._channels.pop(channel))
             self._greeted.pop(channel, None)
             channel.close()
+            self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        if self._channels:
+            self._on_applied(min(each.revision for each in self._channels.values()))
 
     def _received(self, channel: Channel, message: ipc.Message) -> None:
         match message:
@@ -104,7 +109,7 @@ class Workers:
                 log.info("worker %d (pid %d) is connected", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
-                self._on_applied(min(each.revision for each in self._channels.values()))
+                self._tell_applied()
             case BrokersSeenMessage(brokers=brokers):
                 self._on_brokers_seen(brokers)
             case DirectoryMessage():

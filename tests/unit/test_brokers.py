@@ -1,0 +1,237 @@
+"""Which brokers a member knows of, which of them it can reach, and when it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from fleet import brokers
+from fleet.brokers import BrokerWatch
+from fleet.config.settings import Settings, Timing
+from fleet.model import Broker, Endpoint, IdentitySpace
+
+BOOTSTRAP = Endpoint("bootstrap", 9092)
+B1, B2, B3 = (Broker(broker_id, f"kafka-{broker_id}", 9092, "a") for broker_id in (1, 2, 3))
+MOVED_B2 = Broker(2, "kafka-2", 9999, "a")
+QUICK = Timing(
+    broker_refresh_s=0.02,
+    probe_interval_s=0.01,
+    heartbeat_s=0.01,
+    probe_timeout_s=7.0,
+    upstream_connect_timeout_s=9.0,
+)
+NEVER_S = 1e6
+LIMIT_S = 20.0
+
+
+def settings(timing: Timing = QUICK) -> Settings:
+    return Settings("demo", (BOOTSTRAP,), IdentitySpace(1, 8), {}, timing)
+
+
+@dataclass
+class Cluster:
+    """Stands in for the network: what Metadata says, and who answers a probe."""
+
+    listed: tuple[Broker, ...] = ()
+    up: set[Endpoint] = field(default_factory=set)
+    asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
+    probed: list[Endpoint] = field(default_factory=list)
+    timeouts: set[tuple[str, float]] = field(default_factory=set)
+
+    async def discover(self, bootstrap_servers: Iterable[Endpoint], timeout_s: float) -> tuple[Broker, ...]:
+        self.asked.append(tuple(bootstrap_servers))
+        self.timeouts.add(("discover", timeout_s))
+        return self.listed
+
+    async def probe_broker(self, endpoint: Endpoint, timeout_s: float) -> bool:
+        self.probed.append(endpoint)
+        self.timeouts.add(("probe", timeout_s))
+        return endpoint in self.up
+
+
+@dataclass
+class Changes:
+    count: int = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(brokers, "discover", made.discover)
+    monkeypatch.setattr(brokers, "probe_broker", made.probe_broker)
+    return made
+
+
+def at(broker: Broker) -> Endpoint:
+    return Endpoint(broker.host, broker.port)
+
+
+@contextlib.asynccontextmanager
+async def running(watch: BrokerWatch) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 (what a task has come to is waited for)
+            await asyncio.sleep(0.002)
+
+
+async def rounds(cluster: Cluster, number: int = 3) -> None:
+    """Let the cluster be asked, and every broker be probed, so many times more."""
+    asked, probed = len(cluster.asked) + number, len(cluster.probed) + 8 * number
+    await until(lambda: len(cluster.asked) >= asked and len(cluster.probed) >= probed)
+
+
+# ---- what passing responses and the fleet say
+
+
+def test_only_what_is_new_is_a_change() -> None:
+    changes = Changes()
+    watch = BrokerWatch(settings(), changes)
+    watch.saw([B1, B2])
+    assert changes.count == 1
+    watch.saw([B2])
+    assert changes.count == 1
+    watch.saw([MOVED_B2])
+    assert changes.count == 2
+    assert watch.known == {1: B1, 2: MOVED_B2}
+
+
+def test_what_was_seen_in_passing_is_not_the_clusters_list() -> None:
+    watch = BrokerWatch(settings(), Changes())
+    watch.saw([B1, B2])
+    assert watch.listed == ()
+    assert watch.reachable == {}
+    assert watch.unreachable == ()
+
+
+def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() -> None:
+    changes = Changes()
+    watch = BrokerWatch(settings(), changes)
+    watch.saw([MOVED_B2])
+    watch.learn({2: B2, 3: B3})
+    assert watch.known == {2: MOVED_B2, 3: B3}
+    assert changes.count == 2
+    watch.learn({2: B2, 3: B3})
+    assert changes.count == 2
+
+
+# ---- discovery
+
+
+async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_known_brokers(
+    cluster: Cluster,
+) -> None:
+    cluster.listed = (B2, B1)
+    watch = BrokerWatch(settings(), Changes())
+    async with running(watch):
+        await rounds(cluster)
+    assert cluster.asked[0] == (BOOTSTRAP,)
+    assert set(cluster.asked[-1]) == {BOOTSTRAP, at(B1), at(B2)}
+    assert watch.listed == (B1, B2)
+    assert cluster.timeouts == {("discover", 9.0), ("probe", 7.0)}
+
+
+async def test_a_broker_that_has_left_is_known_and_not_listed(cluster: Cluster) -> None:
+    """The fleet decides from what is listed whether a broker is gone; its clients may still dial it."""
+    cluster.listed = (B1, B2)
+    watch = BrokerWatch(settings(), Changes())
+    async with running(watch):
+        await until(lambda: watch.listed == (B1, B2))
+        cluster.listed = (B1,)
+        await until(lambda: watch.listed == (B1,))
+    assert watch.known == {1: B1, 2: B2}
+
+
+async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
+    cluster.listed = (B1, B2)
+    changes = Changes()
+    watch = BrokerWatch(settings(), changes)
+    async with running(watch):
+        await until(lambda: watch.listed == (B1, B2) and watch.unreachable == (1, 2))
+        before = changes.count
+        cluster.listed = ()
+        await rounds(cluster)
+    assert watch.listed == (B1, B2)
+    assert changes.count == before
+
+
+async def test_what_is_seen_after_the_clusters_answer_counts_as_listed(cluster: Cluster) -> None:
+    cluster.listed = (B1,)
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
+    async with running(watch):
+        await until(lambda: watch.listed == (B1,))
+        watch.saw([B3])
+        assert watch.listed == (B1, B3)
+
+
+async def test_a_moved_broker_is_known_at_its_new_address_only(cluster: Cluster) -> None:
+    cluster.listed = (B1, B2)
+    cluster.up = {at(B1), at(MOVED_B2)}
+    watch = BrokerWatch(settings(), Changes())
+    async with running(watch):
+        await until(lambda: watch.unreachable == (2,))
+        cluster.listed = (B1, MOVED_B2)
+        await until(lambda: watch.reachable == {1: True, 2: True})
+    assert watch.listed == (B1, MOVED_B2)
+
+
+@pytest.mark.parametrize(
+    ("found", "timing"),
+    [
+        ((), Timing(broker_refresh_s=NEVER_S, probe_interval_s=0.01)),
+        ((B1,), Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S)),
+    ],
+)
+async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interval(
+    cluster: Cluster, found: tuple[Broker, ...], timing: Timing
+) -> None:
+    cluster.listed = found
+    async with running(BrokerWatch(settings(timing), Changes())):
+        await until(lambda: len(cluster.asked) >= 3)
+
+
+# ---- reachability
+
+
+async def test_who_can_be_reached_is_told_when_it_changes_and_only_then(cluster: Cluster) -> None:
+    cluster.listed = (B1, B2, B3)
+    cluster.up = {at(B1), at(B3)}
+    changes = Changes()
+    watch = BrokerWatch(settings(), changes)
+    async with running(watch):
+        await until(lambda: watch.reachable == {1: True, 2: False, 3: True})
+        assert watch.unreachable == (2,)
+        told = changes.count
+        assert told == 2  # the list, and who of it answers
+        await rounds(cluster)
+        assert changes.count == told
+        cluster.up = {at(B1), at(B2)}
+        await until(lambda: watch.unreachable == (3,))
+        assert changes.count == told + 1
+
+
+async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Cluster) -> None:
+    """/readyz waits for it, so it must not wait a whole interval because nothing was known at the start."""
+    timing = Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S, heartbeat_s=0.01)
+    watch = BrokerWatch(settings(timing), Changes())
+    async with running(watch):
+        await until(lambda: cluster.asked)
+        assert watch.reachable == {}
+        cluster.up = {at(B1)}
+        watch.saw([B1])
+        await until(lambda: watch.reachable == {1: True})

@@ -1,0 +1,201 @@
+"""What is asked of members and brokers, and what each kind of answer, or none, is taken for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
+from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
+from kio.serial import entity_reader
+
+from fleet.membership import ProbeOutcome
+from fleet.model import Endpoint
+from fleet.probe import probe_broker, probe_member
+from fleet.proxy.wire.api_versions import error_reply
+
+PATIENT_S = 30.0
+HASTY_S = 0.1
+
+Script = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Server:
+    """Reads one request on each connection, and does with it what a script says."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.asked: list[bytes] = []
+        self.ended = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            size = await reader.readexactly(4)
+            frame = await reader.readexactly(int.from_bytes(size, "big"))
+            self.asked.append(frame)
+            await self._script(frame, reader, writer)
+            await reader.read()  # until whoever asked has gone
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.ended += 1
+            writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def serving(script: Script) -> AsyncIterator[tuple[Server, Endpoint]]:
+    server = Server(script)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    yield server, Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
+    listening.close()
+    async with asyncio.timeout(PATIENT_S):
+        while server.ended < len(server.asked):  # noqa: ASYNC110 (what the other end does is waited for)
+            await asyncio.sleep(0.005)
+
+
+def answer(error_code: int, body: bytes = bytes(4), correlation_id: int | None = None) -> Script:
+    """A whole response: header v0, error code, and the rest of the body."""
+
+    async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered = struct.unpack_from(">hhi", frame)[2] if correlation_id is None else correlation_id
+        writer.write(struct.pack(">iih", 6 + len(body), answered, error_code) + body)
+
+    return write
+
+
+def raw(make: Callable[[int], bytes]) -> Script:
+    """Bytes made of the correlation id, and then the end of the stream."""
+
+    async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(make(struct.unpack_from(">hhi", frame)[2]))
+        writer.write_eof()
+
+    return write
+
+
+async def silence(_: bytes, __: asyncio.StreamReader, ___: asyncio.StreamWriter) -> None:
+    """Accepts, reads, and never answers: a frozen worker does less, a black hole not even that."""
+
+
+@pytest.fixture
+def nobody() -> Iterator[Endpoint]:
+    """An address that refuses, and that nobody else can take meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield Endpoint("127.0.0.1", bound.getsockname()[1])
+
+
+BAD_ANSWERS = {
+    "another request's": answer(35, correlation_id=1),
+    "too small to be one": raw(lambda correlation_id: struct.pack(">iih", 5, correlation_id, 35)),
+    "too large": raw(
+        lambda correlation_id: struct.pack(">iih", 64 * 1024 + 1, correlation_id, 35) + bytes(64 * 1024)
+    ),
+    "cut off in its header": raw(lambda correlation_id: struct.pack(">ii", 10, correlation_id)),
+    "cut off in its body": raw(lambda correlation_id: struct.pack(">iih", 10, correlation_id, 35) + bytes(3)),
+    "none": raw(lambda _: b""),
+    "another protocol's": raw(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+}
+
+
+# ---- members
+
+
+async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
+    async with serving(raw(error_reply)) as (server, endpoint):
+        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.ANSWERED
+    (frame,) = server.asked
+    header, size = entity_reader(RequestHeaderV2)(frame, 0)
+    assert (header.request_api_key, header.request_api_version) == (18, 32767)
+    assert header.client_id == "fleet-probe"
+    assert size == len(frame)
+
+
+@pytest.mark.parametrize("error_code", [0, 34, 36])
+async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -> None:
+    """As where the advertised address leads to a broker, or to something that only looks like Kafka."""
+    async with serving(answer(error_code)) as (_, endpoint):
+        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.REFUSED
+
+
+@pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
+async def test_a_member_with_an_answer_that_is_none_has_refused(script: Script) -> None:
+    async with serving(script) as (_, endpoint):
+        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.REFUSED
+
+
+async def test_a_member_where_nobody_listens_has_refused(nobody: Endpoint) -> None:
+    assert await probe_member([nobody], PATIENT_S) is ProbeOutcome.REFUSED
+
+
+async def test_a_member_that_never_answers_has_timed_out() -> None:
+    async with serving(silence) as (server, endpoint):
+        assert await probe_member([endpoint], HASTY_S) is ProbeOutcome.TIMED_OUT
+    assert server.ended == 1
+
+
+async def test_half_an_answer_in_time_is_none() -> None:
+    async def half(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(struct.pack(">iih", 10, struct.unpack_from(">hhi", frame)[2], 35))
+
+    async with serving(half) as (_, endpoint):
+        assert await probe_member([endpoint], HASTY_S) is ProbeOutcome.TIMED_OUT
+
+
+async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint) -> None:
+    async with serving(raw(error_reply)) as (server, alive), serving(silence) as (_, frozen):
+        assert await probe_member([alive, alive], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert len(server.asked) == 2
+        assert await probe_member([alive, frozen], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await probe_member([frozen, nobody, alive], HASTY_S) is ProbeOutcome.REFUSED
+
+
+async def test_listeners_are_asked_at_the_same_time() -> None:
+    """Each answers only once the other has been asked, too."""
+    both_asked = asyncio.Barrier(2)
+
+    async def wait_for_the_other(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await both_asked.wait()
+        writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+
+    async with serving(wait_for_the_other) as (_, one), serving(wait_for_the_other) as (_, other):
+        assert await probe_member([one, other], PATIENT_S) is ProbeOutcome.ANSWERED
+
+
+async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
+    assert await probe_member([], HASTY_S) is ProbeOutcome.ANSWERED
+
+
+# ---- brokers
+
+
+async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
+    async with serving(answer(0)) as (server, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S) is True
+    (frame,) = server.asked
+    header, size = entity_reader(RequestHeaderV1)(frame, 0)
+    assert (header.request_api_key, header.request_api_version) == (18, 0)
+    assert header.client_id == "fleet-probe"
+    assert size == len(frame)
+
+
+@pytest.mark.parametrize("error_code", [35, 1])
+async def test_a_broker_that_gives_an_error_is_not_reachable(error_code: int) -> None:
+    async with serving(answer(error_code)) as (_, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S) is False
+
+
+@pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
+async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Script) -> None:
+    async with serving(script) as (_, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S) is False
+
+
+async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpoint) -> None:
+    assert await probe_broker(nobody, PATIENT_S) is False
+    async with serving(silence) as (_, frozen):
+        assert await probe_broker(frozen, HASTY_S) is False

@@ -1,0 +1,225 @@
+"""Control's side of the local socket, with workers that are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from fleet import ipc
+from fleet.admin.view import WorkerView
+from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
+from fleet.model import Broker, Directory
+from fleet.workers import Workers
+
+LIMIT_S = 20.0
+B1, B2 = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
+
+
+class Control:
+    """Workers on a socket, and what they call back."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.setblocking(False)
+        listening.bind(str(path))
+        listening.listen()
+        self.seen: list[tuple[Broker, ...]] = []
+        self.applied: list[int] = []
+        self.workers = Workers(listening, self.seen.append, self.applied.append)
+
+    async def connect(self, hello: Hello | None = None) -> Channel:
+        channel = await ipc.connect(self._path)
+        if hello is not None:
+            before = self.workers.connected
+            channel.send(hello)
+            await until(lambda: self.workers.connected == before + 1)
+        return channel
+
+
+@contextlib.asynccontextmanager
+async def control() -> AsyncIterator[Control]:
+    # A path of pytest's may be longer than a Unix socket's can be.
+    with tempfile.TemporaryDirectory() as folder:
+        made = Control(Path(folder) / "control.sock")
+        await made.workers.start()
+        try:
+            yield made
+        finally:
+            await made.workers.stop()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 (what has passed through a socket is waited for)
+            await asyncio.sleep(0.002)
+
+
+async def received(channel: Channel) -> ipc.Message | None:
+    async with asyncio.timeout(LIMIT_S):
+        return await channel.receive()
+
+
+def counters(revision: int = 0, produced: int = 0, connections: int = 0) -> CountersMessage:
+    return CountersMessage(
+        WorkerCounters(requests={0: produced}, connections={1: connections}, revision=revision)
+    )
+
+
+# ---- who is there
+
+
+async def test_a_worker_counts_once_it_has_said_hello() -> None:
+    async with control() as made:
+        silent = await made.connect()
+        first = asyncio.create_task(made.workers.wait_for_one())
+        await made.connect(Hello(0, 100))
+        async with asyncio.timeout(LIMIT_S):
+            await first
+        assert made.workers.connected == 1
+        silent.close()
+
+
+async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
+    async with control() as made:
+        second = await made.connect(Hello(1, 101))
+        first = await made.connect(Hello(0, 100))
+        second.send(counters(produced=7))
+        first.send(counters(produced=5))
+        await until(lambda: [view.counters.requests for view in made.workers.views()] == [{0: 5}, {0: 7}])
+        assert made.workers.views() == (
+            WorkerView(0, 100, counters(produced=5).counters),
+            WorkerView(1, 101, counters(produced=7).counters),
+        )
+        first.close()
+        await until(lambda: made.workers.connected == 1)
+        assert [view.index for view in made.workers.views()] == [1]
+
+
+async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -> None:
+    async with control() as made:
+        for pid in (100, 200):
+            worker = await made.connect(Hello(0, pid))
+            worker.send(counters(produced=5, connections=3))
+            worker.send(counters(produced=8, connections=2))
+            await until(lambda: [view.counters.requests for view in made.workers.views()] == [{0: 8}])
+            worker.close()
+            await until(lambda: made.workers.connected == 0)
+        assert made.workers.retired.requests == {0: 16}
+        assert made.workers.retired.connections == {}
+
+
+async def test_another_process_in_a_workers_place_is_a_restart() -> None:
+    async with control() as made:
+        for hello, restarts in (
+            (Hello(0, 100), 0),
+            (Hello(1, 101), 0),
+            (Hello(0, 100), 0),  # it has only connected again
+            (Hello(0, 200), 1),
+            (Hello(1, 201), 2),
+        ):
+            (await made.connect(hello)).close()
+            await until(lambda: made.workers.connected == 0)
+            assert made.workers.restarts == restarts, hello
+
+
+# ---- directories
+
+
+async def test_a_directory_goes_to_every_worker_and_to_those_that_come_later() -> None:
+    async with control() as made:
+        early = await made.connect(Hello(0, 100))
+        made.workers.publish(Directory(generation=1, revision=1))
+        made.workers.publish(Directory(generation=2, revision=2))
+        late = await made.connect()
+        assert await received(early) == DirectoryMessage(Directory(generation=1, revision=1))
+        assert await received(early) == DirectoryMessage(Directory(generation=2, revision=2))
+        assert await received(late) == DirectoryMessage(Directory(generation=2, revision=2))
+
+
+async def test_a_worker_that_is_gone_does_not_keep_the_others_from_their_directory() -> None:
+    async with control() as made:
+        gone = await made.connect(Hello(0, 100))
+        there = await made.connect(Hello(1, 101))
+        gone.close()
+        made.workers.publish(Directory(revision=1))
+        assert await received(there) == DirectoryMessage(Directory(revision=1))
+
+
+async def test_a_revision_is_applied_when_the_last_worker_has_it() -> None:
+    async with control() as made:
+        one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+        one.send(counters(revision=4))
+        await until(lambda: made.applied == [0])
+        other.send(counters(revision=3))
+        await until(lambda: made.applied == [0, 3])
+        other.send(counters(revision=5))
+        await until(lambda: made.applied == [0, 3, 4])
+
+
+async def test_a_worker_that_dies_is_not_waited_for() -> None:
+    """Its successor starts with the newest directory, so what the others have in use is what counts."""
+    async with control() as made:
+        one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+        other.send(counters(revision=3))
+        one.send(counters(revision=4))
+        await until(lambda: made.applied[-1:] == [3])
+        other.close()
+        await until(lambda: made.applied[-1] == 4)
+        one.close()
+        await until(lambda: made.workers.connected == 0)
+        assert made.applied[-1] == 4
+
+
+# ---- news, and nonsense
+
+
+async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
+    async with control() as made:
+        worker = await made.connect(Hello(0, 100))
+        worker.send(BrokersSeenMessage((B1, B2)))
+        worker.send(BrokersSeenMessage((B2,)))
+        await until(lambda: len(made.seen) == 2)
+        assert made.seen == [(B1, B2), (B2,)]
+
+
+async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    async with control() as made:
+        sane = await made.connect(Hello(1, 101))
+        mad = await made.connect(Hello(0, 100))
+        mad._writer.write(b"{}\n")
+        assert await received(mad) is None
+        await until(lambda: made.workers.connected == 1)
+        sane.send(counters(produced=1))
+        await until(lambda: made.workers.views()[0].counters.requests == {0: 1})
+    assert "not a message" in caplog.text
+
+
+async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixture) -> None:
+    async with control() as made:
+        worker = await made.connect(Hello(0, 100))
+        other = await made.connect(Hello(1, 101))
+        with caplog.at_level(logging.ERROR):
+            worker.send(DirectoryMessage(Directory(revision=99)))
+            await until(lambda: caplog.records)
+        made.workers.publish(Directory(revision=1))
+        assert await received(other) == DirectoryMessage(Directory(revision=1))
+    assert "only control does" in caplog.text
+
+
+async def test_a_stop_ends_every_connection() -> None:
+    async with control() as made:
+        greeted, silent = await made.connect(Hello(0, 100)), await made.connect()
+        await until(lambda: len(made.workers._channels) == 2)
+        await made.workers.stop()
+        assert await received(greeted) is None
+        assert await received(silent) is None
+        with pytest.raises(ConnectionRefusedError):
+            await made.connect()
