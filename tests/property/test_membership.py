@@ -1,0 +1,159 @@
+"""The detector in a simulated world: peers that are killed, frozen, cut off and slow, in any order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.membership import Detector, ProbeOutcome, Transition
+from fleet.model import Liveness
+
+STEP_S = 0.025
+SETTLE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Timing:
+    heartbeat_s: float = 0.1
+    suspect_after_s: float = 0.8
+    control_grace_s: float = 5.0
+    probe_interval_s: float = 1.0
+    grace_s: float = 10.0
+    overlay_ttl_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a peer does, and what is to be held of it once that has lasted for ``SETTLE_S``."""
+
+    linked: bool
+    beats: bool
+    ready: bool
+    probe: ProbeOutcome
+    expected: Liveness
+
+
+class Mode(Enum):
+    HEALTHY = Behaviour(True, True, True, ProbeOutcome.ANSWERED, Liveness.UP)
+    KILLED = Behaviour(False, False, False, ProbeOutcome.REFUSED, Liveness.SUSPECT)
+    FROZEN = Behaviour(True, False, False, ProbeOutcome.TIMED_OUT, Liveness.SUSPECT)
+    CUT_OFF = Behaviour(False, False, False, ProbeOutcome.TIMED_OUT, Liveness.SUSPECT)
+    LISTENER_GONE = Behaviour(True, True, True, ProbeOutcome.REFUSED, Liveness.SUSPECT)
+    LISTENER_SILENT = Behaviour(True, True, True, ProbeOutcome.TIMED_OUT, Liveness.SUSPECT)
+    NOT_READY = Behaviour(True, True, False, ProbeOutcome.ANSWERED, Liveness.SUSPECT)
+
+
+class World:
+    """One detector, some peers, and a clock that is stepped."""
+
+    def __init__(self, peers: list[str]) -> None:
+        self.now_s = 50.0
+        self.detector = Detector("me", peers, Timing(), self.now_s)
+        self.modes = dict.fromkeys(peers, Mode.KILLED)
+        self.lives = dict.fromkeys(peers, 0)
+        self.transitions: list[Transition] = []
+        self._beat_s = dict.fromkeys(peers, 0.0)
+        self._results: dict[str, tuple[float, ProbeOutcome]] = {}
+        for peer in peers:
+            self.become(peer, Mode.HEALTHY)
+
+    def become(self, peer: str, mode: Mode) -> None:
+        before, self.modes[peer] = self.modes[peer].value, mode
+        if before.linked and not mode.value.linked:
+            self.detector.link_down(peer, self.now_s)
+        if mode.value.linked and not before.linked:
+            self.lives[peer] += 1
+            self.detector.link_up(peer, self.now_s)
+
+    def run(self, for_s: float) -> None:
+        held = dict(self.detector.liveness)
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            self.now_s += STEP_S
+            self._observe()
+            for each in self.detector.tick(self.now_s):
+                # Every change is told, once, and starts from what was held.
+                assert held[each.peer] is each.before is not each.after
+                held[each.peer] = each.after
+                self.transitions.append(each)
+            assert held == self.detector.liveness
+            for peer in self.detector.probes_due(self.now_s):
+                assert peer not in self._results, "one probe at a time"
+                outcome = self.modes[peer].value.probe
+                took_s = 0.5 if outcome is ProbeOutcome.TIMED_OUT else 0.01
+                self._results[peer] = (self.now_s + took_s, outcome)
+
+    def _observe(self) -> None:
+        for peer, mode in self.modes.items():
+            if peer in self._results and self._results[peer][0] <= self.now_s:
+                self.detector.probe_result(peer, self._results.pop(peer)[1], self.now_s)
+            if mode.value.beats and self.now_s >= self._beat_s[peer]:
+                self._beat_s[peer] = self.now_s + Timing.heartbeat_s
+                self.detector.heartbeat(peer, mode.value.ready, self.lives[peer], self.now_s)
+
+
+modes = st.sampled_from(Mode)
+durations = st.sampled_from([0.05, 0.3, 0.7, 1.0, 2.5])
+plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max_size=12)
+
+
+@settings(max_examples=150)
+@given(plays)
+def test_whatever_happened_before_the_verdict_is_right_after_a_while(play) -> None:
+    world = World(["p1", "p2"])
+    world.run(0.5)
+    for peer, mode, for_s in play:
+        world.become(peer, mode)
+        world.run(for_s)
+    world.run(SETTLE_S)
+    for peer, mode in world.modes.items():
+        assert world.detector.liveness[peer] is mode.value.expected
+
+
+@settings(max_examples=150)
+@given(plays, st.sampled_from([Mode.KILLED, Mode.FROZEN, Mode.CUT_OFF]))
+def test_a_death_is_noticed_in_time_after_any_history(play, death: Mode) -> None:
+    world = World(["p1", "p2"])
+    for peer, mode, for_s in play:
+        world.become(peer, mode)
+        world.run(for_s)
+    world.become("p1", Mode.HEALTHY)
+    world.run(SETTLE_S)
+    assert world.detector.liveness["p1"] is Liveness.UP
+    world.become("p1", death)
+    world.run(0.1 if death is Mode.KILLED else 0.8 + 2 * STEP_S)
+    assert world.detector.liveness["p1"] is Liveness.SUSPECT
+
+
+@given(st.lists(st.floats(0.05, 0.65), min_size=5, max_size=60), st.lists(st.floats(0.0, 30.0), max_size=4))
+def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(gaps, pauses) -> None:
+    world = World(["p1"])
+    world.run(0.5)
+    for index, gap_s in enumerate(gaps):
+        world.modes["p1"] = Mode.FROZEN
+        world._results.clear()
+        world.run(gap_s)
+        # A probe of a slow peer is answered late, not never.
+        world.detector.probe_result("p1", ProbeOutcome.ANSWERED, world.now_s)
+        world._results.clear()
+        if index < len(pauses):
+            world.now_s += pauses[index]
+        world.detector.heartbeat("p1", True, 1, world.now_s)
+    assert [each.after for each in world.transitions] == [Liveness.UP]
+
+
+@given(plays, st.lists(st.booleans(), min_size=12, max_size=12), st.sets(st.sampled_from(["p1", "p2"])))
+def test_the_overlay_goes_around_suspects_only_and_around_all_of_them_without_a_quorum(
+    play, quorums, down
+) -> None:
+    world = World(["p1", "p2"])
+    for (peer, mode, for_s), quorum in zip(play, quorums, strict=False):
+        world.become(peer, mode)
+        world.run(for_s)
+        suspected = {p for p, liveness in world.detector.liveness.items() if liveness is Liveness.SUSPECT}
+        overlay = world.detector.suspects(world.now_s, quorum, down)
+        assert overlay <= suspected
+        assert overlay >= (suspected & down if quorum else suspected)
