@@ -316,8 +316,7 @@ class PeerLinks:
         if connection.peer is None:
             self._introduce(connection, kind, payload)
         elif kind in (Kind.RAFT, Kind.REPORT):
-            if self._links.get(connection.peer) is connection:
-                self._tell(self._events.on_frame, connection.peer, Kind(kind), payload)
+            self._tell(self._events.on_frame, connection.peer, Kind(kind), payload)
         elif kind != Kind.PING:
             connection.abort(f"sent a frame of kind {kind}")
 

@@ -625,6 +625,35 @@ class TestABrokenDisk:
         assert "ZeroDivisionError" in caplog.text
         assert (await leader.commit(fleet.own(1, 8))).generation == 2
 
+    async def test_a_reopening_does_not_take_the_state_back(
+        self, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(raft_state, "_REOPEN_S", 0.05)
+        await fleet.start()
+        follower = await fleet.other()
+        await follower.commit(fleet.own(0, 7))
+        await fleet.stop(*[me for me in fleet.members if me != follower.me])
+        await until(lambda: not follower.node.status.has_quorum)
+        path = fleet.folder / follower.me / "raft" / "journal"
+        with path.open("r+b") as file:  # the commit index on disk cannot be read
+            file.seek(16)
+            file.write(bytes(4))
+        replica = follower.node._replica
+        assert replica is not None
+        monkeypatch.setattr(replica.log, "doTick", lambda _wait_s: 1 / 0)
+        await until(lambda: follower.node._replica not in (None, replica))
+        await until(lambda: follower.node.status.journal_error is None)
+        reopened = follower.node._replica
+        assert reopened is not None
+        assert reopened.log.raftLastApplied == 1, "it has to learn anew what is committed"
+        assert follower.node.state.generation == 1
+
+        await fleet.start(*[me for me in fleet.voters if me != follower.me])
+        assert (await follower.commit(fleet.own(1, 8))).generation == 2
+        assert [state.generation for state, _, _ in follower.changes] == sorted(
+            state.generation for state, _, _ in follower.changes
+        )
+
 
 class Disk:
     """A disk that takes nothing more below one folder."""

@@ -413,6 +413,26 @@ def test_a_snapshot_in_pieces_that_begins_in_the_middle_is_dropped(follower: Fol
     assert follower.applied == ()
 
 
+def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Follower) -> None:
+    log = follower.replica.log
+    log._SyncObj__raftElectionDeadline = 0.0
+    follower.replica.tick()
+    assert log.role == "candidate"
+    follower.receive(type="response_vote", term=1)
+    assert log.role == "leader"
+    follower.receive(type="next_node_idx", term=1, next_node_idx=3, reset=False, success=True)
+    for text in (b"a", b"b", b"c"):
+        log.submit(text)
+        follower.replica.tick()
+    follower.sent.clear()
+
+    answers = follower.receive(type="next_node_idx", term=1, next_node_idx=4, reset=False, success=True)
+
+    sent = [entry for message in answers for entry in message["entries"]]
+    assert follower.applied == ("a",)
+    assert sent == [], "b and c are under way"
+
+
 # Nothing that was received or read is ever unpickled.
 
 
