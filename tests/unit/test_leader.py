@@ -1,0 +1,502 @@
+"""What the leader proposes when: plays of reports and liveness against the replicated state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from fleet.leader import RETRY_S, Leader, Report
+from fleet.model import (
+    AdvertisedListener,
+    Broker,
+    FleetState,
+    IdentitySpace,
+    Liveness,
+    Member,
+    MemberStatus,
+    Ownership,
+)
+from fleet.state import (
+    BrokerGone,
+    BrokersSeen,
+    Command,
+    DrainSet,
+    MemberStatusChanged,
+    MemberUp,
+    OwnershipSet,
+    PinSet,
+    apply,
+    encode,
+)
+
+LISTENERS = (AdvertisedListener("external", "proxy", 9100, 9101),)
+SPACE = IdentitySpace(1, 16)
+
+
+@dataclass(frozen=True)
+class Timing:
+    suspect_after_s: float = 0.8
+    steady_after_s: float = 2.0
+    grace_s: float = 10.0
+
+
+def brokers(*ids: int) -> tuple[Broker, ...]:
+    return tuple(Broker(n, "kafka", 9092) for n in ids)
+
+
+class Play:
+    """A leader, p1, with the members that it hears; commands are committed at once unless ``losing``."""
+
+    def __init__(
+        self, names: Iterable[str] = ("p1", "p2", "p3"), voters: Iterable[str] | None = None
+    ) -> None:
+        names = tuple(names)
+        self.now_s = 100.0
+        self.leader = Leader(Timing(), names if voters is None else voters, names)
+        self.state = FleetState()
+        self.reports: dict[str, Report] = {}
+        self.live: dict[str, Liveness] = {"p1": Liveness.UP}
+        self.proposed: list[Command] = []
+        self.losing = False
+        self.names = names
+
+    def report(self, name: str, **changes: object) -> Play:
+        """A member reports, and is heard."""
+        if name not in self.reports:
+            member = Member(name, listeners=LISTENERS, identities=SPACE)
+            self.reports[name] = Report(name, 1, member, ready=True, brokers=brokers(1, 2, 3))
+        self.reports[name] = replace(self.reports[name], **changes)
+        self.live[name] = Liveness.UP
+        return self
+
+    def start(self) -> Play:
+        for name in self.names:
+            self.report(name)
+        return self.run(0.1).clear()
+
+    def clear(self) -> Play:
+        self.proposed = []
+        return self
+
+    def die(self, name: str) -> Play:
+        """It is not heard any more, and all others suspect it."""
+        del self.reports[name]
+        self.live[name] = Liveness.SUSPECT
+        for other in self.reports:
+            self.report(other, suspects=(*self.reports[other].suspects, name))
+        return self
+
+    def come_back(self, name: str, incarnation: int = 2) -> Play:
+        for other in self.reports:
+            self.report(other, suspects=tuple(p for p in self.reports[other].suspects if p != name))
+        return self.report(name, incarnation=incarnation)
+
+    def step(self) -> list[Command]:
+        """One evaluation, with what it proposes."""
+        commands = self.leader.propose(self.state, self.reports, self.live, self.now_s)
+        self.proposed += commands
+        if not self.losing:
+            for command in commands:
+                self.commit(command)
+        return commands
+
+    def commit(self, command: Command) -> Play:
+        self.state, outcome = apply(self.state, command)
+        assert outcome.reason in ("", "stale_generation"), (command, outcome)
+        return self
+
+    def run(self, for_s: float) -> Play:
+        """Evaluations every 50 ms, and after every commit."""
+        end_s = self.now_s + for_s
+        while True:
+            while self.step() and not self.losing:
+                pass
+            if self.now_s >= end_s:
+                return self
+            self.now_s += 0.05
+
+    @property
+    def owners(self) -> dict[int, tuple[str, ...]]:
+        return {b: o.owners for b, o in self.state.ownership.items()}
+
+    @property
+    def reasons(self) -> list[str]:
+        return [command.reason for command in self.proposed if isinstance(command, OwnershipSet)]
+
+    def of(self, kind: type) -> list[Command]:
+        return [command for command in self.proposed if isinstance(command, kind)]
+
+    @property
+    def statuses(self) -> dict[str, MemberStatus]:
+        return {p: member.status for p, member in self.state.members.items()}
+
+
+@pytest.fixture
+def steady() -> Play:
+    """Three members that have owned one broker each for a while."""
+    play = Play().start().run(5.0).clear()
+    assert play.owners == {1: ("p1",), 2: ("p2",), 3: ("p3",)}
+    return play
+
+
+# -- first start ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_ownership_comes_as_soon_as_all_are_there() -> None:
+    play = Play().report("p1").report("p2").run(3.0)
+    assert play.state.members.keys() == {"p1", "p2"}
+    assert play.state.brokers.keys() == {1, 2, 3}
+    assert play.owners == {}
+    play.report("p3").run(0.0)
+    assert play.owners == {1: ("p1",), 2: ("p2",), 3: ("p3",)}
+    assert play.reasons == ["bootstrap"]
+    assert play.state.generation == 1
+
+
+def test_the_first_ownership_waits_for_the_missing_no_longer_than_the_grace() -> None:
+    play = Play().report("p1").report("p2").run(9.9)
+    assert play.owners == {}
+    play.run(0.2)
+    assert set(play.owners.values()) == {("p1",), ("p2",)}
+
+
+def test_nothing_is_owned_before_a_broker_is_known() -> None:
+    play = Play(["p1"]).report("p1", brokers=()).run(20.0)
+    assert play.owners == {}
+    play.report("p1", brokers=brokers(1, 2)).run(0.0)
+    assert play.owners == {1: ("p1",), 2: ("p1",)}
+
+
+def test_a_member_that_is_not_ready_or_not_up_is_not_taken() -> None:
+    play = Play(["p1", "p2"]).report("p1").report("p2", ready=False).run(5.0)
+    assert play.state.members.keys() == {"p1"}
+    play.report("p2")
+    play.live["p2"] = Liveness.UNKNOWN
+    play.run(1.0)
+    assert play.state.members.keys() == {"p1"}
+
+
+def test_a_witness_owns_nothing_and_is_waited_for() -> None:
+    play = Play(["p1", "p2", "w"]).report("p1").report("p2").run(1.0)
+    assert play.owners == {}
+    play.report("w", member=Member("w"), brokers=()).run(0.0)
+    assert play.owners == {1: ("p1",), 2: ("p2",), 3: ("p1",)}
+
+
+# -- death and return ----------------------------------------------------------------------------------------
+
+
+def test_a_death_is_committed_and_taken_over_at_once(steady: Play) -> None:
+    heir = steady.state.ownership[3].successors[0]
+    steady.die("p3").run(0.0)
+    assert steady.proposed[0] == MemberStatusChanged("p3", MemberStatus.DOWN, 1)
+    assert steady.owners[3] == (heir,)
+    assert steady.reasons == ["takeover"]
+    steady.clear().run(10.0)
+    assert steady.proposed == []
+
+
+def test_one_of_three_voters_does_not_commit_a_death(steady: Play) -> None:
+    steady.report("p1", suspects=("p3",)).run(20.0)
+    assert steady.proposed == []
+
+
+def test_observers_have_no_vote() -> None:
+    play = Play(["p1", "p2", "p3", "p4"], voters=["p1", "p2", "p3"]).start().run(5.0).clear()
+    play.report("p1", suspects=("p2",)).report("p4", suspects=("p2",)).run(1.0)
+    assert play.proposed == []
+    play.report("p3", suspects=("p2",)).run(0.0)
+    assert play.statuses["p2"] is MemberStatus.DOWN
+
+
+def test_a_leader_without_workers_is_voted_down_with_its_own_vote(steady: Play) -> None:
+    steady.report("p1", ready=False).report("p2", suspects=("p1",)).run(0.0)
+    assert steady.statuses["p1"] is MemberStatus.DOWN
+    assert ("p1",) not in steady.owners.values()
+
+
+def test_two_that_die_together_are_taken_over_together() -> None:
+    play = Play([f"p{n}" for n in range(1, 6)])
+    for n in range(1, 6):
+        play.report(f"p{n}", brokers=brokers(*range(1, 11)))
+    play.run(5.0).clear()
+    before = play.state.ownership
+    dead = {"p4", "p5"}
+    play.die("p4").die("p5").run(0.0)
+    for broker_id, ownership in before.items():
+        live = [p for p in ownership.owners + ownership.successors if p not in dead]
+        assert play.owners[broker_id] == (live[0],)
+    assert play.reasons == ["takeover"]
+
+
+def test_a_member_that_returns_is_taken_in_when_it_has_been_steady(steady: Play) -> None:
+    steady.die("p3").run(3.0).clear()
+    steady.come_back("p3").run(1.9)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.statuses["p3"] is MemberStatus.UP
+    assert steady.reasons == []
+    steady.run(2.1)
+    assert steady.reasons == ["join"]
+    assert sorted(steady.owners.values()) == [("p1",), ("p2",), ("p3",)]
+
+
+def test_a_member_that_flaps_is_not_taken_in(steady: Play) -> None:
+    steady.die("p3").run(3.0).clear()
+    for life in range(2, 6):
+        steady.come_back("p3", life).run(1.5)
+        steady.die("p3").run(0.5)
+    assert steady.proposed == []
+
+
+def test_a_member_that_a_majority_suspects_is_not_taken_in_though_the_leader_hears_it(steady: Play) -> None:
+    steady.report("p1", suspects=("p3",)).report("p2", suspects=("p3",)).run(10.0)
+    assert steady.statuses["p3"] is MemberStatus.DOWN
+    assert steady.of(MemberUp) == []
+
+
+def test_a_member_that_restarts_unnoticed_is_recorded_and_keeps_what_it_had(steady: Play) -> None:
+    before = steady.owners
+    steady.report("p3", incarnation=5).run(5.0)
+    assert steady.state.members["p3"].incarnation == 5
+    assert len(steady.proposed) == 1
+    assert steady.owners == before
+
+
+def test_new_addresses_are_committed_at_once(steady: Play) -> None:
+    listeners = (AdvertisedListener("external", "elsewhere", 1, 2),)
+    steady.report("p2", member=Member("p2", listeners=listeners, identities=SPACE)).run(0.0)
+    assert steady.state.members["p2"].listeners == listeners
+    assert steady.reasons == []
+
+
+def test_a_member_that_joins_a_running_fleet_has_to_be_steady(steady: Play) -> None:
+    steady.report("p4").run(1.9)
+    assert "p4" not in steady.state.members
+    steady.run(0.2)
+    assert "p4" in steady.state.members
+    steady.run(2.1)
+    assert steady.reasons == ["join"]
+    assert sorted(p for owners in steady.owners.values() for p in owners) == ["p1", "p2", "p3", "p4"]
+
+
+# -- stopping, draining, pins --------------------------------------------------------------------------------
+
+
+def test_a_stopping_member_is_drained_first(steady: Play) -> None:
+    steady.report("p2", stopping=True).run(0.1)
+    assert steady.proposed == []
+    steady.run(0.1)
+    assert steady.statuses["p2"] is MemberStatus.DRAINING
+    assert steady.reasons == ["drain"]
+    assert ("p2",) not in steady.owners.values()
+    steady.die("p2").run(0.0)
+    assert steady.statuses["p2"] is MemberStatus.DOWN
+    assert steady.reasons == ["drain"]
+
+
+def test_a_fleet_that_stops_as_a_whole_stays_as_it_is(steady: Play) -> None:
+    before = steady.state
+    steady.report("p1", stopping=True).run(0.05)
+    steady.report("p2", stopping=True).run(0.05)
+    steady.report("p3", stopping=True).run(5.0)
+    steady.die("p3").run(1.0)
+    steady.die("p2").run(1.0)
+    assert steady.proposed == []
+    assert steady.state == before
+
+
+def test_a_witness_that_goes_on_does_not_change_that() -> None:
+    play = Play(["p1", "p2", "w"]).report("w", member=Member("w"), brokers=()).start().run(5.0).clear()
+    play.report("p1", stopping=True).report("p2", stopping=True).run(5.0)
+    assert play.proposed == []
+
+
+def test_after_a_cold_start_nothing_is_reassigned_for_the_grace(steady: Play) -> None:
+    before = steady.owners
+    steady.reports.clear()
+    steady.leader.reset()
+    for name in ("p2", "p3"):
+        steady.live[name] = Liveness.UNKNOWN
+    steady.report("p1", incarnation=9).run(5.0)
+    steady.report("p2", incarnation=9).run(4.9)
+    assert steady.owners == before
+    assert steady.reasons == []
+    assert steady.statuses["p3"] is MemberStatus.UP
+    # When the grace is over, the detectors suspect whoever has not come.
+    steady.live["p3"] = Liveness.SUSPECT
+    steady.report("p1", suspects=("p3",)).report("p2", suspects=("p3",)).run(0.0)
+    assert steady.reasons == ["takeover"]
+
+
+def test_an_operators_drain_and_undrain(steady: Play) -> None:
+    steady.commit(DrainSet("p3", True)).run(0.0)
+    assert steady.reasons == ["drain"]
+    assert ("p3",) not in steady.owners.values()
+    steady.clear().run(10.0)
+    assert steady.proposed == []
+    steady.commit(DrainSet("p3", False)).run(1.9)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.reasons == ["join"]
+
+
+def test_a_drained_member_that_restarts_stays_drained(steady: Play) -> None:
+    steady.commit(DrainSet("p3", True)).run(1.0)
+    steady.report("p3", incarnation=7).run(5.0)
+    assert steady.state.members["p3"].drained
+    assert ("p3",) not in steady.owners.values()
+
+
+def test_a_pin_is_followed_at_once(steady: Play) -> None:
+    steady.commit(PinSet(1, "p2")).run(0.0)
+    assert steady.owners[1] == ("p2",)
+    assert steady.reasons == ["pin"]
+    assert sorted(steady.owners.values()) == [("p1",), ("p2",), ("p3",)]
+
+
+# -- brokers -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_broker_is_owned_at_once(steady: Play) -> None:
+    steady.report("p2", brokers=brokers(1, 2, 3, 4)).run(0.0)
+    assert steady.of(BrokersSeen) == [BrokersSeen(brokers(4))]
+    assert 4 in steady.owners
+    assert steady.reasons == ["brokers"]
+
+
+def test_two_members_that_disagree_about_a_broker_do_not_make_it_flap(steady: Play) -> None:
+    other = (Broker(1, "elsewhere", 1), *brokers(2, 3))
+    steady.report("p1", brokers=other).run(5.0)
+    assert steady.proposed == []
+    steady.report("p2", brokers=other).report("p3", brokers=other).run(5.0)
+    assert steady.proposed == [BrokersSeen(other[:1])]
+
+
+def test_a_broker_is_gone_after_a_minute(steady: Play) -> None:
+    for name in ("p1", "p2"):
+        steady.report(name, brokers=brokers(1, 2))
+    steady.report("p3", brokers=()).run(59.9)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.of(BrokerGone) == [BrokerGone(3)]
+    assert steady.owners.keys() == {1, 2}
+    assert steady.reasons[0] == "brokers"
+
+
+def test_a_broker_that_is_missing_now_and_then_stays(steady: Play) -> None:
+    for _ in range(4):
+        for name in ("p1", "p2", "p3"):
+            steady.report(name, brokers=brokers(1, 2))
+        steady.run(40.0)
+        steady.report("p3", brokers=brokers(1, 2, 3)).run(0.1)
+    for name in ("p1", "p2", "p3"):
+        steady.report(name, brokers=())
+    steady.run(100.0)
+    assert steady.proposed == []
+
+
+def test_many_brokers_fit_the_log() -> None:
+    many = tuple(Broker(n, "h" * 255, 65535, "r" * 100) for n in range(500))
+    play = Play(["p1"]).report("p1", brokers=many).run(0.0)
+    assert play.state.brokers.keys() == set(range(500))
+    assert len(play.of(BrokersSeen)) > 1
+    assert all(encode(command) for command in play.proposed)
+
+
+def test_a_broker_id_that_cannot_be_blocks_nothing() -> None:
+    play = Play(["p1"]).report("p1", brokers=(Broker(-1, "kafka", 1), *brokers(1))).run(0.0)
+    assert play.owners == {1: ("p1",)}
+
+
+def test_a_member_that_cannot_reach_a_broker_loses_it_after_a_while(steady: Play) -> None:
+    steady.report("p2", unreachable=(2,)).run(1.5)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.owners[2] != ("p2",)
+    assert steady.reasons == ["takeover"]
+
+
+def test_a_broker_that_nobody_reaches_stays_where_it_is(steady: Play) -> None:
+    for name in ("p1", "p2", "p3"):
+        steady.report(name, unreachable=(2,))
+    steady.run(10.0)
+    assert steady.proposed == []
+
+
+# -- what is under way ---------------------------------------------------------------------------------------
+
+
+def test_what_is_under_way_is_not_proposed_again_until_it_counts_as_lost(steady: Play) -> None:
+    steady.losing = True
+    steady.die("p3").run(RETRY_S - 0.1)
+    assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)]
+    steady.run(0.2)
+    assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)] * 2
+
+
+def test_ownership_is_not_proposed_twice_from_one_generation(steady: Play) -> None:
+    steady.losing = True
+    steady.commit(DrainSet("p3", True)).run(RETRY_S - 0.1)
+    assert len(steady.proposed) == 1
+    steady.commit(DrainSet("p2", True)).step()
+    assert len(steady.proposed) == 1
+    steady.losing = False
+    steady.commit(steady.proposed[0]).run(0.0)
+    assert set(steady.owners.values()) == {("p1",)}
+    assert len(steady.proposed) == 2
+
+
+def test_lost_ownership_is_proposed_again(steady: Play) -> None:
+    steady.losing = True
+    steady.commit(DrainSet("p3", True)).run(0.5)
+    steady.losing = False
+    steady.run(RETRY_S)
+    assert steady.reasons == ["drain", "drain"]
+    assert ("p3",) not in steady.owners.values()
+
+
+def test_a_large_ownership_lands_in_parts() -> None:
+    ids = range(1, 3001)
+    names = ["p1", "p2", "p3", "p4-with-a-long-name"]
+    play = Play(names)
+    for name in names:
+        member = Member(name, listeners=LISTENERS, identities=IdentitySpace(1, 3000))
+        play.report(name, member=member, brokers=brokers(*ids))
+    play.run(0.2)
+    assert play.owners.keys() == set(ids)
+    assert play.state.generation == len(play.reasons) > 1
+    assert set(play.reasons) == {"bootstrap"}
+
+
+def test_a_new_leader_finishes_what_another_began(steady: Play) -> None:
+    steady.state = replace(
+        steady.state,
+        members={
+            **steady.state.members,
+            "p3": replace(steady.state.members["p3"], status=MemberStatus.DOWN),
+        },
+    )
+    steady.die("p3").leader.reset()
+    steady.run(0.0)
+    assert steady.reasons == ["takeover"]
+
+
+def test_a_single_member_keeps_everything() -> None:
+    play = Play(["p1"]).start().run(5.0).clear()
+    play.report("p1", stopping=True).run(2.0)
+    play.report("p1", stopping=False, incarnation=2).run(5.0)
+    assert play.owners == {1: ("p1",), 2: ("p1",), 3: ("p1",)}
+    assert play.state.generation == 1
+
+
+def test_successors_are_renewed_when_things_have_been_steady(steady: Play) -> None:
+    steady.state = replace(steady.state, ownership={n: Ownership((f"p{n}",)) for n in (1, 2, 3)})
+    steady.leader.reset()
+    steady.run(1.9)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.reasons == ["rebalance"]
+    assert all(len(o.successors) == 2 for o in steady.state.ownership.values())
