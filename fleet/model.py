@@ -46,8 +46,8 @@ class Endpoint:
 class IdentitySpace:
     """Which broker ids have a port, and at which offset from a listener's first identity port.
 
-    Either the range ``first_id … first_id + count - 1`` (offset = id - first_id), or, where ``explicit`` is not
-    empty, exactly its ``(broker id, offset)`` pairs.
+    Either the range ``first_id … first_id + count - 1`` (offset = id - first_id), or, where ``explicit`` is
+    not empty, exactly its ``(broker id, offset)`` pairs.
     """
 
     first_id: BrokerId = 0
