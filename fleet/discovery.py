@@ -17,7 +17,7 @@ _CLIENT_ID: Final = "fleet-discovery"
 async def discover(bootstrap_servers: Iterable[Endpoint], timeout_s: float) -> tuple[Broker, ...]:
     """The brokers in the cluster's Metadata; none where no bootstrap server answers in time.
 
-    A new client each time: it costs two connections, and finds a cluster again that came back at other addresses.
+    A new client each time: it costs two connections, and finds a cluster again that came back elsewhere.
     """
     # Imported here: it takes longer than all the rest of a control process that has to be back soon.
     from aiokafka.client import AIOKafkaClient

@@ -1,9 +1,9 @@
 """Is somebody there, and does it speak Kafka? One question asked of advertised listeners and real brokers.
 
-The question is an ApiVersions request. To a member it has a version that does not exist: every worker answers
-that by itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised address leads
-to a live worker, whatever the brokers do. To a broker it has version 0, which is answered before any
-authentication.
+The question is an ApiVersions request. To a member it has a version that does not exist: every worker
+answers that by itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised
+address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is answered
+before any authentication.
 """
 
 from __future__ import annotations
