@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-OUTPUT = Path(__file__).parent.parent / "fleet" / "proxy" / "wire" / "_tables.py"
+ROOT = Path(__file__).parent.parent
+OUTPUT = ROOT / "fleet" / "proxy" / "wire" / "_tables.py"
+DEFINITIONS = ROOT / "build" / "kafka" / "definitions"
 
 CAPS: dict[str, tuple[int, str]] = {
     "Fetch": (
@@ -574,11 +576,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("jar", type=Path)
+    parser.add_argument("jar", type=Path, nargs="?", help="default: the one that `make` has brought")
     parser.add_argument("--check", action="store_true", help="compare with what is there, and write nothing")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args(argv)
-    text = render(read_jar(arguments.jar), arguments.jar.name)
+    jar = arguments.jar or next(iter(sorted(DEFINITIONS.glob("kafka-clients-*.jar"))), None)
+    if jar is None:
+        parser.error(f"no kafka-clients jar in {DEFINITIONS}; name one, or have `make lint` bring it")
+    text = render(read_jar(jar), jar.name)
     before = arguments.output.read_text() if arguments.output.exists() else ""
     if not arguments.check:
         arguments.output.write_text(text)
