@@ -106,12 +106,12 @@ class Workload:
     def acknowledged(self) -> list[Event]:
         return list(self.acknowledgements().read())
 
-    def produced(self) -> list[Event]:
-        """When each record was given to the producer."""
-        return list(HistoryReader(self.spec.path("produced")).read())
-
     def received(self) -> list[Event]:
         return list(self.deliveries().read())
+
+    def productions(self) -> HistoryReader:
+        """A reader of its own over when each record was given to the producer."""
+        return HistoryReader(self.spec.path("produced"))
 
     def acknowledgements(self) -> HistoryReader:
         """A reader of its own over the producer's history."""

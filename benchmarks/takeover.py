@@ -1,0 +1,255 @@
+"""How long takeovers last, for members, observers and clients: kills the leader and a follower in turn.
+
+    python -m benchmarks.takeover --kills 20 --client recommended --json
+
+It is the demo, and what it measures, with one measure more: how long a record was under way at most, from
+`produce()` to its delivery report. Exit code 1 where a takeover or the audit failed; that a goal was missed
+is said, and only `--strict` makes a failure of it, because a goal is for a quiet machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, TypeAlias
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from fleet.demo.audit import Audit, audit
+from fleet.demo.background import in_thread
+from fleet.demo.command import parse_brokers, plan_kills
+from fleet.demo.history import Event, Record
+from fleet.demo.prober import Prober
+from fleet.demo.result import Round
+from fleet.demo.rounds import Rounds
+from fleet.demo.run import PARTITIONS, Options, Stage, create_topic, delete_topic, stage, unfinished
+from fleet.demo.view import Lines, milliseconds, round_line
+from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
+from fleet.errors import FleetError
+
+Key: TypeAlias = tuple[int, Record]
+
+MEASURES: Final = ("detected_ms", "advertised_ms", "committed_ms", "producer_stall_ms", "delivery_ms")
+MEDIAN, WORST = "median", "worst"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a figure must not exceed on a quiet machine."""
+
+    measure: str
+    figure: str
+    limit_ms: float
+
+
+def _goals(delivery_ms: float) -> tuple[Goal, ...]:
+    return (
+        Goal("advertised_ms", MEDIAN, 100.0),
+        Goal("advertised_ms", WORST, 500.0),
+        Goal("committed_ms", WORST, 1000.0),
+        Goal("delivery_ms", MEDIAN, delivery_ms),
+    )
+
+
+GOALS: Final[dict[ClientSettings, tuple[Goal, ...]]] = {
+    "default": _goals(600.0),
+    "recommended": _goals(150.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill.
+
+    Args:
+        delivery_ms: the longest that any record was under way, of those that arrived, or were still to
+            arrive, while the kill was watched.
+    """
+
+    round: Round
+    delivery_ms: float
+
+    def value(self, measure: str) -> float | None:
+        if measure == "delivery_ms":
+            return self.delivery_ms
+        found: float | None = getattr(self.round, measure)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One measure over all kills; None where it never came about."""
+
+    median: float | None
+    worst: float | None
+
+
+class Deliveries:
+    """How long records are under way from `produce()` to their delivery reports."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._productions = workload.productions()
+        self._acknowledgements = workload.acknowledgements()
+        self._under_way: dict[Key, float] = {}
+        self._unmatched: list[Event] = []
+
+    def longest_ms(self, since_s: float, until_s: float) -> float:
+        """The longest of those that ended in a window, or have not ended with it."""
+        acknowledged = [*self._unmatched, *self._acknowledgements.read()]
+        # Read after the acknowledgements, so that a record is mostly there when its acknowledgement is.
+        for event in self._productions.read():
+            self._under_way[event.partition, event.record] = event.at_s
+        self._unmatched = []
+        longest_s = 0.0
+        for event in acknowledged:
+            produced_s = self._under_way.pop((event.partition, event.record), None)
+            if produced_s is None:
+                self._unmatched.append(event)  # its production is not on disk yet
+            elif since_s <= event.at_s <= until_s:
+                longest_s = max(longest_s, event.at_s - produced_s)
+        waiting_s = (until_s - produced_s for produced_s in self._under_way.values())
+        return 1000.0 * max([longest_s, *waiting_s])
+
+
+async def measure(running: Stage, options: Options, view: Lines) -> tuple[Audit, tuple[Kill, ...]]:
+    """Run clients through a fleet, kill members one after the other, and audit what came through.
+
+    Raises: DemoError: the clients break, or a killed member does not come back.
+    """
+    fleet = running.fleet
+    topic = f"fleet-takeover-{time.time_ns() // 1_000_000}"
+    await in_thread(lambda: create_topic(fleet.bootstrap(), topic, min(3, len(running.broker_ids))))
+    workload = Workload(
+        WorkloadSpec(
+            fleet.bootstrap(), topic, str(running.folder), topic, partitions=PARTITIONS, client=options.client
+        )
+    )
+    prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
+    rounds, deliveries = Rounds(fleet, running.broker_ids, workload, prober), Deliveries(workload)
+    probing = asyncio.create_task(prober.run(), name="prober")
+    kills: list[Kill] = []
+    try:
+        workload.start()
+        await rounds.flowing()
+        for number, wish in enumerate(options.kills, 1):
+            kills.append(await _kill(rounds, deliveries, wish))
+            longest = milliseconds(kills[-1].delivery_ms)
+            view.say(f"{number} of {len(options.kills)}: {round_line(kills[-1].round)}; delivery {longest}")
+            await rounds.bring_back(kills[-1].round.killed)
+        await in_thread(workload.stop)
+        log = await in_thread(lambda: read_log(running.brokers, topic))
+        verdict = audit(workload.acknowledged(), workload.received(), log)
+    finally:
+        workload.kill()
+        probing.cancel()
+        (failure,) = await asyncio.gather(probing, return_exceptions=True)
+    if isinstance(failure, Exception):
+        raise failure
+    if options.brokers:
+        await in_thread(lambda: delete_topic(running.brokers, topic))
+    return verdict, tuple(kills)
+
+
+async def _kill(rounds: Rounds, deliveries: Deliveries, wish: str) -> Kill:
+    victim, was_leader = await rounds.choose(wish)
+    since_s = time.monotonic()
+    measured = await rounds.kill(victim, was_leader)
+    return Kill(measured, deliveries.longest_ms(since_s, time.monotonic()))
+
+
+def figures(kills: Sequence[Kill]) -> dict[str, Figures]:
+    """The median and the worst of each measure; None where a kill has none, or there was no kill."""
+    found = {}
+    for each in MEASURES:
+        values = [kill.value(each) for kill in kills]
+        known = [value for value in values if value is not None]
+        complete = bool(known) and len(known) == len(values)
+        found[each] = (
+            Figures(statistics.median(known), max(known)) if complete else Figures(median=None, worst=None)
+        )
+    return found
+
+
+def missed(found: dict[str, Figures], goals: Sequence[Goal]) -> list[str]:
+    """The goals that were not reached, in sentences."""
+    said = []
+    for goal in goals:
+        value: float | None = getattr(found[goal.measure], goal.figure)
+        if value is None or value > goal.limit_ms:
+            said.append(
+                f"{goal.measure}: {goal.figure} {milliseconds(value)}, wanted {milliseconds(goal.limit_ms)}"
+            )
+    return said
+
+
+def document(client: ClientSettings, verdict: Audit, kills: Sequence[Kill]) -> dict[str, object]:
+    """What `--json` prints."""
+    found = figures(kills)
+    return {
+        "client": client,
+        "kills": [{**asdict(kill.round), "delivery_ms": kill.delivery_ms} for kill in kills],
+        "figures": {each: asdict(value) for each, value in found.items()},
+        "missed": missed(found, GOALS[client]),
+        "audit": asdict(verdict),
+    }
+
+
+def show(client: ClientSettings, kills: Sequence[Kill], console: Console) -> None:
+    """The figures for people."""
+    table = Table(title=f"{len(kills)} kills, librdkafka with its {client} settings")
+    for column in ("from the kill", MEDIAN, WORST, "goals"):
+        table.add_column(column, justify="left" if column in ("from the kill", "goals") else "right")
+    for each, value in figures(kills).items():
+        goals = [
+            f"{goal.figure} {milliseconds(goal.limit_ms)}" for goal in GOALS[client] if goal.measure == each
+        ]
+        table.add_row(
+            each.removesuffix("_ms"), milliseconds(value.median), milliseconds(value.worst), ", ".join(goals)
+        )
+    console.print(table)
+
+
+async def run(options: Options) -> tuple[Audit, tuple[Kill, ...], list[str]]:
+    """Set the stage and measure. Returns: the audit, the kills, and what did not happen in time."""
+    view = Lines()
+    async with stage(options, view) as running:
+        verdict, kills = await measure(running, options, view)
+        return verdict, kills, unfinished(running.fleet, [kill.round for kill in kills])
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("--client", type=click.Choice(["default", "recommended"]), default="default", show_default=True)
+@click.option(
+    "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def main(kills: int, client: ClientSettings, brokers: str, strict: bool, as_json: bool) -> None:
+    """Kill the Raft leader and a follower in turn, and measure how long each takeover lasts."""
+    options = Options(
+        brokers=parse_brokers(brokers), kills=plan_kills(None, kills, Options().proxies), client=client
+    )
+    try:
+        verdict, measured, late = asyncio.run(run(options))
+    except FleetError as error:
+        sys.exit(f"takeover: {error}")
+    show(client, measured, Console(stderr=True))
+    failed = missed(figures(measured), GOALS[client])
+    for line in (*late, *(f"missed: {each}" for each in failed)):
+        print(line, file=sys.stderr)
+    if as_json:
+        print(json.dumps(document(client, verdict, measured)))
+    if not verdict.passed or late or (strict and failed):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
