@@ -60,7 +60,8 @@ def test_it_is_advertised_when_the_workers_have_the_first_directory_without_the_
     watch.applied(6, at(10.1))
     assert only(watch).advertised is None
     watch.applied(7, at(10.2))
-    watch.applied(8, at(10.3))
+    watch.published(directory(9, AROUND_P2))
+    watch.applied(9, at(10.3))
     assert only(watch).advertised == at(10.2)
     assert watch.log.by_reason == {"reset": 1}
 
