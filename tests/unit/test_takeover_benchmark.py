@@ -1,0 +1,93 @@
+"""What the takeover benchmark makes of histories and rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
+from fleet.demo.audit import Audit
+from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
+from fleet.demo.result import Round
+from fleet.demo.workload import Workload, WorkloadSpec
+
+
+class Histories:
+    """Writes what a workload would."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workload = Workload(WorkloadSpec("127.0.0.1:9", "t", str(folder)))
+        self._writers = {
+            each: HistoryWriter(folder / f"{each}.history") for each in ("produced", "acknowledged")
+        }
+
+    def write(self, history: str, sequence: int, at_s: float, partition: int = 0) -> None:
+        writer = self._writers[history]
+        writer.append(Event(at_s, partition, Record(7, sequence), NO_OFFSET))
+        writer.flush()
+
+
+@pytest.fixture
+def histories(tmp_path: Path) -> Histories:
+    return Histories(tmp_path)
+
+
+def test_the_longest_delivery_is_of_those_that_end_in_the_window(histories: Histories) -> None:
+    deliveries = Deliveries(histories.workload)
+    for sequence, (produced_s, acknowledged_s) in enumerate(
+        [(1.0, 9.0), (9.5, 10.25), (10.5, 12.0), (11.0, 11.1)]
+    ):
+        histories.write("produced", sequence, produced_s)
+        histories.write("acknowledged", sequence, acknowledged_s)
+    assert deliveries.longest_ms(10.0, 11.5) == pytest.approx(750.0)
+
+
+def test_a_record_that_has_not_arrived_counts_up_to_the_end_of_the_window(histories: Histories) -> None:
+    deliveries = Deliveries(histories.workload)
+    histories.write("produced", 0, 10.0)
+    assert deliveries.longest_ms(9.0, 12.0) == pytest.approx(2000.0)
+    histories.write("acknowledged", 0, 13.0)
+    assert deliveries.longest_ms(12.0, 14.0) == pytest.approx(3000.0)
+    assert deliveries.longest_ms(14.0, 15.0) == 0.0
+
+
+def test_an_acknowledgement_may_be_on_disk_before_its_production(histories: Histories) -> None:
+    deliveries = Deliveries(histories.workload)
+    histories.write("acknowledged", 0, 10.5)
+    assert deliveries.longest_ms(10.0, 11.0) == 0.0
+    histories.write("produced", 0, 10.0)
+    assert deliveries.longest_ms(10.0, 20.0) == pytest.approx(500.0)
+
+
+def test_partitions_are_told_apart(histories: Histories) -> None:
+    deliveries = Deliveries(histories.workload)
+    for partition, took_s in ((0, 0.1), (1, 0.4)):
+        histories.write("produced", 0, 10.0, partition)
+        histories.write("acknowledged", 0, 10.0 + took_s, partition)
+    assert deliveries.longest_ms(10.0, 11.0) == pytest.approx(400.0)
+
+
+def kill(advertised_ms: float | None, delivery_ms: float) -> Kill:
+    return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms)
+
+
+def test_median_and_worst_and_what_they_miss() -> None:
+    kills = [kill(40.0, 100.0), kill(90.0, 140.0), kill(600.0, 2000.0)]
+    found = figures(kills)
+    assert found["advertised_ms"] == Figures(90.0, 600.0)
+    assert found["delivery_ms"] == Figures(140.0, 2000.0)
+    assert missed(found, GOALS["recommended"]) == ["advertised_ms: worst 600 ms, wanted 500 ms"]
+    slower = figures([kill(40.0, 700.0)])
+    assert missed(slower, GOALS["default"]) == ["delivery_ms: median 700 ms, wanted 600 ms"]
+
+
+def test_what_never_came_about_is_no_figure_and_reaches_no_goal() -> None:
+    kills = [kill(40.0, 100.0), kill(None, 100.0)]
+    assert figures(kills)["advertised_ms"] == Figures(None, None)
+    said = document("default", Audit(1, 1, 0, 0, 0, 0), kills)["missed"]
+    assert said == [
+        "advertised_ms: median never, wanted 100 ms",
+        "advertised_ms: worst never, wanted 500 ms",
+    ]
+    assert len(missed(figures([]), GOALS["default"])) == len(GOALS["default"])
