@@ -54,8 +54,6 @@ class FigureDocument(TypedDict):
     value: float
     to_direct: float | None
     to_haproxy: float | None
-    min: float
-    max: float
 
 
 def measures(
@@ -126,8 +124,6 @@ def document(found: Sequence[Figure]) -> list[FigureDocument]:
             value=_rounded(each.value),
             to_direct=_optional(each.to_direct),
             to_haproxy=_optional(each.to_haproxy),
-            min=_rounded(each.least),
-            max=_rounded(each.most),
         )
         for each in found
     ]

@@ -1,0 +1,412 @@
+"""The benchmark's parts that need no Kafka: figures, peers, the CPU clock, the forwarder, the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import click
+import jsonschema
+import pytest
+
+from benchmarks import haproxy, peers, race, report
+from benchmarks.__main__ import chosen
+from benchmarks.cpu import cpu_s, process_cpu_s
+from benchmarks.errors import BenchError
+from benchmarks.peers import Peer, Places
+from benchmarks.results import Sample, document, figures, measures
+from benchmarks.stage import Stage, Target
+from benchmarks.workloads import Measured, Spec
+from fleet.demo.ports import free_ports
+from fleet.model import Endpoint
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "schemas" / "bench.schema.json").read_text())
+
+
+def samples(measure: str, **by_target: list[float]) -> list[Sample]:
+    return [
+        Sample("sync", measure, target, number, value)
+        for target, values in by_target.items()
+        for number, value in enumerate(values)
+    ]
+
+
+# ---- figures
+
+
+def test_a_figure_is_the_median_with_its_spread_and_the_median_of_each_rounds_ratio() -> None:
+    found = figures(samples("cpu_us_per_request", haproxy=[10, 40, 20], fleet=[15, 44, 40]))
+    haproxy_, fleet = found
+    assert (haproxy_.value, haproxy_.least, haproxy_.most, haproxy_.to_haproxy) == (20, 10, 40, 1)
+    assert (fleet.value, fleet.least, fleet.most) == (40, 15, 44)
+    assert fleet.to_haproxy == 1.5  # of 1.5, 1.1 and 2.0; the ratio of the medians is 2.0
+    assert fleet.to_direct is None
+
+
+def test_only_rounds_in_which_both_were_measured_make_a_ratio() -> None:
+    direct = [Sample("sync", "p50_us", "direct", 1, 100), Sample("sync", "p50_us", "direct", 2, 0)]
+    (_, fleet) = figures([*direct, *samples("p50_us", fleet=[500, 300, 400])])
+    assert fleet.to_direct == 3
+    other_measure = samples("p99_us", fleet=[1])
+    assert figures([*direct, *other_measure])[1].to_direct is None
+
+
+def test_figures_stand_by_measure_and_then_by_target_whatever_the_order_of_rounds() -> None:
+    mixed = [
+        *(Sample("sync", measure, "b", 0, 1) for measure in ("m1", "m2")),
+        *(Sample("sync", measure, "a", 0, 1) for measure in ("m1", "m2")),
+        *(Sample("small", measure, "a", 0, 1) for measure in ("m2", "m1")),
+    ]
+    assert [(each.workload, each.measure, each.target) for each in figures(mixed)] == [
+        ("sync", "m1", "b"),
+        ("sync", "m1", "a"),
+        ("sync", "m2", "b"),
+        ("sync", "m2", "a"),
+        ("small", "m2", "a"),
+        ("small", "m1", "a"),
+    ]
+
+
+def test_cpu_is_told_per_request_or_per_gigabyte() -> None:
+    small = measures("small", Measured(1_000, 100_000, 2.0), 0.05, 0.06)
+    assert small == {
+        "cpu_us_per_request": pytest.approx(50),
+        "member_cpu_us_per_request": pytest.approx(60),
+        "requests_per_s": 500,
+    }
+    large = measures("consume", Measured(500_000, 500_000_000, 10.0), 0.4, 0.5)
+    assert large == {"cpu_s_per_gb": 0.8, "member_cpu_s_per_gb": 1.0, "mb_per_s": 50}
+
+
+def test_without_a_proxy_there_is_latency_and_no_cpu() -> None:
+    assert measures("sync", Measured(10, 1_000, 1.0, 200.0, 900.0), None, None) == {
+        "p50_us": 200.0,
+        "p99_us": 900.0,
+        "requests_per_s": 10,
+    }
+
+
+def test_the_document_fits_its_schema() -> None:
+    found = figures([*samples("p50_us", direct=[3.0], fleet=[4.123456]), *race_metadata()])
+    printed = document(found)
+    jsonschema.validate(printed, SCHEMA)
+    assert printed[1] == {
+        "workload": "sync",
+        "measure": "p50_us",
+        "target": "fleet",
+        "value": 4.123,
+        "to_direct": 1.374,
+        "to_haproxy": None,
+    }
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([{**printed[0], "value": None}], SCHEMA)
+
+
+# ---- Metadata
+
+
+def race_metadata() -> list[Sample]:
+    return list(race.metadata(rounds=1))
+
+
+def test_metadata_is_measured_by_its_own_program_and_costs_a_fraction_of_decoding() -> None:
+    by_target = {each.target: each.value for each in race_metadata() if each.measure == "cpu_us_3x10000"}
+    assert by_target.keys() == {"fleet", "patch", "kio"}
+    assert 0 < by_target["fleet"] < by_target["kio"] / 20
+
+
+# ---- CPU
+
+
+def test_the_cpu_clock_is_the_processs_own() -> None:
+    before_s, ours_before_s = process_cpu_s(os.getpid()), time.process_time()
+    deadline_s = time.process_time() + 0.05
+    while time.process_time() < deadline_s:
+        pass
+    grown_s, ours_s = process_cpu_s(os.getpid()) - before_s, time.process_time() - ours_before_s
+    assert grown_s == pytest.approx(ours_s, abs=0.005)
+    assert cpu_s([]) == 0
+
+
+def test_threads_that_have_ended_still_count() -> None:
+    def work() -> None:
+        deadline_s = time.thread_time() + 0.05
+        while time.thread_time() < deadline_s:
+            pass
+
+    before_s = process_cpu_s(os.getpid())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert process_cpu_s(os.getpid()) - before_s >= 0.05
+
+
+def test_a_process_that_is_gone_is_an_error() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait(20)
+    with pytest.raises(BenchError, match=str(child.pid)):
+        process_cpu_s(child.pid)
+
+
+# ---- peers
+
+
+def places(folder: Path) -> Places:
+    ports = free_ports(3)
+    return Places(
+        {known: Endpoint("127.0.0.1", ports[known - 1]) for known in (1, 2, 3)},
+        {known: Endpoint("127.0.0.9", 9000 + known) for known in (1, 2, 3)},
+        folder,
+    )
+
+
+def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
+    lines = peers.load()
+    assert {"haproxy", "forwarder"} <= lines.keys()
+    assert "nbthread 1" in lines["haproxy"].files["haproxy.cfg"]
+    assert all(lines[name].forwards for name in ("haproxy", "forwarder"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a: {forwards: true}", "a: {start: x, port: 1}", "a: 1", "[", "a: {start: x, forwards: maybe}"]
+)
+def test_a_peer_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "peers.yaml"
+    file.write_text(text)
+    with pytest.raises(BenchError, match=r"peers\.yaml"):
+        peers.load(file)
+
+
+def test_a_peer_is_started_with_its_files_and_addresses_and_ends(tmp_path: Path) -> None:
+    line = peers.PeerLine(
+        start="$python -c 'import time; time.sleep(600)'", files={"conf": "$listen_2 -> $broker_2 at 5$$"}
+    )
+    where = places(tmp_path)
+    peer = Peer("it", line, where)
+    assert peer.bootstrap_servers == ",".join(map(str, where.listens.values()))
+    peer.start()
+    try:
+        (pid,) = peer.pids()
+        assert process_cpu_s(pid) >= 0
+        assert (tmp_path / "conf").read_text() == f"{where.listens[2]} -> 127.0.0.9:9002 at 5$"
+    finally:
+        peer.stop()
+    with pytest.raises(BenchError, match="it does not run"):
+        peer.pids()
+
+
+def test_a_peer_that_ends_by_itself_shows_what_it_said(tmp_path: Path) -> None:
+    peer = Peer("it", peers.PeerLine(start="$python -c 'print(1 / 0)'"), places(tmp_path))
+    peer.start()
+    with pytest.raises(BenchError, match="ZeroDivisionError"):
+        ask_until_it_has_ended(peer)
+
+
+def ask_until_it_has_ended(peer: Peer) -> None:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        peer.pids()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("text", ["$broker_4", "$", "${nothing}"])
+def test_a_name_that_is_not_there_is_said(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BenchError, match="peer it"):
+        Peer("it", peers.PeerLine(start="x"), places(tmp_path)).fill(text)
+
+
+# ---- HAProxy
+
+
+def test_the_machines_own_haproxy_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "haproxy"
+    own.write_text("#!/bin/sh\necho HAProxy version 9.8.7-1 2030/01/01 - https://haproxy.org/\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert haproxy.find() == own
+    assert haproxy.version(own) == "9.8.7-1"
+
+
+def test_where_no_haproxy_can_be_had_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_apt(name: str, folder: Path) -> None:
+        raise FileNotFoundError("apt-get")
+
+    monkeypatch.setattr(haproxy.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(haproxy, "FOLDER", tmp_path / "haproxy")
+    monkeypatch.setattr(haproxy, "unpack_debian_package", no_apt)
+    with pytest.raises(BenchError, match=r"apt-get install haproxy.*--targets"):
+        haproxy.find()
+
+
+# ---- the forwarder
+
+
+@pytest.fixture
+def upstream() -> Iterator[tuple[Endpoint, threading.Thread]]:
+    """Sends back, in upper case, all that one client sends until end of file; and the thread that does so."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            while data := connection.recv(1 << 16):
+                connection.sendall(data.upper())
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield Endpoint(*listening.getsockname()[:2]), thread
+
+
+def test_the_forwarder_forwards_both_ways_and_closes(
+    upstream: tuple[Endpoint, threading.Thread], tmp_path: Path
+) -> None:
+    endpoint, serving = upstream
+    lines = peers.load()
+    (port,) = free_ports(1)
+    route = f"127.0.0.1:{port}/{endpoint}"
+    line = peers.PeerLine(start=lines["forwarder"].start.partition("$listen_1")[0] + route)
+    peer = Peer("forwarder", line, places(tmp_path))
+    peer.start()
+    try:
+        client = connect(port)
+        client.settimeout(20)
+        with client:
+            sent = b"a kafka request" * 5_000
+            client.sendall(sent)  # before it can have reached the upstream
+            received = b""
+            while len(received) < len(sent):
+                received += client.recv(1 << 16)
+            assert received == sent.upper()
+        serving.join(20)
+        assert not serving.is_alive()
+    finally:
+        peer.stop()
+
+
+def connect(port: int) -> socket.socket:
+    deadline_s = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=20)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+
+# ---- the race
+
+
+class FakeStage:
+    """Notes topics; a target's name stands for its address."""
+
+    def __init__(self, *names: str) -> None:
+        self.targets = tuple(Target(name, f"{name}:1") for name in names)
+        self.events: list[str] = []
+
+    def create_topic(self, what: str, brokers: tuple[int, ...]) -> str:
+        self.events.append(f"create {what} on {len(brokers)}")
+        return what
+
+    def delete_topic(self, name: str) -> None:
+        self.events.append(f"delete {name}")
+
+
+def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = FakeStage("direct", "haproxy", "fleet")
+    runs: list[tuple[str, Spec]] = []
+
+    def fake_run(target: Target, spec: Spec) -> dict[str, float]:
+        stage.events.append(f"run {spec.workload} {target.name}")
+        runs.append((target.name, spec))
+        return {"m": float(len(runs))}
+
+    monkeypatch.setattr(race, "run", fake_run)
+    plan = race.Plan(("sync", "consume"), rounds=2, scale=0.5)
+    found = list(race.race(cast(Stage, stage), plan, lambda _: None))
+    assert [(spec.workload, name) for name, spec in runs] == [
+        ("produce", "direct"),  # what is consumed
+        *(("sync", name) for name in ("direct", "haproxy", "fleet")),
+        *(("consume", name) for name in ("direct", "haproxy", "fleet")),
+        *(("sync", name) for name in ("haproxy", "fleet", "direct")),
+        *(("consume", name) for name in ("haproxy", "fleet", "direct")),
+    ]
+    assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
+    assert runs[0][1].count == runs[4][1].count == 125_000
+    assert [each.round for each in found] == [0] * 6 + [1] * 6
+    assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 6
+    assert stage.events.count("create consume on 3") == 1
+    assert "delete consume" not in stage.events
+
+
+# ---- the report
+
+
+def test_the_table_leaves_out_what_says_nothing() -> None:
+    found = figures(
+        [
+            *samples("cpu_us", haproxy=[10, 12], fleet=[14, 1416.4]),
+            *samples("member_cpu_us", haproxy=[1], fleet=[2]),
+        ]
+    )
+    assert report.rows(found) == [
+        ("sync", "cpu_us", "haproxy", "11.0", "10.0 … 12.0", "", "1.00"),
+        ("sync", "cpu_us", "fleet", "715", "14.0 … 1,416", "", "59.72"),
+        ("sync", "member_cpu_us", "fleet", "2.00", "", "", "2.00"),
+    ]
+
+
+def test_results_go_between_the_marks_of_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
+    found = figures(samples("p50_us", direct=[3.0]))
+    for _ in range(2):  # the second time changes nothing
+        report.write_docs(found, "On some day.", page)
+        text = page.read_text()
+        assert text.startswith(f"# Title\n\n{report.BEGIN}\n\nOn some day.\n\n| workload |")
+        assert "| sync | p50_us | direct | 3.00 |" in text
+        assert text.endswith(f"\n{report.END}\n\nafter\n")
+        assert "old" not in text
+
+
+def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{report.END} {report.BEGIN}")
+    with pytest.raises(BenchError, match=r"page\.md"):
+        report.write_docs([], "", page)
+    assert page.read_text() == f"{report.END} {report.BEGIN}"
+
+
+def test_the_project_has_the_page() -> None:
+    text = report.PAGE.read_text()
+    assert text.index(report.BEGIN) < text.index(report.END)
+
+
+def test_the_machine_is_described_without_its_name() -> None:
+    said = report.about("2.6.12", 5)
+    assert socket.gethostname() not in said
+    assert "HAProxy 2.6.12, 5 interleaved rounds" in said
+    assert "HAProxy" not in report.about(None, 5)
+
+
+# ---- the command line
+
+
+def test_names_are_chosen_in_the_order_given_and_once() -> None:
+    assert chosen("b, a,b,", ("a", "b", "c"), "--only") == ("b", "a")
+
+
+@pytest.mark.parametrize("text", ["d", "a,d", "", " , "])
+def test_names_that_are_not_known_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="a, b, c"):
+        chosen(text, ("a", "b", "c"), "--only")
