@@ -552,6 +552,7 @@ class TestShapes:
         await fleet.settled()
         await fleet.stop("p1", "p2")
         await until(lambda: not any(m.node.status.has_quorum for m in fleet.members.values()))
+        await until(lambda: not any(m.node.status.leader for m in fleet.members.values()))
         with pytest.raises(NoQuorum):
             await fleet.members["p4"].commit(fleet.seen(1), 0.2)
         await fleet.close()
