@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.spawn import end, spawn_module, tail
@@ -251,10 +252,7 @@ def _consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str]
             received.flush()
             if finishing.is_set() and ends is None:
                 deadline_s = time.monotonic() + _DRAIN_LIMIT_S
-                places = [TopicPartition(spec.topic, partition) for partition in next_offset]
-                ends = {
-                    each.partition: consumer.get_watermark_offsets(each, timeout=30)[1] for each in places
-                }
+                ends = _ends_of_log(spec)
             if time.monotonic() > deadline_s:
                 raise DemoError(f"the group did not reach the end of the log within {_DRAIN_LIMIT_S:.0f} s")
         consumer.close()
@@ -262,6 +260,19 @@ def _consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str]
         problems.append(repr(error))
     finally:
         received.close()
+
+
+def _ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
+    """The offset behind the last record of each partition.
+
+    Not asked of the consumer: on its connections every answer waits for the long poll before it.
+    """
+    client = AdminClient({"bootstrap.servers": spec.bootstrap_servers, "error_cb": _say})
+    wanted = {
+        TopicPartition(spec.topic, partition): OffsetSpec.latest() for partition in range(spec.partitions)
+    }
+    found = client.list_offsets(wanted, request_timeout=30)
+    return {place.partition: answer.result().offset for place, answer in found.items()}
 
 
 def _say(error: KafkaError) -> None:
