@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -62,6 +63,7 @@ def main(
 ) -> None:
     """Measure what the fleet costs beside a direct connection, HAProxy and a bare forwarder."""
     terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    load_before = os.getloadavg()[0]
     try:
         lines = peers.load(peers_file)
         names = (DIRECT, *lines, FLEET)
@@ -75,7 +77,7 @@ def main(
         report.show(found, terminal)
         if write_docs:
             version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
-            report.write_docs(found, report.about(version, rounds))
+            report.write_docs(found, report.about(version, rounds, load_before))
     except FleetError as error:
         sys.exit(f"bench: {error}")
     if as_json:

@@ -73,13 +73,16 @@ def write_docs(found: Sequence[Figure], about: str, page: Path = PAGE) -> None:
     page.write_text("\n".join((before + begin, "", about, "", *lines, "", end)) + after)
 
 
-def about(haproxy_version: str | None, rounds: int) -> str:
-    """Where and when the figures come from, in a sentence without the machine's name."""
+def about(haproxy_version: str | None, rounds: int, load_before: float) -> str:
+    """Where and when the figures come from, in a sentence without the machine's name.
+
+    Args: load_before: the load average before the start: how busy the machine was with something else.
+    """
     machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM"
     system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
     beside = f", HAProxy {haproxy_version}" if haproxy_version else ""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     return (
         f"{day}, a {machine} that also runs the three brokers and the clients, "
-        f"{system}{beside}, {rounds} interleaved rounds."
+        f"{system}{beside}, {rounds} interleaved rounds, load average {load_before:.1f} before the start."
     )
