@@ -158,3 +158,53 @@ def test_two_that_die_together_are_not_followed_by_the_same_one() -> None:
 def test_identities_of_brokers_that_are_gone_are_left_out() -> None:
     before = assign(members("p1", "p2"), brokers(3), {}, {})
     assert take_over(members("p1", "p2"), brokers(2), before, {}).keys() == {1, 2}
+
+
+def test_what_moves_to_a_newcomer_is_what_did_not_match_racks() -> None:
+    fleet = members("p1", "p2", "p3", p1="a", p2="b", p3="c")
+    before = {n: Ownership(("p1",) if n <= 3 else ("p2",)) for n in range(1, 7)}
+    after = owners(assign(fleet, brokers(6, "aabbba"), before, {}))
+    assert after == {1: ("p1",), 2: ("p1",), 3: ("p3",), 4: ("p2",), 5: ("p2",), 6: ("p3",)}
+
+
+def test_what_moves_to_a_newcomer_is_of_its_rack_where_nothing_else_differs() -> None:
+    fleet = members("p1", "p2", p2="c")
+    before = {n: Ownership(("p1",)) for n in range(1, 5)}
+    after = owners(assign(fleet, brokers(4, "acbc"), before, {}))
+    assert after == {1: ("p1",), 2: ("p2",), 3: ("p1",), 4: ("p2",)}
+
+
+def test_racks_do_not_unbalance_a_take_over() -> None:
+    fleet = members("p1", "p2", "p3", "p4", p1="a", p2="a", p3="a", p4="b")
+    before = assign(fleet, brokers(16, "a" * 16), {}, {})
+    for dead in fleet:
+        left = {p: m for p, m in fleet.items() if p != dead}
+        after = list(owners(take_over(left, brokers(16, "a" * 16), before, {})).values())
+        assert sorted(after.count((p,)) for p in left) == [5, 5, 6]
+
+
+def test_what_was_pinned_to_a_dead_member_is_spread() -> None:
+    fleet = members("p1", "p2", "p3")
+    before = assign(fleet, brokers(4), {}, {n: "p1" for n in range(1, 5)})
+    assert set(owners(before).values()) == {("p1",)}
+    after = list(owners(take_over(members("p2", "p3"), brokers(4), before, {})).values())
+    assert sorted(after) == [("p2",), ("p2",), ("p3",), ("p3",)]
+
+
+def test_the_only_member_that_reaches_a_broker_has_a_successor_all_the_same() -> None:
+    fleet = members("p1", "p2", "p3")
+    cut = frozenset({("p2", 1), ("p3", 1)})
+    before = assign(fleet, brokers(6), {}, {}, cut)
+    assert before[1].owners == ("p1",)
+    assert len(before[1].successors) >= 1
+    after = list(owners(take_over(members("p2", "p3"), brokers(6), before, {}, cut)).values())
+    assert sorted(after) == [("p2",)] * 3 + [("p3",)] * 3
+
+
+def test_a_death_leaves_the_successors_of_most_others_as_they_are() -> None:
+    names = [f"p{n}" for n in range(1, 41)]
+    fleet = {name: Member(name, identities=IdentitySpace(1, 400)) for name in names}
+    before = assign(fleet, brokers(400), {}, {})
+    del fleet["p7"]
+    after = take_over(fleet, brokers(400), before, {})
+    assert sum(before[n].successors[0] != after[n].successors[0] for n in after) < 200

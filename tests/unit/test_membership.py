@@ -237,6 +237,42 @@ def test_recovery_takes_link_heartbeat_and_answer(up: Play) -> None:
     assert up.liveness is Liveness.UP
 
 
+def test_an_answer_to_a_question_from_before_the_suspicion_is_no_recovery(up: Play) -> None:
+    up.run_to_probe()
+    up.ready = False
+    up.run(0.2)
+    assert up.liveness is Liveness.SUSPECT
+    up.ready = True
+    up.run(0.2)
+    assert up.liveness is Liveness.SUSPECT
+    up.detector.probe_result("p2", ANSWERED, up.now_s)
+    assert up.detector.tick(up.now_s) == []
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.detector.probe_result("p2", ANSWERED, up.now_s)
+    assert [each.after for each in up.detector.tick(up.now_s)] == [Liveness.UP]
+
+
+def test_a_peer_that_answered_just_before_it_froze_gets_no_more_time(up: Play) -> None:
+    up.run_to_probe()
+    sent_s, up.beating, up.answer = up.now_s, False, TIMED_OUT
+    up.run(0.4)
+    # The answer was long under way.
+    up.detector.probe_result("p2", ANSWERED, up.now_s)
+    up.run(1.5)
+    assert up.after_s(sent_s) <= 0.8 + 2 * STEP_S
+
+
+def test_the_same_life_recovers_with_its_link(up: Play) -> None:
+    up.answer = TIMED_OUT
+    up.lose_link().run(3.0)
+    assert up.liveness is Liveness.SUSPECT
+    up.run_to_probe()
+    up.detector.probe_result("p2", TIMED_OUT, up.now_s)
+    back_s, up.answer = up.now_s, ANSWERED
+    up.start().run(1.0)
+    assert up.after_s(back_s) <= 0.1 + 3 * STEP_S
+
+
 def test_a_resumed_peer_recovers_at_once(up: Play) -> None:
     up.beating, up.answer = False, TIMED_OUT
     up.run(3.0)
