@@ -1,25 +1,66 @@
-"""One fleet for all integration tests that leave it as they find it."""
+"""One fleet behind a NAT for all integration tests that leave it as they find it.
+
+Every client reaches it through relays that keep what the client receives, and each test that uses it fails if
+a real broker's address is among that.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.model import IdentitySpace
+from tests.integration.relay import Recording, Relays, advertise_elsewhere, leaks, secrets_of
+
+ROOT = Path(__file__).parents[2]
+NAT_HOST = "127.88.9.9"
 
 Tool = Callable[..., str]
+FleetCommand = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def fleet(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
-    """Three proxies in front of `kafka`, undisturbed: for tests that kill nobody."""
-    running = LocalFleet(tmp_path_factory.mktemp("fleet"), kafka.endpoints)
+def relays() -> Iterator[Relays]:
+    made = Relays()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def fleet(
+    kafka: KafkaCluster, relays: Relays, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalFleet]:
+    """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed."""
+    running = LocalFleet(
+        tmp_path_factory.mktemp("fleet"), kafka.endpoints, identities=IdentitySpace(first_id=1, count=4)
+    )
+    for advertised, bound in advertise_elsewhere(running, NAT_HOST).items():
+        relays.forward(advertised, bound)
     with running:
         running.await_settled(frozenset(kafka.brokers))
         yield running
     running.remove_data()
+
+
+@pytest.fixture(autouse=True)
+def recorded(request: pytest.FixtureRequest) -> Iterator[Recording]:
+    """All that clients of `fleet` receive in the course of one test: no real address may be in it."""
+    if "fleet" not in request.fixturenames:
+        yield Recording()
+        return
+    relays, kafka = request.getfixturevalue("relays"), request.getfixturevalue("kafka")
+    with relays.recording() as recording:
+        yield recording
+    assert leaks(secrets_of(kafka), recording) == []
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +71,25 @@ def kafka_tool(kafka: KafkaCluster) -> Tool:
         done = kafka.tool(java_class, *arguments, stdin=stdin, limit_s=limit_s)
         assert done.returncode == 0, f"{java_class} failed:\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def fleet_command() -> FleetCommand:
+    """Runs one of the fleet's own commands with --json, which must succeed; returns what it printed."""
+
+    def run(fleet: LocalFleet, *arguments: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "fleet", *arguments, "--config", str(fleet.config), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert done.returncode == 0, f"fleet {arguments} failed:\n{done.stdout}\n{done.stderr}"
+        printed: dict[str, Any] = json.loads(done.stdout)
+        return printed
 
     return run

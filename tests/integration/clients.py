@@ -1,0 +1,130 @@
+"""What the tests do with librdkafka over and over: bring records somewhere, get them back, keep at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+LIMIT_S = 60.0
+
+
+def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+    """Wait until a condition holds; fails the test where it does not in time."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what}: not within {limit_s:g} s"
+        time.sleep(0.02)
+
+
+def produce(bootstrap: str, topic: str, values: Collection[bytes], **config: Any) -> None:
+    """Bring records to a topic, spread over its partitions, each of them acknowledged without an error."""
+    failures: list[object] = []
+    delivered: list[Message] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        (failures if error is not None else delivered).append(error or message)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "sticky.partitioning.linger.ms": 0, **config})
+    for value in values:
+        producer.produce(topic, value, on_delivery=on_delivery)
+    assert producer.flush(LIMIT_S) == 0
+    assert failures == []
+    assert len(delivered) == len(values)
+
+
+def read_all(bootstrap: str, topic: str, expected: int, partitions: int = 12, **config: Any) -> list[Message]:
+    """Read a whole topic, without a group, until so many records have come; fails where they do not."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"unused-{topic}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **config,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    received: list[Message] = []
+    try:
+        wait_for(lambda: _poll(consumer, received) >= expected, f"{expected} records of {topic}")
+    finally:
+        consumer.close()
+    return received
+
+
+def _poll(consumer: Consumer, received: list[Message]) -> int:
+    for message in consumer.consume(100, 0.2):
+        assert message.error() is None, message.error()
+        received.append(message)
+    return len(received)
+
+
+class Load:
+    """An idempotent producer at work in a thread of its own; remembers all that went wrong.
+
+    with Load(bootstrap, topic) as load:
+        …
+    assert load.failures == []
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 400) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._pause_s = partitions / rate_per_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="load")
+        self.failures: list[str] = []
+        self.acknowledged = 0
+        self.latest_s: dict[int, float] = {}
+        """When each partition has acknowledged its newest record."""
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "error_cb": lambda error: self.failures.append(f"client: {error}"),
+            }
+        )
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        self.await_flow()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.await_flow()
+        self._stopping.set()
+        self._thread.join()
+
+    def await_flow(self) -> None:
+        """Wait until every partition has acknowledged something from now on."""
+        since_s = time.monotonic()
+
+        def flows() -> bool:
+            latest_s = dict(self.latest_s)
+            return len(latest_s) == self._partitions and min(latest_s.values()) > since_s
+
+        wait_for(flows, "records acknowledged on every partition")
+
+    def _work(self) -> None:
+        while not self._stopping.wait(self._pause_s):
+            for partition in range(self._partitions):
+                self._producer.produce(
+                    self._topic, b"load", partition=partition, on_delivery=self._on_delivery
+                )
+            self._producer.poll(0)
+        left = self._producer.flush(LIMIT_S)
+        if left:
+            self.failures.append(f"{left} records were not acknowledged in the end")
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failures.append(f"record: {error}")
+            return
+        self.acknowledged += 1
+        self.latest_s[message.partition()] = time.monotonic()

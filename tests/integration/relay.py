@@ -1,0 +1,190 @@
+"""A NAT that listens in: forwards TCP connections, and keeps all that went to the clients.
+
+relays = Relays()
+relays.forward(Endpoint("127.88.1.1", 20100), Endpoint("127.0.0.1", 20400))
+with relays.recording() as recorded:
+    …
+found = leaks(secrets_of(kafka), recorded)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import yaml
+
+from fleet.config import load
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.model import Endpoint
+
+READ_BYTES = 1 << 16
+LIMIT_S = 30.0
+
+
+@dataclass
+class Recording:
+    """What was sent to clients, one stream for each connection and the address that it came by."""
+
+    streams: dict[tuple[int, Endpoint], bytearray] = field(default_factory=dict)
+
+    def contains(self, pattern: bytes) -> bool:
+        return any(pattern in stream for stream in self.streams.values())
+
+
+class Relays:
+    """Forwards connections on an event loop in a thread of its own, so that a test may block."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="relays")
+        self._thread.start()
+        self._servers: list[asyncio.Server] = []
+        self._recordings: list[Recording] = []
+        self._connections = 0
+
+    def forward(self, listen: Endpoint, to: Endpoint) -> None:
+        """Take connections at one address to another one. Raises: OSError: the address cannot be had."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._serve(listen, to, reader, writer)
+
+        async def start() -> None:
+            self._servers.append(await asyncio.start_server(serve, listen.host, listen.port, backlog=512))
+
+        asyncio.run_coroutine_threadsafe(start(), self._loop).result(LIMIT_S)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Keep what goes to clients, on connections old and new."""
+        recording = Recording()
+        self._recordings.append(recording)
+        try:
+            yield recording
+        finally:
+            self._recordings.remove(recording)
+
+    def close(self) -> None:
+        """End every connection, and the thread."""
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(LIMIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    async def _serve(
+        self,
+        listen: Endpoint,
+        to: Endpoint,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._connections += 1
+        key = (self._connections, listen)
+        try:
+            there_reader, there_writer = await asyncio.open_connection(to.host, to.port)
+        except OSError:
+            _reset(writer)
+            return
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._carry(reader, there_writer, None))
+                both.create_task(self._carry(there_reader, writer, key))
+        except* OSError:
+            pass  # one side was reset; so is the other one
+        finally:
+            _reset(writer)
+            _reset(there_writer)
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: tuple[int, Endpoint] | None
+    ) -> None:
+        """Forward one direction, its end included."""
+        while data := await reader.read(READ_BYTES):
+            if key is not None:
+                for recording in self._recordings:
+                    recording.streams.setdefault(key, bytearray()).extend(data)
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        writer.transport.abort()
+
+
+def advertise_elsewhere(fleet: LocalFleet, host: str) -> dict[Endpoint, Endpoint]:
+    """Have members that are not started yet advertise another host and other ports than they bind.
+
+    Returns: each advertised address, and the one that it has to lead to.
+    """
+    document = yaml.safe_load(fleet.config.read_text())
+    offsets = [fleet.settings.identities.offset(each) or 0 for each in fleet.settings.identities.broker_ids()]
+    span = 1 + max(offsets)
+    ports = iter(free_ports(len(fleet.members) * (1 + span), (host,)))
+    leads_to: dict[Endpoint, Endpoint] = {}
+    for proxy_id, member in fleet.settings.members.items():
+        (bound,) = member.listeners
+        bootstrap, *identity_ports = (next(ports) for _ in range(1 + span))
+        listener = document["members"][proxy_id]["listeners"][LISTENER]
+        listener["advertise"] = f"{host}:{bootstrap}"
+        listener["advertise_first_port"] = identity_ports[0]
+        leads_to[Endpoint(host, bootstrap)] = bound.bootstrap
+        for offset in offsets:
+            there = Endpoint(bound.bind_host, bound.first_port + offset)
+            leads_to[Endpoint(host, identity_ports[offset])] = there
+    fleet.config.write_text(yaml.safe_dump(document, sort_keys=False))
+    fleet.settings = load(fleet.config, {})
+    return leads_to
+
+
+# ---- what must not be found
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    what: str
+    pattern: bytes
+
+
+def secrets_of(kafka: KafkaCluster) -> tuple[Secret, ...]:
+    """Everything that gives a real address away: hosts as text and as bytes, ports as text and as int32."""
+    secrets = [Secret("the brokers' network", b"127.77.")]
+    for broker_id, broker in kafka.brokers.items():
+        secrets += [
+            Secret(f"host {broker.host}", broker.host.encode()),
+            Secret(f"host {broker.host} as bytes", socket.inet_aton(broker.host)),
+        ]
+        for port in (broker.port, kafka.listener("CONTROLLER", broker_id).port):
+            secrets += [
+                Secret(f"port {port}", f":{port}".encode()),
+                Secret(f"port {port} as int32", struct.pack(">i", port)),
+            ]
+    return tuple(secrets)
+
+
+def leaks(secrets: Iterable[Secret], recorded: Recording) -> list[str]:
+    """What was found, and where: the connection, the address that it came by, and the bytes around."""
+    found = []
+    for secret in secrets:
+        for (number, endpoint), stream in recorded.streams.items():
+            at = stream.find(secret.pattern)
+            if at >= 0:
+                around = bytes(stream[max(0, at - 60) : at + 60])
+                found.append(f"{secret.what} at {at} of connection {number} to {endpoint}: {around!r}")
+    return found

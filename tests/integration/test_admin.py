@@ -1,0 +1,201 @@
+"""The commands and the admin pages of a living fleet, and a drain that no client notices."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.prober import Table
+from fleet.model import BrokerId, ProxyId
+from tests.integration import wire
+from tests.integration.clients import Load, wait_for
+from tests.integration.conftest import ROOT, FleetCommand
+from tests.integration.wire import Connection
+
+Owners = dict[BrokerId, list[ProxyId]]
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def fits(document: dict[str, Any], schema: str) -> dict[str, Any]:
+    """The document, which has to fit its schema in docs/schemas."""
+    text = (ROOT / "docs" / "schemas" / f"{schema}.schema.json").read_text()
+    jsonschema.validate(document, json.loads(text), cls=jsonschema.Draft202012Validator)
+    return document
+
+
+def page(fleet: LocalFleet, proxy_id: ProxyId, path: str) -> dict[str, Any]:
+    status, body = fleet.get(proxy_id, path, limit_s=20)
+    assert status == 200, body
+    answer: dict[str, Any] = json.loads(body)
+    return answer
+
+
+def scrape(fleet: LocalFleet, proxy_id: ProxyId) -> Samples:
+    status, body = fleet.get(proxy_id, "/metrics", limit_s=20)
+    assert status == 200
+    found: Samples = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def owners_in(samples: Samples, view: str) -> Owners:
+    """The ownership table as one member exports it: every series there is, and each of them is 1."""
+    table: Owners = {}
+    for labels, value in samples["fleet_identity_owner"]:
+        if labels["view"] == view:
+            assert value == 1
+            table.setdefault(int(labels["broker_id"]), []).append(labels["proxy_id"])
+    return table
+
+
+def committed(document: dict[str, Any]) -> Owners:
+    return {each["broker_id"]: each["committed"] for each in document["identities"]}
+
+
+def advertised(document: dict[str, Any]) -> Owners:
+    return {each["broker_id"]: each["advertised"] for each in document["identities"]}
+
+
+def test_status_and_plan_say_what_is_and_what_would_be(
+    fleet: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand
+) -> None:
+    status = fits(fleet_command(fleet, "status"), "status")
+    assert status["agree"] is True
+    assert status["leader"] == fleet.leader()
+    assert status["quorum"] == {"present": True, "voters": ["p1", "p2", "p3"], "lost_s": 0}
+    assert {each["proxy_id"]: each["state"] for each in status["members"]} == dict.fromkeys(
+        fleet.members, "up"
+    )
+    assert {each["broker_id"]: (each["host"], each["port"], each["up"]) for each in status["brokers"]} == {
+        broker_id: (broker.host, broker.port, True) for broker_id, broker in kafka.brokers.items()
+    }
+    owners = committed(status)
+    assert advertised(status) == owners
+    assert owners.keys() == kafka.brokers.keys()
+    assert sorted(owners.values()) == [["p1"], ["p2"], ["p3"]]
+
+    plan = fits(fleet_command(fleet, "plan", "--without", "p2"), "plan")
+    (move,) = plan["moves"]
+    assert owners[move["broker_id"]] == move["before"] == ["p2"]
+    assert set(move["after"]) < {"p1", "p3"}
+    assert sorted([*plan["stays"], move["broker_id"]]) == sorted(owners)
+    assert {each["proxy_id"]: each["before"] for each in plan["loads"]} == {"p1": 1, "p2": 1, "p3": 1}
+    assert sum(each["after"] for each in plan["loads"]) == 3
+    assert committed(fleet_command(fleet, "status")) == owners
+
+
+def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], fleet_command: FleetCommand
+) -> None:
+    before = fleet_command(fleet, "status")
+    (planned,) = fleet_command(fleet, "plan", "--without", "p2")["moves"]
+    others = ["p1", "p3"]
+    with Load(fleet.bootstrap(), make_topic()) as load:
+        drained = fits(fleet_command(fleet, "drain", "p2"), "drain")
+        assert (drained["proxy_id"], drained["drained"], drained["applied"]) == ("p2", True, True)
+        fleet.await_settled(frozenset(kafka.brokers), others)
+        load.await_flow()
+
+        status = fits(fleet_command(fleet, "status"), "status")
+        assert {each["proxy_id"]: each["state"] for each in status["members"]} == {
+            "p1": "up",
+            "p2": "drained",
+            "p3": "up",
+        }
+        owners = {**committed(before), planned["broker_id"]: planned["after"]}
+        assert committed(status) == advertised(status) == owners
+        assert status["generation"] > before["generation"]
+        for proxy_id in fleet.members:
+            wait_for(
+                lambda proxy_id=proxy_id: metadata_owners(fleet, proxy_id) == owners,
+                f"Metadata of {proxy_id}",
+            )
+            # The whole table at every member, and no series of what is no more.
+            wait_for(
+                lambda proxy_id=proxy_id: owners_in(scrape(fleet, proxy_id), "committed") == owners, "metrics"
+            )
+            samples = scrape(fleet, proxy_id)
+            assert owners_in(samples, "advertised") == owners
+            assert samples["fleet_directory_generation"] == [({}, status["generation"])]
+        again = fleet_command(fleet, "drain", "p2")
+        assert (again["drained"], again["applied"]) == (True, False)
+
+        undrained = fits(fleet_command(fleet, "undrain", "p2"), "drain")
+        assert (undrained["drained"], undrained["applied"]) == (False, True)
+        fleet.await_settled(frozenset(kafka.brokers), fleet.members)
+        load.await_flow()
+    assert load.failures == []
+    after = fleet_command(fleet, "status")
+    assert after["generation"] > status["generation"]
+    assert sorted(committed(after).values()) == [["p1"], ["p2"], ["p3"]]
+    (told,) = [each for each in page(fleet, "p1", "/ownership")["takeovers"] if each["reason"] == "drain"]
+    assert (told["proxy_id"], told["broker_ids"]) == ("p2", [planned["broker_id"]])
+    assert told["detected_mono_s"] <= told["advertised_mono_s"] < time.monotonic()
+    assert told["detected_mono_s"] <= told["committed_mono_s"] < time.monotonic()
+
+
+def metadata_owners(fleet: LocalFleet, proxy_id: ProxyId) -> Owners:
+    """Who stands for each identity in the Metadata that a member answers with."""
+    with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
+        table: Table = wire.brokers_of(connection.ask(wire.metadata(1)))
+    return {broker_id: [str(fleet.owner_of(endpoint))] for broker_id, endpoint in table.items()}
+
+
+def test_every_member_is_healthy_ready_and_exports_the_whole_table(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    owners = committed(page(fleet, "p1", "/ownership"))
+    leader = fleet.leader()
+    for proxy_id in fleet.members:
+        assert page(fleet, proxy_id, "/healthz") == {"status": "ok"}
+        ready = fits(page(fleet, proxy_id, "/readyz"), "ready")
+        assert {each["name"]: each["ok"] for each in ready["checks"]} == {
+            "workers": True,
+            "directory": True,
+            "upstream": True,
+        }
+        fits(page(fleet, proxy_id, "/ownership"), "ownership")
+        samples = scrape(fleet, proxy_id)
+        assert owners_in(samples, "committed") == owners_in(samples, "advertised") == owners
+        assert {labels["broker_id"]: value for labels, value in samples["fleet_upstream_up"]} == {
+            str(broker_id): 1.0 for broker_id in kafka.brokers
+        }
+        states = {(each["proxy_id"], each["state"]): value for each, value in samples["fleet_member_state"]}
+        assert {each for each, value in states.items() if value} == {(each, "up") for each in fleet.members}
+        assert samples["fleet_directory_staleness_seconds"] == [({}, 0.0)]
+        assert samples["fleet_raft_leader"] == [({}, 1.0 if proxy_id == leader else 0.0)]
+
+
+def test_requests_connections_bytes_and_refusals_are_counted(fleet: LocalFleet) -> None:
+    """A worker tells its counters once a second."""
+
+    def value(name: str, **labels: str) -> float:
+        return sum(
+            each for found, each in scrape(fleet, "p1").get(name, []) if labels.items() <= found.items()
+        )
+
+    requests_before = value("fleet_requests_total", api="Metadata")
+    refused_before = value("fleet_protocol_errors_total", reason="unsupported_version")
+    bytes_before = value("fleet_bytes_total", direction="to_client", broker_id="bootstrap")
+    with Connection(fleet.bootstrap_endpoint("p1")) as connection:
+        answer = connection.ask(wire.metadata(1))
+        wait_for(lambda: value("fleet_requests_total", api="Metadata") > requests_before, "a request counted")
+        assert value("fleet_client_connections", broker_id="bootstrap") >= 1
+        assert value("fleet_rewrite_seconds_count") >= 1
+        passed = value("fleet_bytes_total", direction="to_client", broker_id="bootstrap") - bytes_before
+        assert passed >= len(answer)
+        connection.send(wire.request(999, 0, 2))
+        assert connection.ends()
+    wait_for(
+        lambda: value("fleet_protocol_errors_total", reason="unsupported_version") > refused_before,
+        "a refusal counted",
+    )

@@ -1,0 +1,87 @@
+"""A real broker that dies under the fleet: its clients are told at once, and nobody else is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.integration import wire
+from tests.integration.clients import produce, read_all, wait_for
+from tests.integration.test_frames import config_error, identity_port
+from tests.integration.wire import Connection
+
+AT_ONCE_S = 3.0
+"""Below `upstream_connect_timeout_s`: the broker's refusal is passed on, and not waited out."""
+DOWN = 3
+
+
+@pytest.fixture
+def whole_again(kafka: KafkaCluster, fleet: LocalFleet) -> Iterator[None]:
+    """Leaves brokers and fleet as they were."""
+    yield
+    kafka.await_ready()
+    wait_for(
+        lambda: upstream_up(fleet, "p1") == dict.fromkeys(kafka.brokers, True), "the broker reached again"
+    )
+    fleet.await_settled(frozenset(kafka.brokers))
+
+
+def upstream_up(fleet: LocalFleet, proxy_id: str) -> dict[int, bool | None]:
+    return {each.broker_id: each.up for each in fleet.ownership(proxy_id, 20).brokers}
+
+
+@pytest.mark.usefixtures("whole_again")
+def test_a_broker_that_is_down_closes_its_own_port_alone_and_comes_back(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    topic, values = make_topic(partitions=6), [b"%02d" % number for number in range(60)]
+    owners = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
+    with (
+        Connection(identity_port(fleet, "p1", DOWN)) as old,
+        Connection(identity_port(fleet, "p1", 1)) as other,
+    ):
+        assert config_error(old, DOWN) == config_error(other, 1) == 0
+        killed_s = time.monotonic()
+        kafka.kill(DOWN)
+        assert old.ends()
+        assert time.monotonic() - killed_s < AT_ONCE_S
+        assert config_error(other, 1) == 0
+
+    for proxy_id in fleet.members:
+        asked_s = time.monotonic()
+        with Connection(identity_port(fleet, proxy_id, DOWN)) as refused:
+            refused.send(wire.metadata(1))
+            assert refused.ends()
+        assert time.monotonic() - asked_s < AT_ONCE_S
+        for broker_id in kafka.brokers.keys() - {DOWN}:
+            with Connection(identity_port(fleet, proxy_id, broker_id)) as served:
+                assert config_error(served, broker_id) == 0
+        with Connection(fleet.bootstrap_endpoint(proxy_id)) as bootstrap:
+            assert bootstrap.ask(wire.metadata(1))
+        wait_for(
+            lambda proxy_id=proxy_id: upstream_up(fleet, proxy_id)[DOWN] is False, f"{proxy_id} knows it"
+        )
+        assert fleet.is_ready(proxy_id)
+    # Somebody still stands for it, and no other identity has moved.
+    now = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
+    assert {each: now[each] for each in (1, 2)} == {each: owners[each] for each in (1, 2)}
+    assert now[DOWN] != ()
+    produce(fleet.bootstrap(), topic, values)
+
+    kafka.start_broker(DOWN)
+    for proxy_id in fleet.members:
+        wait_for(lambda proxy_id=proxy_id: serves_again(fleet, proxy_id), f"broker {DOWN} through {proxy_id}")
+    seen = read_all(fleet.bootstrap(), topic, len(values), partitions=6)
+    assert sorted(each.value() for each in seen) == values
+
+
+def serves_again(fleet: LocalFleet, proxy_id: str) -> bool:
+    try:
+        with Connection(identity_port(fleet, proxy_id, DOWN)) as connection:
+            return config_error(connection, DOWN) == 0
+    except (EOFError, ConnectionError):
+        return False

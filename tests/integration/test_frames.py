@@ -1,0 +1,130 @@
+"""What the protocol leaves to the proxy, frame by frame, in front of brokers that answer."""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import BrokerId, Endpoint
+from tests.integration import wire
+from tests.integration.wire import ApiVersions, Connection, string
+
+ILLEGAL_SASL_STATE = 34
+UNSUPPORTED_VERSION = 35
+
+
+def identity_port(fleet: LocalFleet, proxy_id: str, broker_id: BrokerId) -> Endpoint:
+    """Where clients find an identity at one member, whoever owns it."""
+    endpoint = fleet.settings.member(proxy_id).advertised(fleet.settings).endpoint("external", broker_id)
+    assert endpoint is not None
+    return endpoint
+
+
+@pytest.fixture(params=["bootstrap", "identity"])
+def connection(request: pytest.FixtureRequest, fleet: LocalFleet) -> Iterator[Connection]:
+    """A connection to a bootstrap port, and one to an identity's port at a member that does not own it."""
+    owners = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
+    stranger = next(proxy_id for proxy_id in fleet.members if proxy_id not in owners[1])
+    endpoint = (
+        fleet.bootstrap_endpoint("p1") if request.param == "bootstrap" else identity_port(fleet, stranger, 1)
+    )
+    with Connection(endpoint) as made:
+        yield made
+
+
+def test_produce_without_acknowledgement_has_no_response_and_the_connection_goes_on(
+    connection: Connection,
+) -> None:
+    connection.send(wire.produce(1, acks=0) + wire.metadata(2) + wire.produce(3, acks=0))
+    assert connection.receive()[0] == 2
+    assert connection.ask(wire.produce(4, acks=1))[:4] == bytes(4)  # no topics
+    connection.send(wire.produce(5, acks=0))
+    assert connection.ask(wire.metadata(6))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_sasl_handshake_is_answered_by_the_broker(connection: Connection, version: int) -> None:
+    """By one that has no SASL. After v0 the proxy expects tokens, and must still know a request for one."""
+    body = connection.ask(wire.request(wire.SASL_HANDSHAKE, version, 1, string("PLAIN")))
+    assert int.from_bytes(body[:2], "big") == ILLEGAL_SASL_STATE
+
+
+def test_api_versions_of_an_unknown_version_is_answered_with_a_version_to_use(connection: Connection) -> None:
+    refused = ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, 32767, 1)))
+    assert refused.error_code == UNSUPPORTED_VERSION
+    assert refused.ranges.keys() == {wire.API_VERSIONS}
+    low, high = refused.ranges[wire.API_VERSIONS]
+    assert low == 0
+    assert high >= 4
+    accepted = ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, low, 2)))
+    assert accepted.error_code == 0
+
+
+def test_what_is_offered_is_what_the_broker_has_and_the_fleet_can_pass_on(
+    connection: Connection, kafka: KafkaCluster
+) -> None:
+    offered = ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, 0, 1))).ranges
+    with Connection(kafka.endpoints[0]) as broker:
+        of_broker = ApiVersions.parse(broker.ask(wire.request(wire.API_VERSIONS, 0, 1))).ranges
+    for key, (low, high) in offered.items():
+        assert of_broker[key][0] <= low <= high <= of_broker[key][1], key
+    assert offered[wire.PRODUCE][0] == 0  # KAFKA-18659
+    assert offered[wire.FETCH][1] == 15
+    assert offered[wire.DESCRIBE_QUORUM][1] == 1
+    assert of_broker[wire.FETCH][1] > 15
+    assert of_broker[wire.DESCRIBE_QUORUM][1] > 1
+    assert offered[wire.METADATA] == of_broker[wire.METADATA]
+    assert len(offered) > 50
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(999, 0), (-1, 0), (wire.FETCH, 16), (wire.DESCRIBE_QUORUM, 2), (wire.METADATA, 99)],
+)
+def test_what_is_not_offered_closes_the_connection(
+    fleet: LocalFleet, connection: Connection, key: int, version: int
+) -> None:
+    """And does so before a broker could answer: what it would say cannot be made safe."""
+    assert connection.ask(wire.metadata(1))
+    connection.send(wire.request(key, version, 2, bytes(8)))
+    assert connection.ends()
+
+
+def client_hello() -> bytes:
+    """How a TLS client begins."""
+    sent = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="kafka")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", client_hello(), b"\xff" * 32],
+    ids=["http", "tls", "junk"],
+)
+def test_another_protocol_is_sent_away(connection: Connection, frame: bytes) -> None:
+    connection.send(frame)
+    assert connection.ends()
+
+
+def test_every_member_serves_every_identity(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    """Nine ports, each of which leads to the broker of its id, as that broker says itself."""
+    for proxy_id in fleet.members:
+        for broker_id in kafka.brokers:
+            with Connection(identity_port(fleet, proxy_id, broker_id)) as connection:
+                assert config_error(connection, broker_id) == 0
+                assert config_error(connection, broker_id % 3 + 1) != 0
+
+
+def config_error(connection: Connection, broker_id: BrokerId) -> int:
+    """What comes of asking for a broker's configuration: others than itself a broker refuses to describe."""
+    answer = connection.ask(wire.describe_broker_config(1, broker_id, "node.id"))
+    (error_code,) = struct.unpack_from(">h", answer, 8)  # DescribeConfigsResponse.json v1: throttle, count
+    return int(error_code)

@@ -1,0 +1,235 @@
+"""The life of a member's processes: stops in order, stops at once, deaths inside it, a fleet started anew."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import BrokerId, Endpoint, ProxyId
+from tests.conftest import fleets
+from tests.integration import wire
+from tests.integration.clients import LIMIT_S, Load, wait_for
+from tests.integration.conftest import FleetCommand
+from tests.integration.test_frames import identity_port
+from tests.integration.wire import ApiVersions, Connection
+
+MakeTopic = Callable[..., str]
+CHILDREN = {"control": "fleet.control", "worker": "fleet.proxy.worker"}
+AT_ONCE_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """Without racks, so that who owned what before is not simply who would be given it again."""
+    with fleets(kafka, tmp_path_factory.mktemp("member")) as make:
+        yield make(3, racks=False)
+
+
+@pytest.fixture
+def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
+    """Three members of this module's own; what a test before has stopped runs again."""
+    gone = [each for each in started.members if each not in started.running]
+    if gone:
+        started.start(*gone)
+    started.await_ready()
+    started.await_settled(frozenset(kafka.brokers))
+    return started
+
+
+def child(fleet: LocalFleet, proxy_id: ProxyId, kind: str) -> psutil.Process | None:
+    """The control process, or the worker, that a member has now."""
+    for process in psutil.Process(fleet.pid(proxy_id)).children():
+        with suppress(psutil.NoSuchProcess):
+            if CHILDREN[kind] in process.cmdline():
+                return process
+    return None
+
+
+def owners(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, tuple[ProxyId, ...]]:
+    return {each.broker_id: each.committed for each in fleet.ownership(proxy_id).identities}
+
+
+class Callers:
+    """Connects to ports again and again, and asks each time what any live worker answers."""
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._work, args=(each,)) for each in endpoints]
+        self.refused: list[str] = []
+        self.answered: dict[Endpoint, float] = {}
+        """When the newest answer came from each port."""
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        self.await_answers()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+    def await_answers(self) -> None:
+        """Wait until every port has answered a connection that was made from now on, more or less."""
+        since_s = time.monotonic()
+        wait_for(
+            lambda: len(self.answered) == len(self._threads) and min(self.answered.values()) > since_s + 0.05,
+            "answers from every port",
+        )
+
+    def _work(self, endpoint: Endpoint) -> None:
+        while not self._stopping.wait(0.002):
+            try:
+                connection = Connection(endpoint)
+            except OSError as error:
+                self.refused.append(f"{endpoint}: {error}")
+                continue
+            # A worker that dies takes the connections along that it has accepted. What waits for its
+            # successor is answered late.
+            with connection, suppress(EOFError, ConnectionError):
+                answer = connection.ask(wire.request(wire.API_VERSIONS, 32767, 1))
+                assert ApiVersions.parse(answer).error_code == 35
+                self.answered[endpoint] = time.monotonic()
+
+
+# ---- deaths inside a member
+
+
+@pytest.mark.parametrize("kind", ["worker", "control"])
+def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kind: str) -> None:
+    victim = own.leader()
+    assert victim is not None
+    killed, spared = (child(own, victim, each) for each in (kind, *(CHILDREN.keys() - {kind})))
+    assert killed is not None
+    bootstrap, identity = own.bootstrap_endpoint(victim), identity_port(own, victim, 2)
+    with Callers(bootstrap, identity) as callers, Connection(bootstrap) as held:
+        assert held.ask(wire.metadata(1))
+        killed.send_signal(signal.SIGKILL)
+
+        def replaced() -> bool:
+            if kind == "control":
+                assert held.ask(wire.metadata(2))
+            else:
+                assert own.get(victim, "/healthz", 20)[0] == 200
+            now = child(own, victim, kind)
+            return now is not None and now.pid != killed.pid
+
+        wait_for(replaced, f"another {kind}")
+        own.await_ready(victim)
+        callers.await_answers()
+        if kind == "control":
+            assert held.ask(wire.metadata(3))
+        else:
+            assert held.ends()
+    assert callers.refused == []
+    assert child(own, victim, "worker" if kind == "control" else "control") == spared
+    restarts = own.get(victim, "/metrics", 20)[1].decode()
+    assert ("fleet_worker_restarts_total 1.0" in restarts) == (kind == "worker")
+
+
+# ---- stops
+
+
+def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
+    own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    leader = own.leader()
+    assert leader is not None
+    others = [each for each in own.members if each != leader]
+    with Load(own.bootstrap(), make_topic()) as load:
+        started_s = time.monotonic()
+        assert own.stop(leader) == 0
+        took_s = time.monotonic() - started_s
+        assert took_s < own.settings.timing.drain_timeout_s
+        assert {owner for each in owners(own, others[0]).values() for owner in each} == set(others)
+        own.await_settled(frozenset(kafka.brokers), others)
+        load.await_flow()
+        own.start(leader)
+        own.await_ready(leader)
+        own.await_settled(frozenset(kafka.brokers))
+        load.await_flow()
+    assert load.failures == []
+
+
+def test_a_second_signal_stops_a_member_at_once(own: LocalFleet, make_topic: MakeTopic) -> None:
+    """While a request is in flight that the first signal waits for."""
+    topic = make_topic(partitions=1)
+    endpoint = leader_port(own, "p1", topic)
+    with Connection(endpoint) as connection:
+        assert connection.ask(wire.metadata(1))
+        connection.send(wire.fetch(2, topic, 0, max_wait_ms=60_000))
+        own.terminate("p1")
+        wait_for(lambda: is_refused(endpoint), "p1 accepts nobody any more")
+        assert own.running == own.members
+        again_s = time.monotonic()
+        assert own.stop("p1") == 128 + signal.SIGTERM
+        assert time.monotonic() - again_s < AT_ONCE_S
+        assert connection.ends()
+
+
+def leader_port(fleet: LocalFleet, proxy_id: ProxyId, topic: str) -> Endpoint:
+    """A member's port for the broker that leads partition 0."""
+    (leader,) = (
+        each
+        for each in fleet.settings.identities.broker_ids()
+        if each in (1, 2, 3) and leads(fleet, proxy_id, each, topic)
+    )
+    return identity_port(fleet, proxy_id, leader)
+
+
+def leads(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId, topic: str) -> bool:
+    """Whether a broker answers a Fetch that need not wait without an error. Source: FetchResponse.json v4"""
+    with Connection(identity_port(fleet, proxy_id, broker_id)) as connection:
+        answer = connection.ask(wire.fetch(1, topic, 0, max_wait_ms=0))
+    error = answer[4 + 4 + 2 + len(topic) + 4 + 4 :][:2]
+    return error == b"\0\0"
+
+
+def is_refused(endpoint: Endpoint) -> bool:
+    try:
+        with Connection(endpoint):
+            return False
+    except ConnectionRefusedError:
+        return True
+
+
+# ---- the whole fleet
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
+    own: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand, number: signal.Signals
+) -> None:
+    # First an ownership that nobody would compute again from nothing.
+    (first, *_) = owners(own, "p1")[1]
+    fleet_command(own, "drain", first)
+    own.await_settled(frozenset(kafka.brokers), [each for each in own.members if each != first])
+    fleet_command(own, "undrain", first)
+    own.await_settled(frozenset(kafka.brokers))
+    before, generation = owners(own, "p1"), own.ownership("p1").generation
+
+    if number == signal.SIGKILL:
+        own.kill(*own.members)
+    else:
+        for proxy_id in own.members:
+            own.terminate(proxy_id)
+        assert {own.stop(proxy_id) for proxy_id in own.members} == {0}
+    assert own.running == ()
+    own.start()
+    own.await_ready()
+    own.await_settled(frozenset(kafka.brokers))
+    for proxy_id in own.members:
+        assert owners(own, proxy_id) == before
+        assert own.ownership(proxy_id).generation >= generation
+        with Connection(own.bootstrap_endpoint(proxy_id)) as connection:
+            table = wire.brokers_of(connection.ask(wire.metadata(1)))
+        assert {each: (own.owner_of(endpoint),) for each, endpoint in table.items()} == before

@@ -1,0 +1,50 @@
+"""Fleets of two and of four: they start, agree, and serve. One of one is in test_nat, three are everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.integration import wire
+from tests.integration.clients import produce, read_all
+from tests.integration.wire import Connection
+
+
+@pytest.mark.parametrize(
+    ("proxies", "roles", "owners"),
+    [
+        (2, ["follower", "leader"], {"p1", "p2"}),
+        (4, ["follower", "follower", "leader", "observer"], {"p1", "p2", "p3", "p4"}),
+    ],
+)
+def test_a_fleet_starts_agrees_and_serves(
+    kafka: KafkaCluster,
+    make_fleet: Callable[..., LocalFleet],
+    make_topic: Callable[..., str],
+    proxies: int,
+    roles: list[str],
+    owners: set[str],
+) -> None:
+    fleet = make_fleet(proxies)
+    documents = [fleet.ownership(proxy_id) for proxy_id in fleet.members]
+    assert sorted(document.role for document in documents) == roles
+    assert {document.leader for document in documents} == {fleet.leader()}
+    voters = documents[0].quorum.voters
+    assert voters == fleet.members[:3]
+    assert [each.voter for each in documents[0].members] == [each in voters for each in fleet.members]
+    # More proxies than identities: an identity has several owners, so that nobody is idle.
+    assert {owner for each in documents[0].identities for owner in each.committed} == owners
+
+    for proxy_id in fleet.members:
+        topic, values = make_topic(partitions=3), [b"%02d" % number for number in range(30)]
+        produce(fleet.bootstrap([proxy_id]), topic, values)
+        seen = read_all(fleet.bootstrap([proxy_id]), topic, len(values), partitions=3)
+        assert sorted(each.value() for each in seen) == values
+        with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
+            table = wire.brokers_of(connection.ask(wire.metadata(1)))
+        assert table.keys() == kafka.brokers.keys()
+        for each in documents[0].identities:
+            assert fleet.owner_of(table[each.broker_id]) in each.committed

@@ -1,0 +1,126 @@
+"""Frames as no client would send them, and the plain reading of answers."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+
+from fleet.model import Endpoint
+
+PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_QUORUM = 0, 1, 3, 17, 18, 55
+DESCRIBE_CONFIGS = 32
+CLIENT_ID = b"raw"
+LIMIT_S = 60.0
+
+
+def string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def request(key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:
+    """A whole frame with request header v1."""
+    header = struct.pack(">hhih", key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce(correlation_id: int, acks: int) -> bytes:
+    """Produce v7 with no topic: a broker answers it unless acks is 0. Source: ProduceRequest.json"""
+    return request(PRODUCE, 7, correlation_id, struct.pack(">hhii", -1, acks, 30_000, 0))
+
+
+def metadata(correlation_id: int) -> bytes:
+    """Metadata v1 for no topic. Source: MetadataRequest.json"""
+    return request(METADATA, 1, correlation_id, struct.pack(">i", 0))
+
+
+def brokers_of(body: bytes) -> dict[int, Endpoint]:
+    """The brokers of a Metadata response v1. Source: MetadataResponse.json"""
+    (count,) = struct.unpack_from(">i", body)
+    position, found = 4, {}
+    for _ in range(count):
+        broker_id, size = struct.unpack_from(">ih", body, position)
+        position += 6 + size
+        host = body[position - size : position].decode()
+        port, rack_size = struct.unpack_from(">ih", body, position)
+        position += 6 + max(0, rack_size)
+        found[broker_id] = Endpoint(host, port)
+    return found
+
+
+def fetch(correlation_id: int, topic: str, partition: int, max_wait_ms: int) -> bytes:
+    """Fetch v4 from the start of one partition. Source: FetchRequest.json"""
+    body = struct.pack(">iiiib", -1, max_wait_ms, 1, 1 << 20, 0)
+    body += struct.pack(">i", 1) + string(topic) + struct.pack(">iiqi", 1, partition, 0, 1 << 20)
+    return request(FETCH, 4, correlation_id, body)
+
+
+def describe_broker_config(correlation_id: int, broker_id: int, name: str) -> bytes:
+    """DescribeConfigs v1 for one configuration of a broker. Source: DescribeConfigsRequest.json"""
+    of_broker = struct.pack(">ib", 1, 4) + string(str(broker_id))
+    body = of_broker + struct.pack(">i", 1) + string(name) + b"\0"
+    return request(DESCRIBE_CONFIGS, 1, correlation_id, body)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersions:
+    """Source: ApiVersionsResponse.json v0"""
+
+    error_code: int
+    ranges: dict[int, tuple[int, int]]
+
+    @staticmethod
+    def parse(body: bytes) -> ApiVersions:
+        error_code, count = struct.unpack_from(">hi", body)
+        triples = [struct.unpack_from(">hhh", body, 6 + 6 * index) for index in range(count)]
+        assert len(body) == 6 + 6 * count
+        return ApiVersions(error_code, {key: (low, high) for key, low, high in triples})
+
+
+class Connection:
+    """A blocking connection that speaks in frames."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S)
+
+    def send(self, frame: bytes) -> None:
+        self._socket.sendall(frame)
+
+    def receive(self) -> tuple[int, bytes]:
+        """The next response: correlation id, and what follows it. Raises: EOFError: the end came instead."""
+        (size,) = struct.unpack(">i", self._read(4))
+        frame = self._read(size)
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        return correlation_id, frame[4:]
+
+    def ask(self, frame: bytes) -> bytes:
+        """Send a request, and receive its response, which must be the next one."""
+        self.send(frame)
+        correlation_id, body = self.receive()
+        assert correlation_id == struct.unpack_from(">i", frame, 8)[0]
+        return body
+
+    def ends(self) -> bool:
+        """Wait for something; whether it is the end of the connection. Raises: TimeoutError"""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise EOFError(f"the connection ended after {len(data)} of {size} bytes")
+            data += more
+        return data
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
