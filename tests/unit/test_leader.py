@@ -111,8 +111,10 @@ class Play:
         """Evaluations every 50 ms, and after every commit."""
         end_s = self.now_s + for_s
         while True:
+            commits = 0
             while self.step() and not self.losing:
-                pass
+                commits += 1
+                assert commits < 100, "it never has enough"
             if self.now_s >= end_s:
                 return self
             self.now_s += 0.05
@@ -500,3 +502,41 @@ def test_successors_are_renewed_when_things_have_been_steady(steady: Play) -> No
     steady.run(0.2)
     assert steady.reasons == ["rebalance"]
     assert all(len(o.successors) == 2 for o in steady.state.ownership.values())
+
+
+def test_the_second_of_two_deaths_is_awaited_before_anything_moves() -> None:
+    play = Play([f"p{n}" for n in range(1, 6)]).start().run(5.0).clear()
+    play.losing = True
+    play.die("p4").die("p5")
+    first, second = play.step()
+    assert play.commit(first).step() == []
+    (moved,) = play.commit(second).step()
+    assert isinstance(moved, OwnershipSet)
+
+
+def test_a_death_that_is_not_committed_does_not_hold_up_a_drain_for_ever() -> None:
+    play = Play([f"p{n}" for n in range(1, 6)]).start().run(5.0).clear()
+    play.losing = True
+    play.die("p5").commit(DrainSet("p1", True)).run(RETRY_S - 0.1)
+    assert play.reasons == []
+    play.run(0.2)
+    assert play.reasons == ["drain"]
+
+
+def test_nothing_is_balanced_over_a_member_that_has_not_been_heard_of(steady: Play) -> None:
+    steady.state = replace(steady.state, ownership={n: Ownership(("p1",)) for n in (1, 2, 3)})
+    steady.leader.reset()
+    steady.live["p3"] = Liveness.UNKNOWN
+    del steady.reports["p3"]
+    steady.run(9.0)
+    assert steady.proposed == []
+    steady.report("p3").run(2.1)
+    assert steady.reasons == ["join"]
+    assert sorted(steady.owners.values()) == [("p1",), ("p2",), ("p3",)]
+
+
+def test_an_identity_does_not_move_to_a_member_of_which_nothing_is_heard(steady: Play) -> None:
+    del steady.reports["p3"]
+    steady.live["p3"] = Liveness.SUSPECT
+    steady.report("p1", unreachable=(2,)).report("p2", unreachable=(2,)).run(10.0)
+    assert steady.proposed == []
