@@ -6,6 +6,10 @@ in order) and Linux's parent-death signal (so that it ends even when the parent 
 
 from __future__ import annotations
 
+# Imported for its fork hooks alone: they take and release a lock around each fork that runs Python code in
+# the child. asyncio imports the module at its first use of an executor, and where that falls into a fork of
+# another thread, the lock is released without having been taken ("release unlocked lock").
+import concurrent.futures.thread  # noqa: F401
 import os
 import signal
 import subprocess

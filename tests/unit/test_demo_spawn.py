@@ -132,3 +132,11 @@ time.sleep(600)
         assert not gone(child_pid)
         parent.kill()
         assert eventually(lambda: gone(child_pid))
+
+
+def test_the_hooks_that_a_fork_needs_in_pairs_are_there_before_the_first() -> None:
+    # Found: a chaos test failed with "release unlocked lock". Its observers' thread had imported the
+    # executor's module, which registers fork hooks, while the main thread was in a fork.
+    code = "import sys, fleet.demo.spawn; print('concurrent.futures.thread' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True"
