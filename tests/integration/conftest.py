@@ -24,6 +24,15 @@ from tests.integration.relay import Recording, Relays, advertise_elsewhere, leak
 ROOT = Path(__file__).parents[2]
 NAT_HOST = "127.88.9.9"
 
+# Nobody is to be taken for dead because the machine is busy: what death looks like is for the chaos tests.
+PATIENT = {
+    "suspect_after_s": 5.0,
+    "control_grace_s": 30.0,
+    "probe_interval_s": 3.0,
+    "probe_timeout_s": 3.0,
+    "freeze_timeout_s": 10.0,
+}
+
 Tool = Callable[..., str]
 FleetCommand = Callable[..., dict[str, Any]]
 
@@ -41,7 +50,10 @@ def fleet(
 ) -> Iterator[LocalFleet]:
     """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed."""
     running = LocalFleet(
-        tmp_path_factory.mktemp("fleet"), kafka.endpoints, identities=IdentitySpace(first_id=1, count=4)
+        tmp_path_factory.mktemp("fleet"),
+        kafka.endpoints,
+        identities=IdentitySpace(first_id=1, count=4),
+        timing=PATIENT,
     )
     for advertised, bound in advertise_elsewhere(running, NAT_HOST).items():
         relays.forward(advertised, bound)

@@ -17,7 +17,7 @@ from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
 from fleet.model import Endpoint, IdentitySpace
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import PATIENT, ROOT
 from tests.integration.relay import advertise_elsewhere
 
 BIN = ROOT / "build" / "bin"
@@ -45,7 +45,11 @@ def test_clients_reach_every_identity_through_toxiproxy(
     kafka: KafkaCluster, toxiproxy: Toxiproxy, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     fleet = LocalFleet(
-        tmp_path / "fleet", kafka.endpoints, 1, identities=IdentitySpace(explicit=((1, 0), (2, 5), (3, 1)))
+        tmp_path / "fleet",
+        kafka.endpoints,
+        1,
+        identities=IdentitySpace(explicit=((1, 0), (2, 5), (3, 1))),
+        timing=PATIENT,
     )
     leads_to = advertise_elsewhere(fleet, HOST)
     proxies = {
