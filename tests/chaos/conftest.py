@@ -16,7 +16,7 @@ from tests.conftest import fleets
 
 Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
 Note = Callable[[str, float], None]
-MEASURES = ("advertised", "committed", "advertised alike again")
+MEASURES = ("advertised after", "committed after", "Metadata differed for", "a planned move stalled for")
 
 # A control process is back within two seconds, but not on a machine that builds something else meanwhile.
 PATIENT = {"control_grace_s": 30.0}
@@ -27,12 +27,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("passed"):
         for what, seconds in report.user_properties:
             if what in MEASURES and report.when == "call":
-                terminalreporter.write_line(f"{report.nodeid}: {what} after {seconds * 1000:.0f} ms")
+                terminalreporter.write_line(f"{report.nodeid}: {what} {seconds * 1000:.0f} ms")
 
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest) -> Note:
-    """Keeps how many seconds after a fault something had come about, for the summary of the run."""
+    """Keeps a measure, in seconds, for the summary of the run."""
 
     def keep(what: str, seconds: float) -> None:
         assert what in MEASURES

@@ -24,9 +24,9 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
         with scene.closely():
             frozen_at_s = fleet.freeze(victim)
             tree.prove_stopped()
-            note("advertised", scene.await_advertised(survivors, frozen_at_s, FROZEN_LIMIT_S))
+            note("advertised after", scene.await_advertised(survivors, frozen_at_s, FROZEN_LIMIT_S))
             limit_s = FROZEN_LIMIT_S + COMMITTED_LIMIT_S
-            note("committed", scene.await_committed(victim, survivors, frozen_at_s, limit_s))
+            note("committed after", scene.await_committed(victim, survivors, frozen_at_s, limit_s))
         for survivor in survivors:
             after = scene.committed(survivor)
             assert victim not in after.values()

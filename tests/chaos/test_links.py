@@ -63,7 +63,7 @@ def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
             scene.await_quiet(1.5 * OVERLAY_TTL_S)
         assert suspects(scene, one, other) or suspects(scene, other, one)
         strayed_s = [scene.strayed_s(each, before, broken_s) for each in fleet.members]
-        note("advertised alike again", max(strayed_s))
+        note("Metadata differed for", max(strayed_s))
         assert 0 < max(strayed_s) <= AGREE_LIMIT_S
         for owners in scene.advertised().values():
             assert owners == before
