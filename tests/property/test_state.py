@@ -148,7 +148,9 @@ def test_apply_is_total(junk: object, command: Command) -> None:
 
 
 @given(
-    st.dictionaries(st.integers(0, 500), st.builds(Ownership, st.just(("p1",)), st.lists(names).map(tuple))),
+    st.dictionaries(
+        st.integers(0, 500), st.builds(Ownership, st.just(("p1",)), st.lists(names, max_size=3).map(tuple))
+    ),
     st.sets(st.integers(501, 600)),
     st.integers(700, 5000),
 )
