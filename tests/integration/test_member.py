@@ -188,11 +188,15 @@ def test_a_second_signal_stops_a_member_at_once(own: LocalFleet, make_topic: Mak
 
 def leader_port(fleet: LocalFleet, proxy_id: ProxyId, topic: str) -> Endpoint:
     """A member's port for the broker that leads partition 0."""
-    (leader,) = (
-        each
-        for each in fleet.settings.identities.broker_ids()
-        if each in (1, 2, 3) and leads(fleet, proxy_id, each, topic)
-    )
+    leaders: list[BrokerId] = []
+
+    def one_leads() -> bool:
+        # A topic that has just been made has no leader yet in every broker's Metadata.
+        leaders[:] = [each for each in (1, 2, 3) if leads(fleet, proxy_id, each, topic)]
+        return len(leaders) == 1
+
+    wait_for(one_leads, f"{topic} has a leader")
+    (leader,) = leaders
     return identity_port(fleet, proxy_id, leader)
 
 
