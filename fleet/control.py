@@ -55,6 +55,9 @@ _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
 COMMAND_TIMEOUT_S = 5.0
 HANDOVER_SHARE = 0.45
 """The part of ``drain_timeout_s`` that handing over may take; the supervisor allows a little more."""
+RETURN_S = 1.0
+"""How long this address is served after its identities have moved: a client whose connection has just ended
+comes back to it once, and learns there where it is to go."""
 SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
 WORKERS_START_S = 1.0
@@ -184,7 +187,13 @@ class Control:
         self._broadcast()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timing.drain_timeout_s * HANDOVER_SHARE):
+                owned = self._owns()
                 await self._handed_over.wait()
+                if owned and not self._owns():
+                    await asyncio.sleep(RETURN_S)
+
+    def _owns(self) -> bool:
+        return any(self.me in ownership.owners for ownership in self.state.ownership.values())
 
     def _is_handed_over(self) -> bool:
         others = [
@@ -194,7 +203,7 @@ class Control:
         ]
         if not others or self.status is None or not self.status.has_quorum:
             return True
-        if any(self.me in ownership.owners for ownership in self.state.ownership.values()):
+        if self._owns():
             return False
         # The others have to know it, too, before clients are sent to them.
         return all(self.reports[proxy_id].generation >= self.state.generation for proxy_id in others)

@@ -8,6 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.model import BrokerId
 
 LIMIT_S = 60.0
 
@@ -63,16 +67,37 @@ def _poll(consumer: Consumer, received: list[Message]) -> int:
     return len(received)
 
 
+def count(bootstrap: str, topic: str, partitions: Collection[int] = range(12)) -> int:
+    """How many records there are in some partitions of a topic that nothing was ever removed from."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"unused-{topic}"})
+    try:
+        marks = [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), LIMIT_S)
+            for partition in partitions
+        ]
+    finally:
+        consumer.close()
+    return sum(high for _, high in marks)
+
+
+def led_by(kafka: KafkaCluster, topic: str, broker_id: BrokerId) -> int:
+    """A partition that a broker leads; of twelve over three brokers, each leads some."""
+    admin = AdminClient({"bootstrap.servers": str(kafka.endpoints[0])})
+    partitions = admin.list_topics(topic, LIMIT_S).topics[topic].partitions.values()
+    return next(each.id for each in partitions if each.leader == broker_id)
+
+
 class Load:
     """An idempotent producer at work in a thread of its own; remembers all that went wrong.
 
     with Load(bootstrap, topic) as load:
         …
     assert load.failures == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 400) -> None:
-        self._topic = topic
+    def __init__(self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 600) -> None:
+        self.topic = topic
         self._partitions = partitions
         self._pause_s = partitions / rate_per_s
         self._stopping = threading.Event()
@@ -115,7 +140,7 @@ class Load:
         while not self._stopping.wait(self._pause_s):
             for partition in range(self._partitions):
                 self._producer.produce(
-                    self._topic, b"load", partition=partition, on_delivery=self._on_delivery
+                    self.topic, b"load", partition=partition, on_delivery=self._on_delivery
                 )
             self._producer.poll(0)
         left = self._producer.flush(LIMIT_S)

@@ -15,9 +15,10 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Table
 from fleet.model import BrokerId, ProxyId
 from tests.integration import wire
-from tests.integration.clients import Load, wait_for
+from tests.integration.clients import Load, count, led_by, wait_for
 from tests.integration.conftest import ROOT, FleetCommand
-from tests.integration.wire import Connection
+from tests.integration.test_frames import identity_port
+from tests.integration.wire import IN_ORDER, Connection, Pipeline
 
 Owners = dict[BrokerId, list[ProxyId]]
 Samples = dict[str, list[tuple[dict[str, str], float]]]
@@ -98,12 +99,17 @@ def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
 ) -> None:
     before = fleet_command(fleet, "status")
     (planned,) = fleet_command(fleet, "plan", "--without", "p2")["moves"]
-    others = ["p1", "p3"]
-    with Load(fleet.bootstrap(), make_topic()) as load:
+    others, topic = ["p1", "p3"], make_topic()
+    moving = planned["broker_id"]
+    partition = led_by(kafka, topic, moving)
+    cut = Pipeline(identity_port(fleet, "p2", moving), topic, partition)
+    with Load(fleet.bootstrap(), make_topic()) as load, cut:
+        wait_for(lambda: cut.answered > 100, "answers of a connection that will be drained")
         drained = fits(fleet_command(fleet, "drain", "p2"), "drain")
         assert (drained["proxy_id"], drained["drained"], drained["applied"]) == ("p2", True, True)
         fleet.await_settled(frozenset(kafka.brokers), others)
         load.await_flow()
+        wait_for(cut.ended, "the end of the drained connection")
 
         status = fits(fleet_command(fleet, "status"), "status")
         assert {each["proxy_id"]: each["state"] for each in status["members"]} == {
@@ -134,6 +140,9 @@ def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
         fleet.await_settled(frozenset(kafka.brokers), fleet.members)
         load.await_flow()
     assert load.failures == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, load.topic)
+    assert (cut.end, cut.refused) == (IN_ORDER, [])
+    assert cut.answered == count(kafka.bootstrap_servers, topic, [partition])
     after = fleet_command(fleet, "status")
     assert after["generation"] > status["generation"]
     assert sorted(committed(after).values()) == [["p1"], ["p2"], ["p3"]]

@@ -18,10 +18,10 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, Endpoint, ProxyId
 from tests.conftest import fleets
 from tests.integration import wire
-from tests.integration.clients import LIMIT_S, Load, wait_for
+from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.test_frames import identity_port
-from tests.integration.wire import ApiVersions, Connection
+from tests.integration.wire import IN_ORDER, ApiVersions, Connection, Pipeline
 
 MakeTopic = Callable[..., str]
 CHILDREN = {"control": "fleet.control", "worker": "fleet.proxy.worker"}
@@ -155,7 +155,12 @@ def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
     leader = own.leader()
     assert leader is not None
     others = [each for each in own.members if each != leader]
-    with Load(own.bootstrap(), make_topic()) as load:
+    topic = make_topic()
+    moving = next(each for each, owned_by in owners(own, leader).items() if leader in owned_by)
+    partition = led_by(kafka, topic, moving)
+    cut = Pipeline(identity_port(own, leader, moving), topic, partition)
+    with Load(own.bootstrap(), make_topic()) as load, cut:
+        wait_for(lambda: cut.answered > 100, "answers of a connection that will be drained")
         started_s = time.monotonic()
         assert own.stop(leader) == 0
         took_s = time.monotonic() - started_s
@@ -168,6 +173,9 @@ def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
         own.await_settled(frozenset(kafka.brokers))
         load.await_flow()
     assert load.failures == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, load.topic)
+    assert (cut.end, cut.refused) == (IN_ORDER, [])
+    assert cut.answered == count(kafka.bootstrap_servers, topic, [partition])
 
 
 def test_a_second_signal_stops_a_member_at_once(own: LocalFleet, make_topic: MakeTopic) -> None:

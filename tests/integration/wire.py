@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from dataclasses import dataclass
 from types import TracebackType
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from fleet.model import Endpoint
 
@@ -28,6 +31,16 @@ def request(key: int, version: int, correlation_id: int, body: bytes = b"") -> b
 def produce(correlation_id: int, acks: int) -> bytes:
     """Produce v7 with no topic: a broker answers it unless acks is 0. Source: ProduceRequest.json"""
     return request(PRODUCE, 7, correlation_id, struct.pack(">hhii", -1, acks, 30_000, 0))
+
+
+def produce_record(correlation_id: int, topic: str, partition: int) -> bytes:
+    """Produce v7 of one record with acks=1. Source: ProduceRequest.json"""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 10)
+    builder.append(0, None, None, b"%d" % correlation_id, [])
+    records = bytes(builder.build())
+    body = struct.pack(">hhi", -1, 1, 30_000)
+    body += struct.pack(">i", 1) + string(topic) + struct.pack(">iii", 1, partition, len(records)) + records
+    return request(PRODUCE, 7, correlation_id, body)
 
 
 def metadata(correlation_id: int) -> bytes:
@@ -78,6 +91,10 @@ class ApiVersions:
         return ApiVersions(error_code, {key: (low, high) for key, low, high in triples})
 
 
+IN_ORDER = "end of file after 0 of 4 bytes"
+"""How a connection ends that was said goodbye to: between two answers, and not by a reset."""
+
+
 class Connection:
     """A blocking connection that speaks in frames."""
 
@@ -113,7 +130,7 @@ class Connection:
         while len(data) < size:
             more = self._socket.recv(size - len(data))
             if not more:
-                raise EOFError(f"the connection ended after {len(data)} of {size} bytes")
+                raise EOFError(f"end of file after {len(data)} of {size} bytes")
             data += more
         return data
 
@@ -124,3 +141,57 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
+
+
+class Pipeline:
+    """Produces to one partition over one connection, with several requests in flight, until it ends.
+
+    It never repeats a request. Where the connection ends as it should, what was forwarded has been answered,
+    and what was not answered has not been forwarded: there are as many answers as records in the log.
+    """
+
+    WINDOW = 16
+
+    def __init__(self, endpoint: Endpoint, topic: str, partition: int) -> None:
+        self._endpoint = endpoint
+        self._topic = topic
+        self._partition = partition
+        self._thread = threading.Thread(target=self._work, name="pipeline")
+        self._stopping = threading.Event()
+        self.sent = 0
+        self.answered = 0
+        self.refused: list[int] = []
+        """Error codes in answers."""
+        self.end = ""
+
+    def __enter__(self) -> Pipeline:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            with Connection(self._endpoint) as connection:
+                while not self._stopping.is_set():
+                    if self.sent - self.answered < self.WINDOW:
+                        self.sent += 1
+                        connection.send(produce_record(self.sent, self._topic, self._partition))
+                    else:
+                        self._receive(connection)
+        except (EOFError, OSError) as error:
+            self.end = str(error)
+
+    def _receive(self, connection: Connection) -> None:
+        correlation_id, body = connection.receive()
+        self.answered += 1
+        assert correlation_id == self.answered
+        at = 4 + 2 + len(self._topic) + 4 + 4  # ProduceResponse.json v7: one topic, one partition, its index
+        (error_code,) = struct.unpack_from(">h", body, at)
+        if error_code:
+            self.refused.append(error_code)
