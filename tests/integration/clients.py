@@ -83,8 +83,15 @@ def count(bootstrap: str, topic: str, partitions: Collection[int] = range(12)) -
 def led_by(kafka: KafkaCluster, topic: str, broker_id: BrokerId) -> int:
     """A partition that a broker leads; of twelve over three brokers, each leads some."""
     admin = AdminClient({"bootstrap.servers": str(kafka.endpoints[0])})
-    partitions = admin.list_topics(topic, LIMIT_S).topics[topic].partitions.values()
-    return next(each.id for each in partitions if each.leader == broker_id)
+    found: list[int] = []
+
+    def known() -> list[int]:
+        partitions = admin.list_topics(topic, LIMIT_S).topics[topic].partitions.values()
+        found.extend(each.id for each in partitions if each.leader == broker_id)
+        return found
+
+    wait_for(known, f"a partition of {topic} that broker {broker_id} leads")
+    return found[0]
 
 
 class Load:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from fleet.assign import assign
+from fleet.control import RETURN_S
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, Endpoint, ProxyId
@@ -164,7 +165,7 @@ def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
         started_s = time.monotonic()
         assert own.stop(leader) == 0
         took_s = time.monotonic() - started_s
-        assert took_s < own.settings.timing.drain_timeout_s
+        assert RETURN_S <= took_s < own.settings.timing.drain_timeout_s
         assert {owner for each in owners(own, others[0]).values() for owner in each} == set(others)
         own.await_settled(frozenset(kafka.brokers), others)
         load.await_flow()
@@ -238,13 +239,10 @@ def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
     own: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand, number: signal.Signals
 ) -> None:
     # First an ownership that nobody would compute again from nothing.
-    for _ in range(3):
-        if owners(own, "p1") != from_nothing(own, kafka):
-            break
-        (first,) = owners(own, "p1")[1]
-        fleet_command(own, "drain", first)
-        own.await_settled(frozenset(kafka.brokers), [each for each in own.members if each != first])
-        fleet_command(own, "undrain", first)
+    if owners(own, "p1") == from_nothing(own, kafka):
+        fleet_command(own, "drain", "p3")
+        own.await_settled(frozenset(kafka.brokers), ["p1", "p2"])
+        fleet_command(own, "undrain", "p3")
         own.await_settled(frozenset(kafka.brokers))
     before, generation = owners(own, "p1"), own.ownership("p1").generation
     assert before != from_nothing(own, kafka)

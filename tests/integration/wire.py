@@ -33,12 +33,16 @@ def produce(correlation_id: int, acks: int) -> bytes:
     return request(PRODUCE, 7, correlation_id, struct.pack(">hhii", -1, acks, 30_000, 0))
 
 
-def produce_record(correlation_id: int, topic: str, partition: int) -> bytes:
-    """Produce v7 of one record with acks=1. Source: ProduceRequest.json"""
+def one_record() -> bytes:
+    """A batch of record format 2."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 10)
-    builder.append(0, None, None, b"%d" % correlation_id, [])
-    records = bytes(builder.build())
-    body = struct.pack(">hhi", -1, 1, 30_000)
+    builder.append(0, None, None, b"value", [])
+    return bytes(builder.build())
+
+
+def produce_record(correlation_id: int, topic: str, partition: int, records: bytes) -> bytes:
+    """Produce v7 to one partition with acks=all. Source: ProduceRequest.json"""
+    body = struct.pack(">hhi", -1, -1, 30_000)
     body += struct.pack(">i", 1) + string(topic) + struct.pack(">iii", 1, partition, len(records)) + records
     return request(PRODUCE, 7, correlation_id, body)
 
@@ -176,12 +180,13 @@ class Pipeline:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
+        records = one_record()
         try:
             with Connection(self._endpoint) as connection:
                 while not self._stopping.is_set():
                     if self.sent - self.answered < self.WINDOW:
                         self.sent += 1
-                        connection.send(produce_record(self.sent, self._topic, self._partition))
+                        connection.send(produce_record(self.sent, self._topic, self._partition, records))
                     else:
                         self._receive(connection)
         except (EOFError, OSError) as error:
