@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -40,7 +40,13 @@ def produce(bootstrap: str, topic: str, values: Collection[bytes], **config: Any
     assert len(delivered) == len(values)
 
 
-def read_all(bootstrap: str, topic: str, expected: int, partitions: int = 12, **config: Any) -> list[Message]:
+def read_all(
+    bootstrap: str,
+    topic: str,
+    expected: int,
+    partitions: int = 12,
+    config: Mapping[str, str] | None = None,
+) -> list[Message]:
     """Read a whole topic, without a group, until so many records have come; fails where they do not."""
     consumer = Consumer(
         {
@@ -48,7 +54,7 @@ def read_all(bootstrap: str, topic: str, expected: int, partitions: int = 12, **
             "group.id": f"unused-{topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            **config,
+            **(config or {}),
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -62,9 +63,7 @@ def test_a_broker_that_is_down_closes_its_own_port_alone_and_comes_back(
                 assert config_error(served, broker_id) == 0
         with Connection(fleet.bootstrap_endpoint(proxy_id)) as bootstrap:
             assert bootstrap.ask(wire.metadata(1))
-        wait_for(
-            lambda proxy_id=proxy_id: upstream_up(fleet, proxy_id)[DOWN] is False, f"{proxy_id} knows it"
-        )
+        wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
         assert fleet.is_ready(proxy_id)
     # Somebody still stands for it, and no other identity has moved.
     now = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
@@ -74,9 +73,13 @@ def test_a_broker_that_is_down_closes_its_own_port_alone_and_comes_back(
 
     kafka.start_broker(DOWN)
     for proxy_id in fleet.members:
-        wait_for(lambda proxy_id=proxy_id: serves_again(fleet, proxy_id), f"broker {DOWN} through {proxy_id}")
+        wait_for(partial(serves_again, fleet, proxy_id), f"broker {DOWN} through {proxy_id}")
     seen = read_all(fleet.bootstrap(), topic, len(values), partitions=6)
     assert sorted(each.value() for each in seen) == values
+
+
+def knows_that_it_is_down(fleet: LocalFleet, proxy_id: str) -> bool:
+    return upstream_up(fleet, proxy_id)[DOWN] is False
 
 
 def serves_again(fleet: LocalFleet, proxy_id: str) -> bool:

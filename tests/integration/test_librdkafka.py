@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -135,9 +136,9 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
     producer.commit_transaction(LIMIT_S)
 
     expected = [b"committed " + value for value in numbered(10)]
-    seen = read_all(fleet.bootstrap(), target, 10, **{"isolation.level": "read_committed"})
+    seen = read_all(fleet.bootstrap(), target, 10, config={"isolation.level": "read_committed"})
     assert sorted(each.value() for each in seen) == expected
-    everything = read_all(fleet.bootstrap(), target, 11, **{"isolation.level": "read_uncommitted"})
+    everything = read_all(fleet.bootstrap(), target, 11, config={"isolation.level": "read_uncommitted"})
     assert sorted(each.value() for each in everything) == [b"aborted", *expected]
     committed = consumer.committed([TopicPartition(source, each) for each in range(PARTITIONS)], LIMIT_S)
     assert sum(each.offset for each in committed if each.offset > 0) == 10
@@ -208,10 +209,12 @@ def test_topics_are_made_altered_listed_and_deleted(fleet: LocalFleet, kafka: Ka
         return value
 
     wait_for(lambda: retention() == "3600000", "the altered configuration")
+
+    def partitions(client: AdminClient) -> int:
+        return len(client.list_topics(name, LIMIT_S).topics[name].partitions)
+
     for client in (admin, directly):
-        wait_for(
-            lambda client=client: len(client.list_topics(name, LIMIT_S).topics[name].partitions) == 3, name
-        )
+        wait_for(partial(lambda client: partitions(client) == 3, client), name)
     partition = admin.list_topics(name, LIMIT_S).topics[name].partitions[0]
     assert sorted(partition.replicas) == [1, 2, 3]
     admin.delete_topics([name], request_timeout=LIMIT_S)[name].result(LIMIT_S)
