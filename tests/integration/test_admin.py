@@ -146,7 +146,7 @@ def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
 def bound_port(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> Endpoint:
     """Where a member really listens for an identity.
 
-    What goes through there is not searched for addresses: thousands of correlation ids look like ports in the end.
+    What passes there is not searched for addresses: among thousands of correlation ids some look like ports.
     """
     (listener,) = fleet.settings.member(proxy_id).listeners
     offset = fleet.settings.identities.offset(broker_id)
