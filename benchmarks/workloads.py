@@ -25,7 +25,7 @@ SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 20_000, "deep": 30_000, "produce": 250_000, "consume": 250_000}
+    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 250_000}
 )
 """How many records one run of a workload has: about two seconds, or as many as measure CPU well."""
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(

@@ -320,7 +320,8 @@ class KafkaCluster:
                 if (self._data(broker_id) / "meta.properties").exists():
                     continue
                 self._data(broker_id).mkdir(parents=True, exist_ok=True)
-                settings = ("-t", self._cluster_id(), "-c", str(self._properties(broker_id)))
+                # In one word, because one id in 64 begins with a dash.
+                settings = (f"--cluster-id={self._cluster_id()}", "-c", str(self._properties(broker_id)))
                 command = self._java((), "kafka.tools.StorageTool", "format", *settings)
                 formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
             for broker_id, process in formatting.items():

@@ -23,13 +23,13 @@ from fleet.proxy.rewriter import Rewriter, Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
+from fleet.proxy.wire.produce import ACKS_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
     PLANS,
-    REQUEST_HEADER_BYTES,
     UNKNOWN_API_VERSIONS,
-    produce_acks,
+    WITHOUT_ADDRESS,
     read_request_header,
     read_response_header,
     sasl_mechanism,
@@ -178,28 +178,41 @@ class Session:
                 mode = self._mode
                 if after == _WAIT:
                     return pos
-            else:
-                after = _ORDINARY
-            if after == _ORDINARY:
-                if end - pos < REQUEST_HEADER_BYTES:
-                    return pos
-                size, api, correlation_id, client_id_length = read_request_header(view, pos)
-                after = pos + 4 + size
-                if not 10 <= size <= self._max_request_bytes:
-                    raise _bad_size(size, self._max_request_bytes)
-                if client_id_length > size - 10 or client_id_length < -1:
-                    raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
-                plan = PLANS.get(api)
-                if plan is None:
-                    plan = _unlisted(api)
-                elif plan < 0:
+                if after != _ORDINARY:
+                    if after >= end:
+                        self._client_left = after - end
+                        return end
+                    pos = after
+                    continue
+            if end - pos < REQUEST_HEADER_BYTES:
+                return pos
+            size, api, correlation_id, client_id_length = read_request_header(view, pos)
+            after = pos + 4 + size
+            if not 10 <= size <= self._max_request_bytes:
+                raise _bad_size(size, self._max_request_bytes)
+            if client_id_length > size - 10 or client_id_length < -1:
+                raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
+            plan = PLANS.get(api)
+            if plan is None:
+                plan = _unlisted(api)
+            elif plan < 0:
+                at = pos + REQUEST_HEADER_BYTES + client_id_length
+                if (
+                    api in ACKS_IN_PLACE
+                    and client_id_length >= 0
+                    and at + 4 <= after <= end
+                    and not view[at]
+                    and view[at + 1] <= 1
+                ):
+                    plan = -1 - plan if view[at + 2] or view[at + 3] else _NO_RESPONSE
+                else:
                     plan = self._read_on(plan, view[pos : min(after, end)], api, size, client_id_length)
                     if plan == _WAIT:
                         return pos
                     mode = self._mode
-                requests[api >> 16] += 1
-                if plan >= 0:
-                    remember(plan | correlation_id)
+            requests[api >> 16] += 1
+            if plan >= 0:
+                remember(plan | correlation_id)
             if after >= end:
                 self._client_left = after - end
                 return end
@@ -249,9 +262,11 @@ class Session:
                         wanted = expected & CORRELATION_MASK
                         raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
                     index = expected >> LAYOUT_SHIFT
-                    run = rewriter.rewrite(index, view, run, pos, after, end, write)
-                    if rewriter.collecting:
-                        return end
+                    passes = WITHOUT_ADDRESS[index]
+                    if passes is None or after > end or not passes(view, pos, after):
+                        run = rewriter.rewrite(index, view, run, pos, after, end, write)
+                        if rewriter.collecting:
+                            return end
             if after >= end:
                 self._broker_left = after - end
                 pos = end

@@ -13,6 +13,7 @@ from kio.serial import entity_writer
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
+from fleet.proxy.wire.produce import produce_acks
 from fleet.proxy.wire.requests import (
     API_KEYS,
     CORRELATION_MASK,
@@ -20,7 +21,6 @@ from fleet.proxy.wire.requests import (
     LAYOUTS,
     PLANS,
     UNKNOWN_API_VERSIONS,
-    produce_acks,
     sasl_mechanism,
 )
 from tests.property.wire_fleet import produce, request

@@ -14,11 +14,11 @@ from fleet.proxy.wire.api_versions import (
     API_VERSIONS_V3,
     PRODUCE,
 )
-from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
+from fleet.proxy.wire.primitives import read_int16
+from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
 
 SASL_HANDSHAKE = 17
 
-REQUEST_HEADER_BYTES = 14
 read_request_header = Struct(">iIIh").unpack_from
 """Size; api key and version as one number; correlation id; length of the client id, negative for null."""
 
@@ -61,31 +61,11 @@ API_KEYS = tuple(
 )
 """Index into LAYOUTS → api key."""
 
-_PRODUCE_FLEXIBLE = APIS[PRODUCE].first_flexible
-
-
-def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
-    """Read how many acknowledgements a Produce request wants; 0 means that no response comes.
-
-    Args:   frame: the request from its size field on, as far as it has arrived.
-    Raises: IndexError, struct.error: more bytes are needed; MalformedFrame
-    Source: ProduceRequest.json: transactional id, acks
-    """
-    pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
-    if version >= _PRODUCE_FLEXIBLE:
-        pos = skip_tags(frame, pos, "client") if frame[pos] else pos + 1
-        length = frame[pos]
-        pos += 1
-        if length > 127:
-            length, pos = varint(frame, pos - 1, "client")
-        if length > 1:
-            pos += length - 1
-    else:
-        (length,) = read_int16(frame, pos)
-        if length < -1:
-            raise MalformedFrame("client", f"transactional id of {length} bytes")
-        pos += 2 + (length if length > 0 else 0)
-    return int(read_int16(frame, pos)[0])
+WITHOUT_ADDRESS: tuple[Recognize | None, ...] = tuple(
+    next((ONE_BATCH[first] for key, first, _, known in PATCHED if key == PRODUCE and known is layout), None)
+    for layout in LAYOUTS
+)
+"""Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
 
 
 def sasl_mechanism(frame: memoryview, client_id_length: int) -> bytes:

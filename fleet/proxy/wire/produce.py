@@ -1,0 +1,76 @@
+"""Produce, which is most of all requests: what is read of it, and its usual shapes, recognized at once.
+
+A proxy's processor caches are cold at each request, so what counts is how little code and how few objects a
+frame touches. Both shortcuts decide the same as the way around them (``produce_acks``, the patching
+functions), which takes whatever they do not recognize.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from fleet.errors import MalformedFrame
+from fleet.proxy.wire._tables import APIS
+from fleet.proxy.wire.api_versions import PRODUCE
+from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
+
+Recognize: TypeAlias = Callable[[memoryview, int, int], object]
+"""Whether the whole frame between two positions has a shape: truthy where it has."""
+
+REQUEST_HEADER_BYTES: Final = 14
+_FLEXIBLE: Final = APIS[PRODUCE].first_flexible
+
+ACKS_IN_PLACE: Final = frozenset(
+    PRODUCE << 16 | version for version in range(_FLEXIBLE, APIS[PRODUCE].max_version + 1)
+)
+"""API and version of requests that mostly have ``acks`` right behind three bytes after the client id: no
+tagged fields, and no transactional id."""
+
+# One batch that was written, or that failed without a word: no record errors, no message, no tagged fields,
+# and so no node endpoints. ProduceResponse.json: correlation id, tags; responses [name, partition_responses
+# [index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, tags],
+# tags]; throttle_time_ms, tags.
+_ONE_BATCH: Final = rb"\x02.{30}\x01\x00\x00\x00.{4}\x00"
+_BY_NAME: Final = re.compile(rb".{8}\x00\x02[\x02-\x7f][a-zA-Z0-9._-]+" + _ONE_BATCH, re.DOTALL).fullmatch
+_BESIDES_NAME_BYTES: Final = 51
+_BY_ID: Final = re.compile(rb".{8}\x00\x02.{16}" + _ONE_BATCH, re.DOTALL).fullmatch
+_NAME_LENGTH_AT: Final = 10
+
+
+def _one_batch_by_name(view: memoryview, pos: int, after: int) -> object:
+    # The pattern alone would take a name that is longer or shorter than its length says.
+    named_bytes = view[pos + _NAME_LENGTH_AT] - 1
+    return named_bytes + _BESIDES_NAME_BYTES == after - pos and _BY_NAME(view, pos, after)
+
+
+ONE_BATCH: Final[dict[int, Recognize]] = {
+    **dict.fromkeys((10, 11, 12), _one_batch_by_name),
+    13: _BY_ID,
+}
+"""Produce version → recognizes the response to one batch, which has no address in it."""
+
+
+def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
+    """Read how many acknowledgements a Produce request wants; 0 means that no response comes.
+
+    Args:   frame: the request from its size field on, as far as it has arrived.
+    Raises: IndexError, struct.error: more bytes are needed; MalformedFrame
+    Source: ProduceRequest.json: transactional id, acks
+    """
+    pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
+    if version >= _FLEXIBLE:
+        pos = skip_tags(frame, pos, "client") if frame[pos] else pos + 1
+        length = frame[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(frame, pos - 1, "client")
+        if length > 1:
+            pos += length - 1
+    else:
+        (length,) = read_int16(frame, pos)
+        if length < -1:
+            raise MalformedFrame("client", f"transactional id of {length} bytes")
+        pos += 2 + (length if length > 0 else 0)
+    return int(read_int16(frame, pos)[0])
