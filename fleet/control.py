@@ -40,7 +40,7 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.probe import probe_member
+from fleet.probe import hold, probe_member
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.show import ControlSource, moment
@@ -153,6 +153,9 @@ class Control:
                 async with asyncio.timeout(WORKERS_START_S):
                     await self.workers.wait_for_one()
         await self.links.start()
+        for peer, member in self._peers.items():
+            if not member.witness:
+                self._spawn(self._hold_worker(peer))
         self._spawn(self._report_regularly())
         self._evaluate()
 
@@ -333,14 +336,29 @@ class Control:
     def _note_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
         self.takeovers.detected(proxy_id, reason, state, moment())
         self.takeovers.published(self.directories.current)
+        # A doubt may have had it advertised elsewhere before it was a takeover.
+        self.takeovers.applied(self.workers.applied_revision, moment())
+
+    def _listeners(self, peer: ProxyId) -> list[Endpoint]:
+        """Where a peer's advertised listeners are reached."""
+        member = self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
+        return [Endpoint(each.host, each.bootstrap_port) for each in member.listeners]
 
     async def _probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""
-        member = self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
-        endpoints = [Endpoint(each.host, each.bootstrap_port) for each in member.listeners]
-        outcome = await probe_member(endpoints, self._timing.probe_timeout_s)
+        outcome = await probe_member(self._listeners(peer), self._timing.probe_timeout_s)
         self.detector.probe_result(peer, outcome, time.monotonic())
         self._evaluate()
+
+    async def _hold_worker(self, peer: ProxyId) -> None:
+        """Hold a connection to a peer's worker, and tell the detector whenever it ends."""
+        while True:
+            held = await hold(self._listeners(peer)[0], self._timing.probe_timeout_s)
+            report = self.reports.get(peer)
+            if held and not self._stopping and not (report and report.stopping):
+                self.detector.worker_lost(peer, time.monotonic())
+                self._evaluate()
+            await asyncio.sleep(self._timing.probe_interval_s)
 
     def _broadcast(self) -> None:
         report = self._report_bytes()

@@ -25,6 +25,7 @@ from enum import IntEnum
 from typing import Final, ParamSpec, Protocol, cast
 
 from fleet.model import Endpoint, ProxyId
+from fleet.tcp import no_delay
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class _Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                no_delay(sock)
         self.links._opened(self)
 
     def data_received(self, data: bytes) -> None:

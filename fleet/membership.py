@@ -28,6 +28,13 @@ LOST_PROBE_AGAIN_S: Final = 0.02
 LOST_S: Final = 0.5
 """How long a link counts as just lost."""
 
+DOUBT_S: Final = 0.1
+"""How long a peer is advertised around once a connection to it broke, whatever probes say: what answers may
+be about to die, and a client that is sent there then waits out its own back-off on top."""
+
+DOUBT_AFTER_S: Final = 2.0
+"""How long all must have been well before: a link that comes and goes must not move clients each time."""
+
 PROBE_FAILURES: Final = 2
 """How many probes in a row must fail before they outweigh heartbeats."""
 
@@ -97,6 +104,9 @@ class _Peer:
     liveness: Liveness = Liveness.UNKNOWN
     since_s: float = 0.0
     linked: bool = False
+    linked_since_s: float = 0.0
+    doubted_until_s: float = 0.0
+    """See ``DOUBT_S``; not later than now where there is no doubt."""
     link_lost_s: float | None = None
     """When the link was lost that is not back yet."""
     heard_s: float | None = None
@@ -142,6 +152,8 @@ class Detector:
         """The link to a peer is there."""
         at_s, record = self._clock(now_s), self._peers[peer]
         record.linked = True
+        record.linked_since_s = at_s
+        record.doubted_until_s = at_s
         record.link_lost_s = None
         record.heard_s = at_s
         record.probe_now = True
@@ -152,7 +164,18 @@ class Detector:
         if record.linked:
             record.linked = False
             record.link_lost_s = at_s
-            record.probe_now = True
+            self._doubt(record, at_s)
+
+    def worker_lost(self, peer: ProxyId, now_s: float) -> None:
+        """The connection that was held to a peer's worker has ended."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        self._doubt(record, at_s)
+
+    def _doubt(self, record: _Peer, at_s: float) -> None:
+        record.probe_now = True
+        steady_since_s = max(record.linked_since_s, record.doubted_until_s)
+        if record.liveness is Liveness.UP and at_s - steady_since_s >= DOUBT_AFTER_S:
+            record.doubted_until_s = at_s + DOUBT_S
 
     def heartbeat(self, peer: ProxyId, report_ready: bool, incarnation: int, now_s: float) -> None:
         """A report of a peer has come over the link."""
@@ -212,6 +235,8 @@ class Detector:
         that is committed down stays in for as long as it is suspected here: it still owns what nobody else
         may own.
 
+        A peer to which a connection has just broken is among them for a moment (``DOUBT_S``).
+
         Args:
             has_quorum: to be told regularly, because the time that a quorum has had counts.
             committed_down: the members that are committed down.
@@ -225,7 +250,7 @@ class Detector:
 
         def stands(peer: ProxyId, record: _Peer) -> bool:
             if record.liveness is not Liveness.SUSPECT:
-                return False
+                return at_s < record.doubted_until_s
             if quorum_since_s is None or peer in committed_down:
                 return True
             return at_s - max(record.since_s, quorum_since_s) < self._timing.overlay_ttl_s
@@ -287,6 +312,7 @@ class Detector:
             self._started_s + timing.grace_s,
             alive_s + timing.suspect_after_s,
             heard_s + timing.control_grace_s,
+            record.doubted_until_s,
         ]
         if record.failures:
             deadlines.append(record.failing_since_s + timing.suspect_after_s)

@@ -4,17 +4,21 @@ The question is an ApiVersions request. To a member it has a version that does n
 answers that by itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised
 address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is answered
 before any authentication.
+
+Members also hold one such connection to each other's workers, whose end is the first sign of a death.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
+from fleet.tcp import keep_alive
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -22,6 +26,8 @@ _UNSUPPORTED_VERSION: Final = 35
 _CORRELATION_ID: Final = 0x46_4C_45_54
 _CLIENT_ID: Final = b"fleet-probe"
 _ANSWER_LIMIT_BYTES: Final = 64 * 1024
+_HELD_IDLE_S: Final = 5
+_HELD_INTERVAL_S: Final = 2
 
 
 def _request(version: int) -> bytes:
@@ -31,16 +37,24 @@ def _request(version: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-async def _error_code(endpoint: Endpoint, version: int) -> int | None:
-    """The error code of the answer; None where what came is not an answer to this question."""
+@asynccontextmanager
+async def _asked(
+    endpoint: Endpoint, version: int
+) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which the question was asked.
+
+    Yields: the error code of the answer, None where what came is not an answer to this question; and the
+        connection, to read on.
+    """
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
     try:
         writer.write(_request(version))
         size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
-        if correlation_id != _CORRELATION_ID or not 6 <= size <= _ANSWER_LIMIT_BYTES:
-            return None
-        await reader.readexactly(size - 6)
-        return int(error_code)
+        if correlation_id == _CORRELATION_ID and 6 <= size <= _ANSWER_LIMIT_BYTES:
+            await reader.readexactly(size - 6)
+            yield int(error_code), reader, writer
+        else:
+            yield None, reader, writer
     finally:
         # Aborted, not closed: whoever is at the other end may never answer a FIN.
         writer.transport.abort()
@@ -61,18 +75,42 @@ async def probe_member(endpoints: Iterable[Endpoint], timeout_s: float) -> Probe
 async def _probe_listener(endpoint: Endpoint, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await _error_code(endpoint, _IMPOSSIBLE_VERSION)
+            async with _asked(endpoint, _IMPOSSIBLE_VERSION) as (answer, *_):
+                return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
     except (OSError, asyncio.IncompleteReadError):
         return ProbeOutcome.REFUSED
-    return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
+
+
+async def hold(endpoint: Endpoint, timeout_s: float) -> bool:
+    """Keep a connection to a member's worker, and return when it ends.
+
+    A worker that is killed lets go of its connections some milliseconds before its control process, which is
+    greater, lets go of the members' link: as early as its clients learn of it.
+
+    Returns: False where there was no worker to hold a connection to.
+    """
+    try:
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(timeout_s):
+                asked = _asked(endpoint, _IMPOSSIBLE_VERSION)
+                answer, reader, writer = await stack.enter_async_context(asked)
+            if answer != _UNSUPPORTED_VERSION:
+                return False
+            keep_alive(writer.get_extra_info("socket"), _HELD_IDLE_S, _HELD_INTERVAL_S)
+            with suppress(OSError):
+                await reader.read(1)
+            return True
+    except (OSError, asyncio.IncompleteReadError):
+        return False
 
 
 async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
     """Whether a real broker accepts a connection and answers ApiVersions in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _error_code(endpoint, 0) == 0
+            async with _asked(endpoint, 0) as (answer, *_):
+                return answer == 0
     except (OSError, asyncio.IncompleteReadError):
         return False

@@ -64,6 +64,11 @@ class Workers:
         """Return once a worker has said hello."""
         await self._first.wait()
 
+    @property
+    def applied_revision(self) -> int:
+        """The revision that every connected worker has in use; -1 while none is connected."""
+        return min((each.revision for each in self._channels.values()), default=-1)
+
     def publish(self, directory: Directory) -> None:
         """Hand the directory to every worker, and to those that come later."""
         self._directory = directory
@@ -96,7 +101,7 @@ class Workers:
 
     def _tell_applied(self) -> None:
         if self._channels:
-            self._on_applied(min(each.revision for each in self._channels.values()))
+            self._on_applied(self.applied_revision)
 
     def _received(self, channel: Channel, message: ipc.Message) -> None:
         match message:

@@ -14,12 +14,12 @@ connection, and with it the responses that are still on their way.
 from __future__ import annotations
 
 import asyncio
-import socket
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import WireError
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.tcp import keep_alive, no_delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -395,9 +395,6 @@ def set_up(transport: asyncio.Transport, write_buffer_bytes: int) -> None:
     """Give a connection the socket options that both sides have."""
     transport.set_write_buffer_limits(write_buffer_bytes)
     sock = transport.get_extra_info("socket")
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_S)
+    if sock is not None:
+        no_delay(sock)
+        keep_alive(sock, _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S)

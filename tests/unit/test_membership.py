@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.membership import Detector, ProbeOutcome, Transition
+from fleet.membership import DOUBT_S, Detector, ProbeOutcome, Transition
 from fleet.model import Liveness
 
 ANSWERED, REFUSED, TIMED_OUT = ProbeOutcome.ANSWERED, ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT
@@ -362,6 +362,45 @@ def suspects(play: Play, has_quorum: bool = True, down: frozenset[str] = frozens
 def kill(play: Play) -> Play:
     play.answer = REFUSED
     return play.lose_link().run(0.1)
+
+
+def test_a_peer_whose_link_breaks_is_advertised_around_before_anything_is_known(up: Play) -> None:
+    """Found by takeovers that cost 1.5 s: the client had asked in the 20 ms before the first refusal."""
+    up.lose_link()
+    assert suspects(up) == {"p2"}
+    up.detector.probes_due(up.now_s)
+    up.detector.probe_result("p2", ANSWERED, up.now_s)
+    assert up.detector.tick(up.now_s) == []
+    assert suspects(up) == {"p2"}, "a worker may outlive its control process by a moment"
+    deadline_s = up.now_s + DOUBT_S
+    while up.now_s < deadline_s:
+        assert up.detector.next_deadline_s(up.now_s) <= deadline_s + 1e-5
+        up.run(STEP_S)
+    assert suspects(up) == frozenset()
+    assert len(up.transitions) == 1
+
+
+def test_a_worker_that_is_gone_raises_the_same_doubt(up: Play) -> None:
+    up.detector.worker_lost("p2", up.now_s)
+    assert suspects(up) == {"p2"}
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.run(0.2)
+    assert suspects(up) == frozenset()
+    assert len(up.transitions) == 1
+    up.detector.worker_lost("p2", up.now_s)
+    assert suspects(up) == frozenset(), "not each time"
+
+
+def test_a_link_that_is_back_ends_the_doubt(up: Play) -> None:
+    up.lose_link().start()
+    assert suspects(up) == frozenset()
+
+
+def test_a_link_that_comes_and_goes_moves_clients_once(up: Play) -> None:
+    up.lose_link().run(0.2)
+    up.start().run(1.0)
+    up.lose_link()
+    assert suspects(up) == frozenset()
 
 
 def test_with_a_quorum_a_suspicion_that_nobody_shares_lapses(up: Play) -> None:

@@ -15,7 +15,7 @@ from kio.serial import entity_reader
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.probe import probe_broker, probe_member
+from fleet.probe import hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
 
 PATIENT_S = 30.0
@@ -199,3 +199,30 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
     assert await probe_broker(nobody, PATIENT_S) is False
     async with serving(silence) as (_, frozen):
         assert await probe_broker(frozen, HASTY_S) is False
+
+
+# ---- connections that are held
+
+
+async def test_a_held_connection_ends_with_the_worker() -> None:
+    gone = asyncio.Event()
+
+    async def answer_then_die(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+        await gone.wait()
+        writer.write_eof()
+
+    async with serving(answer_then_die) as (_, endpoint):
+        holding = asyncio.create_task(hold(endpoint, HASTY_S))
+        await asyncio.wait([holding], timeout=3 * HASTY_S)
+        assert not holding.done(), "the limit is for the answer alone"
+        gone.set()
+        async with asyncio.timeout(PATIENT_S):
+            assert await holding
+
+
+async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
+    assert not await hold(nobody, PATIENT_S)
+    for script, limit_s in ((silence, HASTY_S), (answer(0), PATIENT_S), (raw(lambda _: b""), PATIENT_S)):
+        async with serving(script) as (_, endpoint):
+            assert not await hold(endpoint, limit_s)
