@@ -33,6 +33,7 @@ CLIENTS: Final = MappingProxyType(
         "recommended": MappingProxyType(
             {
                 "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
                 "retry.backoff.ms": 20,
                 "topic.metadata.refresh.fast.interval.ms": 20,
             }
