@@ -29,11 +29,11 @@ LOST_S: Final = 0.5
 """How long a link counts as just lost."""
 
 DOUBT_S: Final = 0.1
-"""How long a peer is advertised around once a connection to it broke, whatever probes say: what answers may
-be about to die, and a client that is sent there then waits out its own back-off on top."""
+"""How long a peer is advertised around once its worker is gone, whatever probes say: the listener takes
+connections while any of its processes lives, and a client that tries it waits out a longer back-off."""
 
 DOUBT_AFTER_S: Final = 2.0
-"""How long all must have been well before: a link that comes and goes must not move clients each time."""
+"""How long all must have been well before: what comes and goes must not move clients each time."""
 
 PROBE_FAILURES: Final = 2
 """How many probes in a row must fail before they outweigh heartbeats."""
@@ -153,7 +153,6 @@ class Detector:
         at_s, record = self._clock(now_s), self._peers[peer]
         record.linked = True
         record.linked_since_s = at_s
-        record.doubted_until_s = at_s
         record.link_lost_s = None
         record.heard_s = at_s
         record.probe_now = True
@@ -164,14 +163,11 @@ class Detector:
         if record.linked:
             record.linked = False
             record.link_lost_s = at_s
-            self._doubt(record, at_s)
+            record.probe_now = True
 
     def worker_lost(self, peer: ProxyId, now_s: float) -> None:
         """The connection that was held to a peer's worker has ended."""
         at_s, record = self._clock(now_s), self._peers[peer]
-        self._doubt(record, at_s)
-
-    def _doubt(self, record: _Peer, at_s: float) -> None:
         record.probe_now = True
         steady_since_s = max(record.linked_since_s, record.doubted_until_s)
         if record.liveness is Liveness.UP and at_s - steady_since_s >= DOUBT_AFTER_S:
@@ -235,7 +231,7 @@ class Detector:
         that is committed down stays in for as long as it is suspected here: it still owns what nobody else
         may own.
 
-        A peer to which a connection has just broken is among them for a moment (``DOUBT_S``).
+        A peer whose worker has just gone is among them for a moment (``DOUBT_S``).
 
         Args:
             has_quorum: to be told regularly, because the time that a quorum has had counts.

@@ -8,7 +8,7 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.membership import DOUBT_S, Detector, ProbeOutcome, Transition
+from fleet.membership import Detector, ProbeOutcome, Transition
 from fleet.model import Liveness
 
 STEP_S = 0.025
@@ -55,7 +55,6 @@ class World:
         self.modes = dict.fromkeys(peers, Mode.KILLED)
         self.lives = dict.fromkeys(peers, 0)
         self.transitions: list[Transition] = []
-        self.lost_s = dict.fromkeys(peers, 0.0)
         self._beat_s = dict.fromkeys(peers, 0.0)
         self._results: dict[str, tuple[float, ProbeOutcome]] = {}
         for peer in peers:
@@ -65,7 +64,6 @@ class World:
         before, self.modes[peer] = self.modes[peer].value, mode
         if before.linked and not mode.value.linked:
             self.detector.link_down(peer, self.now_s)
-            self.lost_s[peer] = self.now_s
         if mode.value.linked and not before.linked:
             self.lives[peer] += 1
             self.detector.link_up(peer, self.now_s)
@@ -157,6 +155,5 @@ def test_the_overlay_goes_around_suspects_only_and_around_all_of_them_without_a_
         world.run(for_s)
         suspected = {p for p, liveness in world.detector.liveness.items() if liveness is Liveness.SUSPECT}
         overlay = world.detector.suspects(world.now_s, quorum, down)
-        doubted = {p for p, lost_s in world.lost_s.items() if world.now_s - lost_s < DOUBT_S}
-        assert overlay <= suspected | doubted
+        assert overlay <= suspected
         assert overlay >= (suspected & down if quorum else suspected)
