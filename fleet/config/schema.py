@@ -139,16 +139,21 @@ class FleetShape(Shape):
 
 _SECONDS: Any = Annotated[float, Field(gt=0, le=MAX_TIMING_S, allow_inf_nan=False)]
 _BYTES: Any = Annotated[int, Field(ge=4096, le=2**31 - 1)]
+_RATE: Any = Annotated[int, Field(ge=1, le=1_000_000)]
+_BY_UNIT: Final = {"_s": _SECONDS, "_bytes": _BYTES, "_per_second": _RATE}
 
 
-def _shape_of(settings: type[Timing] | type[Limits], annotation: Any) -> type[Shape]:
+def _shape_of(settings: type[Timing] | type[Limits]) -> type[Shape]:
     """The shape with field by field what a dataclass has, so that the two cannot drift apart."""
-    definitions: dict[str, Any] = {item.name: (annotation, item.default) for item in fields(settings)}
+    definitions: dict[str, Any] = {
+        item.name: (next(kind for unit, kind in _BY_UNIT.items() if item.name.endswith(unit)), item.default)
+        for item in fields(settings)
+    }
     return create_model(f"{settings.__name__}Shape", __base__=Shape, **definitions)
 
 
-TimingShape: Final = _shape_of(Timing, _SECONDS)
-LimitsShape: Final = _shape_of(Limits, _BYTES)
+TimingShape: Final = _shape_of(Timing)
+LimitsShape: Final = _shape_of(Limits)
 
 _MUST_BE: Final = {
     "int_type": ("must be a whole number", "write digits without quotes"),

@@ -38,11 +38,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one connection is held in memory."""
+    """How much of one connection is held in memory, and how many are sent elsewhere in one second."""
 
     max_request_bytes: int = 104_857_600
     max_patched_response_bytes: int = 67_108_864
     write_buffer_bytes: int = 1_048_576
+    moves_per_second: int = 200
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,22 @@
 Bytes are parsed by the session alone. Nothing is awaited between receiving bytes and writing them.
 
     IDLE ──first byte for a broker──► DIALLING ──connected──► JOINED
-      └──────────┴───────────────────────┴──drained──► LEAVING ──client's end of file, or time──► CLOSED
+      └──────────┴───────────────────────┴──quiet, drained──► LEAVING ──client's end, or time──► CLOSED
 
 A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
-client's connection at once, after what it had sent before. A drained connection ends in order: end of file to
-the client, whose bytes are then read and discarded, because closing with unread bytes would reset the
-connection, and with it the responses that are still on their way.
+client's connection at once, after what it had sent before. A connection that is to go somewhere else ends in
+order: at a moment when nothing is in flight, or else with no further request forwarded and those in flight
+answered. Then the client gets an end of file, and its bytes are read on, because closing with unread bytes
+would reset the connection, and with it the responses that are still on their way. Of those bytes, Produce
+with acks=0 still goes to the broker: its sender counts it as delivered. All else never ran, and is discarded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -97,6 +102,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_transport",
         "broker_id",
         "draining",
+        "moving",
         "peer",
         "session",
         "state",
@@ -119,6 +125,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._make_session = make_session
         self.peer = "?"
         self.state = State.IDLE
+        self.moving = False
         self.draining = False
         self._broker: BrokerConnection | None = None
         self._deaf = False
@@ -146,7 +153,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._host.buffer.target
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.state is State.LEAVING:
+        if self.state is State.LEAVING and self._broker is None:
             return
         buffer = self._host.buffer
         start = buffer.put_back(self._kept) if self._kept else RESERVE_BYTES
@@ -164,8 +171,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             start += self._reply()
         if consumed > start:
             self._forward(bytes(buffer.view[start:consumed]))
-        if self.draining:
-            self._leave_if_drained()
+        if self.moving:
+            self._advance()
 
     def eof_received(self) -> None:
         self.close()
@@ -201,6 +208,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def receive_from_broker(self, nbytes: int, kept: bytes) -> bytes:
         """Pass on what the broker sent; returns what the session has not consumed."""
+        if self.state is State.LEAVING:
+            return b""
         buffer = self._host.buffer
         start = buffer.put_back(kept) if kept else RESERVE_BYTES
         end = RESERVE_BYTES + nbytes
@@ -210,8 +219,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         except WireError as error:
             self._refuse(error)
             return b""
-        if self.draining:
-            self._leave_if_drained()
+        if self.moving:
+            self._advance()
         return bytes(buffer.view[consumed:end]) if consumed < end else b""
 
     def broker_gone(self) -> None:
@@ -233,14 +242,29 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # ---- called by the worker
 
-    def drain(self, limit_s: float) -> None:
+    def move(self, patience_s: float, answer_s: float) -> None:
+        """Leave in order, for the client to go elsewhere; called again, only the times are new.
+
+        Args:
+            patience_s: how long a moment is waited for when nothing is in flight.
+            answer_s: for how long after that what is in flight may be answered, and nothing new is forwarded.
+        """
+        if self.draining or self.state in (State.LEAVING, State.CLOSED):
+            return
+        self.moving = True
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(patience_s, self.drain, answer_s)
+        self._advance()
+
+    def drain(self, answer_s: float) -> None:
         """Forward no new request, let those in flight answer for as long as the limit, and leave in order."""
         if self.draining or self.state in (State.LEAVING, State.CLOSED):
             return
-        self.draining = True
+        self.moving = self.draining = True
         self.session.drain()
-        self._timer = asyncio.get_running_loop().call_later(limit_s, self._leave)
-        self._leave_if_drained()
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(answer_s, self._leave)
+        self._advance()
 
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
@@ -283,9 +307,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         replies.clear()
         return self.session.discard_bytes
 
-    def _leave_if_drained(self) -> None:
-        if self.session.drained:
+    def _advance(self) -> None:
+        """Take a move further where this is the moment."""
+        if self.state is State.LEAVING:
+            if self.session.refuses:
+                self._part_with_broker()
+        elif self.session.drained or (self.session.quiet and not self._kept and not self._unread_bytes()):
             self._leave()
+
+    def _unread_bytes(self) -> int:
+        """What the client has sent, and nobody has read."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return 0
+        (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+        return int(waiting)
 
     def _refuse(self, error: WireError) -> None:
         self._host.refused(self, error)
@@ -296,10 +332,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state in (State.LEAVING, State.CLOSED) or self._transport.is_closing():
             return
         self.state = State.LEAVING
-        self._kept = b""
+        self.moving = True
+        self.session.drain()
+        if self.session.refuses:
+            self._part_with_broker()
         self._queue.clear()
         self._cancel_timer()
-        self._part_with_broker()
         self._transport.write_eof()
         self._transport.resume_reading()
         self._abort_later()

@@ -84,7 +84,8 @@ class Session:
 
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
-    much at the start of what was consumed must not be forwarded.
+    much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
+    request has come that will not be forwarded, nor anything after it.
     """
 
     __slots__ = (
@@ -99,6 +100,7 @@ class Session:
         "_tokens",
         "discard_bytes",
         "local_replies",
+        "refuses",
     )
 
     def __init__(
@@ -130,6 +132,7 @@ class Session:
         self._broker_left = 0
         self.local_replies: list[bytes] = []
         self.discard_bytes = 0
+        self.refuses = False
 
     @property
     def in_flight(self) -> int:
@@ -142,6 +145,11 @@ class Session:
         """Whether the client side stands between two requests."""
         return not self._client_left
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is in flight, and no request has come in part."""
+        return not self._client_left and not self.in_flight
+
     def drain(self) -> None:
         """Let no further request through that would be answered.
 
@@ -153,7 +161,7 @@ class Session:
     @property
     def drained(self) -> bool:
         """Whether the connection can be closed without cutting anything off."""
-        return bool(self._mode & _DRAINING) and not self._client_left and not self.in_flight
+        return bool(self._mode & _DRAINING) and self.quiet
 
     def receive_from_client(self, view: memoryview, start: int, end: int) -> int:
         """Take what has arrived from the client.
@@ -281,8 +289,11 @@ class Session:
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
-        if self._mode & _DRAINING and not self._passes_drain(view, pos, end):
-            return _WAIT
+        if self._mode & _DRAINING:
+            passes = self._passes_drain(view, pos, end)
+            if not passes:
+                self.refuses = passes is False
+                return _WAIT
         if self._mode & _TOKENS:
             return self._token(view, pos, end)
         if self._mode & _FIRST:
@@ -316,18 +327,19 @@ class Session:
         self._mode &= ~_FIRST
         return _ORDINARY
 
-    def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool:
-        """Whether a frame still goes to the broker in a drain: Produce with acks=0 does."""
+    def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool | None:
+        """Whether a frame still goes to the broker in a drain: Produce with acks=0 does. None: too early."""
         if end - pos < REQUEST_HEADER_BYTES:
-            return False
+            return None
         size, api, _, client_id_length = read_request_header(view, pos)
         if api >> 16 != PRODUCE or api not in PLANS:
             return False
-        after = min(pos + 4 + max(size, 0), end, pos + HEADER_LIMIT_BYTES)
+        after = pos + 4 + max(size, 0)
+        known = min(after, pos + HEADER_LIMIT_BYTES)
         try:
-            return produce_acks(view[pos:after], api & 0xFFFF, client_id_length) == 0
+            return produce_acks(view[pos : min(known, end)], api & 0xFFFF, client_id_length) == 0
         except OUT_OF_BYTES:
-            return False
+            return None if known > end else False
 
     def _read_on(self, plan: int, frame: memoryview, api: int, size: int, client_id_length: int) -> int:
         """Read more than the header of Produce, ApiVersions or SaslHandshake.

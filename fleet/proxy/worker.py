@@ -34,8 +34,9 @@ log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
 FIRST_DIRECTORY_S: Final = 0.5
 """How long a starting worker lets clients wait for a directory that is newer than the file's."""
-ANSWER_SHARE: Final = 0.35
-"""The part of ``drain_timeout_s`` for what is in flight: control may have had half, goodbyes need some."""
+PHASE_SHARE: Final = 0.1
+"""The part of ``drain_timeout_s`` for each of: having clients leave one after the other, waiting for a moment
+when nothing is in flight, letting what is in flight answer. Control may have had half; goodbyes need some."""
 DIAL_ROUNDS: Final = 2
 """How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
@@ -64,6 +65,8 @@ class Worker:
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Server] = []
         self._draining = False
+        self._move_interval_s = self._member.workers / self._limits.moves_per_second
+        self._next_move_s = 0.0
         self._nobody_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
         self._sources = {
@@ -118,10 +121,19 @@ class Worker:
                 self._let_go(broker_id)
 
     def _let_go(self, broker_id: BrokerId) -> None:
+        """Have an identity's clients leave one after the other: they must not all reconnect at once."""
         leaving = list(self._connections[broker_id])
-        log.info("identity %d has moved away: draining %d connections", broker_id, len(leaving))
+        log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
+        loop = asyncio.get_running_loop()
         for connection in leaving:
-            connection.drain(self._timing.move_timeout_s)
+            self._next_move_s = max(self._next_move_s, loop.time())
+            loop.call_at(self._next_move_s, self._move, connection)
+            self._next_move_s += self._move_interval_s
+
+    def _move(self, connection: ClientConnection) -> None:
+        assert connection.broker_id is not None
+        if self._me.proxy_id not in self._directory.advertised.get(connection.broker_id, ()):
+            connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def _saw(self, broker: Broker) -> None:
         self._upstreams.saw([broker])
@@ -225,8 +237,12 @@ class Worker:
         self._feed.send_counters()
         everyone = [connection for served in self._connections.values() for connection in served]
         log.info("draining %d connections", len(everyone))
-        for connection in everyone:
-            connection.drain(self._timing.drain_timeout_s * ANSWER_SHARE)
+        phase_s = self._timing.drain_timeout_s * PHASE_SHARE
+        interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
+        for number, connection in enumerate(everyone):
+            # Those that leave later have less patience, and all are gone in time.
+            starts_s = number * interval_s
+            asyncio.get_running_loop().call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
         if not self._connections:
             return
         self._nobody_left.clear()

@@ -580,6 +580,23 @@ def test_a_drain_forwards_what_nobody_would_answer() -> None:
     assert play.to_broker.endswith(silent + silent)
     assert play.client_rest == loud + silent
     assert play.session.drained
+    assert play.session.refuses
+
+
+def test_a_drain_refuses_nothing_that_has_not_arrived_far_enough() -> None:
+    play = Play.new()
+    play.ask((HEARTBEAT, 4, 1))
+    play.broker(response(1))
+    play.session.drain()
+    silent = produce(9, 2, 0, b"r" * 50)
+    for end in range(1, len(silent)):
+        play.client(silent[end - 1 : end])
+        assert not play.session.refuses
+    play.client(silent[-1:] + request(HEARTBEAT, 4, 3)[:13])
+    assert play.to_broker.endswith(silent)
+    assert not play.session.refuses
+    play.client(request(HEARTBEAT, 4, 3)[13:])
+    assert play.session.refuses
 
 
 def test_a_new_session_is_drained_at_once() -> None:

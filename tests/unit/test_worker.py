@@ -29,7 +29,7 @@ LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 MIB = 1 << 20
-LONG_LINGER = {"drain_timeout_s": 600.0}
+LONG_LINGER_S = 600.0
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,11 @@ class Running:
 
 
 def make_spec(
-    folder: Path, sockets: dict[int, socket.socket], bootstrap: list[int], **timing: float
+    folder: Path,
+    sockets: dict[int, socket.socket],
+    bootstrap: list[int],
+    moves_per_second: int = 1_000,
+    **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
     listener = ListenerSettings("external", "127.0.0.1", ports[BOOTSTRAP], 9101, "proxy1.example", 9100, 9101)
@@ -204,7 +208,7 @@ def make_spec(
         identities=IdentitySpace(first_id=1, count=3),
         members={"p1": member},
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
-        limits=Limits(),
+        limits=Limits(moves_per_second=moves_per_second),
     )
     return ChildSpec(
         settings=settings,
@@ -223,10 +227,12 @@ def make_spec(
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, bootstrap: list[int], **timing: float) -> AsyncIterator[Running]:
+async def running(
+    folder: Path, bootstrap: list[int], moves_per_second: int = 1_000, **timing: float
+) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in (BOOTSTRAP, 1, 2, 3)}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, **timing)
+    spec = make_spec(folder, sockets, bootstrap, moves_per_second, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -394,7 +400,7 @@ async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) 
 
     async with (
         broker_script(answer_until_the_client_is_behind) as one,
-        running(tmp_path, [one.port], **LONG_LINGER) as at,
+        running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at,
     ):
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -431,7 +437,7 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
 
 
 async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], **LONG_LINGER) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         _, writer = await at.connect(1)
@@ -546,7 +552,7 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path) -> Non
 # ---- moves and ends
 
 
-async def test_identity_that_moves_away_is_drained_in_order(tmp_path: Path) -> None:
+async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_flight(tmp_path: Path) -> None:
     async with broker_script(never) as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         before = at.directory([one, two])
         at.worker.apply(before)
@@ -555,16 +561,81 @@ async def test_identity_that_moves_away_is_drained_in_order(tmp_path: Path) -> N
         writer.write(fetch(1))
         await eventually(lambda: one.asked, "the request is in flight")
         at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
-        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
-        writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
+        await eventually(lambda: [each for each in at.connections() if each.moving], "it is to leave")
+        writer.write(fetch(2))
+        await eventually(lambda: at.worker.count().requests[FETCH] == 2, "there was no such moment yet")
         other_writer.write(fetch(9))
         assert await read_frame(other_reader) == response(9, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer") + response(2, b"answer")
+        writer.close()
+        await eventually(lambda: len(at.connections()) == 1, "only the other identity's connection is left")
+        other_writer.close()
+
+
+async def test_clients_that_always_have_something_in_flight_are_drained_in_order(tmp_path: Path) -> None:
+    async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.5) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
+        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         assert one.asked == [(FETCH, 1)]
         writer.close()
-        await eventually(lambda: len(at.connections()) == 1, "only the other identity's connection is left")
-        other_writer.close()
+
+
+async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(tmp_path: Path) -> None:
+    """Its sender takes it for delivered once it is sent."""
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=0))
+        await eventually(lambda: one.asked, "the broker has it")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
+        writer.write(late[:15])
+        await writer.drain()
+        writer.write(late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0))
+        await eventually(lambda: one.ended, "the broker has had all that it is to have")
+        assert one.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        writer.close()
+        await eventually(lambda: not at.connections(), "the client has gone")
+
+
+async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], moves_per_second=20) as at:
+        at.worker.apply(at.directory([one]))
+        clients = [await at.connect(1) for _ in range(5)]
+        await eventually(lambda: len(at.connections()) == 5, "all are connected")
+        began_s = asyncio.get_running_loop().time()
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*(ends(reader) for reader, _ in clients))
+        assert asyncio.get_running_loop().time() - began_s >= 3 / 20
+        for _, writer in clients:
+            writer.close()
+
+
+async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], moves_per_second=5) as at:
+        at.worker.apply(at.directory([one]))
+        clients = [await at.connect(1) for _ in range(3)]
+        await eventually(lambda: len(at.connections()) == 3, "all are connected")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: len([each for each in at.connections() if not each.moving]) == 2, "one goes")
+        at.worker.apply(at.directory([one]))
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(1.0, later.set)
+        await later.wait()
+        assert len([each for each in at.connections() if not each.moving]) == 2
+        for _, writer in clients:
+            writer.close()
 
 
 async def test_drain_ends_within_its_time_whatever_the_broker_does(tmp_path: Path) -> None:
