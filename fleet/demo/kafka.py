@@ -198,6 +198,10 @@ class KafkaCluster:
         """SIGKILL one broker."""
         end([self._processes[broker_id]], 0.0)
 
+    def pid(self, broker_id: BrokerId) -> int:
+        """Process id of a broker that was started, whether it still runs or not."""
+        return self._processes[broker_id].pid
+
     def restart_broker(self, broker_id: BrokerId, limit_s: float = START_LIMIT_S) -> None:
         """Stop one broker in order, start it, and wait until the cluster is whole."""
         self.stop_broker(broker_id)

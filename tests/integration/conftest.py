@@ -18,8 +18,9 @@ import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.nat import advertise_elsewhere
 from fleet.model import IdentitySpace
-from tests.integration.relay import Recording, Relays, advertise_elsewhere, leaks, secrets_of
+from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 ROOT = Path(__file__).parents[2]
 NAT_HOST = "127.88.9.9"

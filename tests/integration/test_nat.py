@@ -13,12 +13,12 @@ from toxiproxy.server import Toxiproxy
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.nat import advertise_elsewhere
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
 from fleet.model import Endpoint, IdentitySpace
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT
-from tests.integration.relay import advertise_elsewhere
 
 BIN = ROOT / "build" / "bin"
 NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it

@@ -1,0 +1,5 @@
+"""``python -m fleet.chaos``."""
+
+from fleet.chaos.command import main
+
+main()

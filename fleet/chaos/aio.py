@@ -1,0 +1,128 @@
+"""aiokafka: a producer with its defaults but for acks=all, and a group; as a workload's process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import time
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
+from fleet.demo.workload import WorkloadSpec
+from fleet.errors import DemoError
+
+_DRAIN_LIMIT_S = 90.0
+_TICK_S = 0.02
+
+
+def _say(what: object) -> None:
+    print(f"{time.monotonic():.3f} {what}", flush=True)
+
+
+async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
+    produced, acknowledged, failed = (
+        HistoryWriter(spec.path(history)) for history in ("produced", "acknowledged", "failed")
+    )
+    producer_id = random.getrandbits(63)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=spec.bootstrap_servers, acks="all", client_id="fleet-chaos-aiokafka"
+    )
+    outstanding: set[asyncio.Future[object]] = set()
+
+    def settle(future: asyncio.Future[object], record: Record, partition: int) -> None:
+        outstanding.discard(future)
+        error = future.exception()
+        offset = NO_OFFSET if error is not None else future.result().offset  # type: ignore[attr-defined]
+        if error is not None:
+            _say(f"{type(error).__name__}: {error}")
+        (acknowledged if error is None else failed).append(Event(time.monotonic(), partition, record, offset))
+
+    await producer.start()
+    try:
+        started_s = time.monotonic()
+        number = 0
+        while not stopping.is_set():
+            due = int((time.monotonic() - started_s) * spec.rate_per_s)
+            while number < due and not stopping.is_set():
+                record, partition = Record(producer_id, number // spec.partitions), number % spec.partitions
+                given = Event(time.monotonic(), partition, record, NO_OFFSET)
+                try:
+                    value = record.encode(spec.record_bytes)
+                    future = await producer.send(spec.topic, value, partition=partition)
+                except KafkaError as error:  # the batches are full for as long as nothing is acknowledged
+                    _say(f"{type(error).__name__}: {error}")
+                    break
+                outstanding.add(future)
+                future.add_done_callback(lambda done, r=record, p=partition: settle(done, r, p))
+                produced.append(given)
+                number += 1
+            for history in (produced, acknowledged, failed):
+                history.flush()
+            await asyncio.sleep(_TICK_S)
+        if outstanding:
+            await asyncio.wait(set(outstanding), timeout=_DRAIN_LIMIT_S)
+        if outstanding:
+            raise DemoError(f"{len(outstanding)} records were not acknowledged in time")
+    finally:
+        await producer.stop()
+        for history in (produced, acknowledged, failed):
+            history.close()
+
+
+async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
+    received = HistoryWriter(spec.path("received"))
+    consumer = AIOKafkaConsumer(
+        spec.topic,
+        bootstrap_servers=spec.bootstrap_servers,
+        group_id=spec.group,
+        auto_offset_reset="earliest",
+        client_id="fleet-chaos-aiokafka",
+    )
+    await consumer.start()
+    next_offset = dict.fromkeys(range(spec.partitions), 0)
+    ends: dict[int, int] | None = None
+    deadline_s = float("inf")
+    try:
+        while ends is None or any(next_offset[partition] < high for partition, high in ends.items()):
+            try:
+                batches = await consumer.getmany(timeout_ms=50)
+                if finishing.is_set() and ends is None:
+                    deadline_s = min(deadline_s, time.monotonic() + _DRAIN_LIMIT_S)
+                    places = [TopicPartition(spec.topic, partition) for partition in range(spec.partitions)]
+                    ends = {
+                        place.partition: high for place, high in (await consumer.end_offsets(places)).items()
+                    }
+            except KafkaError as error:
+                _say(f"{type(error).__name__}: {error}")
+                batches = {}
+            for messages in batches.values():
+                for message in messages:
+                    record = Record.decode(message.value)
+                    received.append(Event(time.monotonic(), message.partition, record, message.offset))
+                    next_offset[message.partition] = message.offset + 1
+            received.flush()
+            if time.monotonic() > deadline_s:
+                raise DemoError(f"the group did not reach the end of the log within {_DRAIN_LIMIT_S:.0f} s")
+    finally:
+        received.close()
+        await consumer.stop()
+
+
+async def _main(spec: WorkloadSpec) -> None:
+    stopping, finishing = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_consume(spec, finishing), name="consumer")
+        producing = group.create_task(_produce(spec, stopping), name="producer")
+        await asyncio.wait([producing])
+        finishing.set()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(_main(WorkloadSpec(**json.loads(sys.argv[1]))))

@@ -1,0 +1,227 @@
+"""Whether a history keeps what the fleet promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Literal
+
+from fleet.demo.audit import Audit, audit
+from fleet.demo.history import Event, Record
+from fleet.model import BrokerId, ProxyId
+
+Rule = Literal[
+    "lost",
+    "duplicated",
+    "reordered",
+    "aborted_seen",
+    "no_progress",
+    "two_owner_sets",
+    "generation_fell",
+    "advertised_dead",
+    "no_effect",
+    "broke",
+]
+PROGRESS_LIMIT_S = 60.0
+"""From the end of the last fault until every partition acknowledges and delivers: above a session's 45 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What clients of one kind are promised.
+
+    Args:
+        durable: "always", "proxies" (as long as no broker fails) or "never".
+        exact: nothing twice, and all in order.
+    """
+
+    durable: Literal["always", "proxies", "never"]
+    exact: bool
+
+    def holds(self, *, brokers_failed: bool) -> bool:
+        """Whether acknowledged records must be there in the end."""
+        return self.durable == "always" or (self.durable == "proxies" and not brokers_failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one workload has seen.
+
+    Args:
+        log: what the brokers hold in the end, each partition in the order of its offsets.
+        aborted: what was produced in transactions that were aborted.
+    """
+
+    name: str
+    promise: Promise
+    partitions: int
+    acknowledged: Sequence[Event]
+    received: Sequence[Event]
+    log: Sequence[Event]
+    aborted: Sequence[Event] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a member's /ownership said at a moment; `owners` are the committed ones."""
+
+    at_s: float
+    proxy_id: ProxyId
+    generation: int
+    owners: Mapping[BrokerId, tuple[ProxyId, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who stands for each identity in a member's Metadata, from a moment on."""
+
+    at_s: float
+    owners: Mapping[BrokerId, ProxyId | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Members that cannot be reached for a while.
+
+    Args:
+        survivors: the members that can.
+        until_s: when the fault began to be healed.
+        bound_s: by when the survivors must advertise one another alone.
+    """
+
+    kind: str
+    victims: tuple[ProxyId, ...]
+    survivors: tuple[ProxyId, ...]
+    at_s: float
+    until_s: float
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that was seen of one run; times are of the machine's monotonic clock.
+
+    Args:
+        views: of each member, in the order in which they came.
+        whole_since_s: when the last fault had been healed.
+        brokers_failed: whether a broker did.
+    """
+
+    broker_ids: AbstractSet[BrokerId]
+    streams: Sequence[Stream]
+    sightings: Sequence[Sighting]
+    views: Mapping[ProxyId, Sequence[View]]
+    outages: Sequence[Outage]
+    whole_since_s: float
+    brokers_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    rule: Rule
+    detail: str
+
+
+def check(history: History) -> list[Violation]:
+    """Every promise that a history breaks."""
+    return [
+        *(found for stream in history.streams for found in _records(stream, history)),
+        *_owner_sets(history.sightings),
+        *_generations(history.sightings),
+        *(found for outage in history.outages for found in _advertised(outage, history)),
+    ]
+
+
+def audit_of(stream: Stream) -> Audit:
+    return audit(stream.acknowledged, stream.received, stream.log)
+
+
+def _records(stream: Stream, history: History) -> Iterator[Violation]:
+    verdict, promise = audit_of(stream), stream.promise
+    if promise.holds(brokers_failed=history.brokers_failed) and verdict.lost:
+        yield Violation(
+            "lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records"
+        )
+    if promise.exact and verdict.duplicated:
+        yield Violation("duplicated", f"{stream.name}: {verdict.duplicated} records are in the log again")
+    if promise.exact and verdict.out_of_order:
+        yield Violation("reordered", f"{stream.name}: {verdict.out_of_order} records come after later ones")
+    aborted = _records_of(stream.aborted)
+    seen = (_records_of(stream.received) | _records_of(stream.log)) & aborted
+    if seen:
+        yield Violation(
+            "aborted_seen", f"{stream.name}: {len(seen)} records of aborted transactions were read"
+        )
+    for what, events in (("acknowledged", stream.acknowledged), ("delivered", stream.received)):
+        since_s = history.whole_since_s
+        moved = {event.partition for event in events if 0.0 < event.at_s - since_s <= PROGRESS_LIMIT_S}
+        stuck = set(range(stream.partitions)) - moved
+        if stuck:
+            yield Violation(
+                "no_progress",
+                f"{stream.name}: partitions {sorted(stuck)} have {what} nothing within "
+                f"{PROGRESS_LIMIT_S:.0f} s after the last fault",
+            )
+
+
+def _records_of(events: Iterable[Event]) -> set[tuple[int, Record]]:
+    return {(event.partition, event.record) for event in events}
+
+
+def _owner_sets(sightings: Iterable[Sighting]) -> Iterator[Violation]:
+    """Two members, or one at two times, that name different owners of one identity in one generation."""
+    told: dict[tuple[int, BrokerId], Sighting] = {}
+    for sighting in sightings:
+        for broker_id, owners in sighting.owners.items():
+            first = told.setdefault((sighting.generation, broker_id), sighting)
+            if first.owners[broker_id] != owners:
+                yield Violation(
+                    "two_owner_sets",
+                    f"generation {sighting.generation}, identity {broker_id}: {first.owners[broker_id]} "
+                    f"as {first.proxy_id} said, {owners} as {sighting.proxy_id} said",
+                )
+
+
+def _generations(sightings: Iterable[Sighting]) -> Iterator[Violation]:
+    newest: dict[ProxyId, int] = {}
+    for sighting in sightings:
+        before = newest.get(sighting.proxy_id, sighting.generation)
+        if sighting.generation < before:
+            yield Violation(
+                "generation_fell", f"at {sighting.proxy_id} from {before} to {sighting.generation}"
+            )
+        newest[sighting.proxy_id] = sighting.generation
+
+
+def _advertised(outage: Outage, history: History) -> Iterator[Violation]:
+    took_s = takeover_s(outage, history.broker_ids, history.views)
+    lasted_s = outage.until_s - outage.at_s
+    if lasted_s > outage.bound_s and (took_s is None or took_s > outage.bound_s):
+        took = f"only after {took_s:.2f} s" if took_s is not None else f"not within {lasted_s:.1f} s"
+        yield Violation(
+            "advertised_dead",
+            f"{outage.kind}: every identity at one of {', '.join(outage.survivors)} {took}, not "
+            f"{outage.bound_s:.1f} s, after {', '.join(outage.victims)} went",
+        )
+
+
+def takeover_s(
+    outage: Outage, broker_ids: AbstractSet[BrokerId], views: Mapping[ProxyId, Sequence[View]]
+) -> float | None:
+    """From the beginning of an outage until every survivor's Metadata has survivors alone, and keeps them.
+
+    Returns: seconds; None where it was not so when the outage ended.
+    """
+    latest_s = outage.at_s
+    for proxy_id in outage.survivors:
+        since_s: float | None = None
+        for view in views.get(proxy_id, ()):
+            if view.at_s >= outage.until_s:
+                break
+            alive = all(view.owners.get(broker_id) in outage.survivors for broker_id in broker_ids)
+            since_s = None if not alive else view.at_s if since_s is None else since_s
+        if since_s is None:
+            return None
+        latest_s = max(latest_s, since_s)
+    return latest_s - outage.at_s

@@ -1,0 +1,118 @@
+"""The command line of the chaos runs: ``python -m fleet.chaos``, which ``make chaos ARGS=…`` starts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fleet.chaos.report import CHAOS, ChaosDocument, RunResult, page, summarize
+from fleet.chaos.run import perform, prepare, remove
+from fleet.chaos.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
+
+INTERRUPTED = 130
+KEPT = "## What was found and fixed"
+"""From this line on, the report is written by hand."""
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  make chaos ARGS="--runs 10 --seed 1 --json"      ten runs, seeds 1 to 10
+  make chaos ARGS="--runs 1 --seed 7 --keep"       one of them again; its logs and history stay
+  make chaos ARGS="--plan leader-kill"             a plan with a name
+""",
+)
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many.")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Of the first run; the next has the next.  [default: chance]"
+)
+@click.option("--plan", "name", type=click.Choice(list(CHOSEN)), help="A plan with a name instead of a seed.")
+@click.option(
+    "--length",
+    type=click.FloatRange(10.0),
+    default=LENGTH_S,
+    show_default=True,
+    help="Seconds of a seeded plan.",
+)
+@click.option("--keep", is_flag=True, help="Keep the histories and logs of runs without a violation, too.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+def command(
+    runs: int,
+    seed: int | None,
+    name: str | None,
+    length: float,
+    keep: bool,
+    report: Path | None,
+    as_json: bool,
+) -> int:
+    """Break a fleet on this machine in ways that a seed decides, and check that it keeps its promises.
+
+    Exit code 1 where it does not; the command that repeats such a run is printed, and its logs are kept.
+    """
+    first = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    plans = [chosen(name) if name else plan_of(first + number, length) for number in range(runs)]
+    try:
+        document = asyncio.run(_main(plans, keep=keep))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return INTERRUPTED
+    if report is not None:
+        write_report(report, document, first)
+    if as_json:
+        click.echo(CHAOS.encode(document))
+    else:
+        click.echo(page(document, first))
+    return 1 if document.violations else 0
+
+
+def write_report(path: Path, document: ChaosDocument, first_seed: int) -> None:
+    """The page, and behind it what the old one had that was written by hand."""
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    _, heading, kept = old.partition(KEPT)
+    path.write_text(page(document, first_seed) + (f"\n{heading}{kept}" if heading else ""), encoding="utf-8")
+
+
+async def _main(plans: Sequence[Plan], *, keep: bool) -> ChaosDocument:
+    task = asyncio.current_task()
+    if task is not None:
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(each, task.cancel)
+    folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
+    results: list[RunResult] = []
+    async with prepare(folder, _say) as ground:
+        for number, plan in enumerate(plans, 1):
+            started_s = time.monotonic()
+            result = await perform(plan, ground, folder / f"run-{number}", _say)
+            results.append(result)
+            _tell(result, number, len(plans), time.monotonic() - started_s)
+            if not result.violations and not keep:
+                remove(result)
+    return summarize(results)
+
+
+def _tell(result: RunResult, number: int, runs: int, took_s: float) -> None:
+    verdict = "no violation" if not result.violations else f"{len(result.violations)} VIOLATIONS"
+    _say(f"run {number} of {runs}, plan {result.plan}: {verdict} ({took_s:.0f} s)")
+    for violation in result.violations:
+        _say(f"  {violation.rule}: {violation.detail}")
+    if result.violations:
+        _say(f"  again: {result.replay}")
+        _say(f"  history and logs: {result.folder}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    code = command.main(prog_name="python -m fleet.chaos", standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)

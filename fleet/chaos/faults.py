@@ -1,0 +1,542 @@
+"""Does what a plan says, and proves each time that it was done; a fault without an effect is an error."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from fleet.admin.documents import MemberDocument, OwnershipDocument
+from fleet.chaos.checker import Outage
+from fleet.chaos.network import Knock, Link, Toxiproxy, hang_up, knock
+from fleet.chaos.schedule import GENTLE, Fault, Kind
+from fleet.demo.background import happens, in_thread
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.errors import AdminError, DemoError
+from fleet.model import Liveness, ProxyId
+
+WHOLE_LIMIT_S: Final = 90.0
+"""From the end of a fault until every member is ready and linked with all others, on a busy machine."""
+REFUSED_LIMIT_S: Final = 2.5
+SILENT_LIMIT_S: Final = 7.5
+"""Five times what is promised on a quiet machine: 0.5 s, and 1.5 s where nothing is reset."""
+SLOW_SLACK_S: Final = 2.5
+"""More of it, where the network is slow as well."""
+_PROOF_LIMIT_S = 5.0
+_NOTHING_FOR_S = 1.0
+_SILENT_S = 0.5
+_EVERY_S = 0.05
+_ENOUGH = 0.8
+"""The share of a latency, or of the time that bandwidth costs, that has to be seen."""
+
+TakenOver = Callable[[Collection[ProxyId], float], bool]
+
+
+class NoEffect(DemoError):
+    """A fault was injected, and nothing shows that it happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One fault that was injected, proved and healed.
+
+    Args:
+        victims: who it came to be.
+        healed_s: when everything was whole again.
+        proof: what showed that it happened.
+        outage: where it made members unreachable.
+    """
+
+    fault: Fault
+    victims: tuple[str, ...]
+    at_s: float
+    healed_s: float
+    proof: str
+    outage: Outage | None = None
+
+
+class Injector:
+    """Injects faults into a fleet and what is around it.
+
+    Args:
+        taken_over: whether the Metadata of some members has those alone, by what a prober saw since a moment.
+        say: told what happens.
+    """
+
+    def __init__(
+        self,
+        fleet: LocalFleet,
+        kafka: KafkaCluster,
+        network: Toxiproxy,
+        taken_over: TakenOver,
+        say: Callable[[str], None],
+    ) -> None:
+        self._fleet = fleet
+        self._kafka = kafka
+        self._network = network
+        self._taken_over = taken_over
+        self._say = say
+        self._harsh = asyncio.Lock()
+        self._slow = 0
+
+    async def inject(self, fault: Fault) -> Done:
+        """Inject one fault, prove it, hold it, heal it; a harsh one while no other harsh one is there.
+
+        Raises: NoEffect; DemoError: the fleet or the cluster does not come back.
+        """
+        how = _HOW[fault.kind]
+        if fault.kind in GENTLE:
+            return await how(self, fault)
+        async with self._harsh:
+            return await how(self, fault)
+
+    # ------------------------------------------------------------------------------------ whole processes
+
+    async def _kill_member(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        return await self._kill(fault, (victim,))
+
+    async def _kill_all(self, fault: Fault) -> Done:
+        return await self._kill(fault, self._fleet.members)
+
+    async def _kill(self, fault: Fault, victims: tuple[ProxyId, ...]) -> Done:
+        processes = [process for victim in victims for process in self._tree(victim)]
+        self._tell(fault, victims)
+        at_s = await in_thread(lambda: self._fleet.kill(*victims))
+        await _prove(lambda: all(map(is_gone, processes)), f"the end of {len(processes)} processes")
+        outage = await self._outage(fault, victims, at_s, REFUSED_LIMIT_S)
+        self._fleet.start(*victims)
+        return await self._done(fault, victims, at_s, f"{len(processes)} processes gone", outage)
+
+    async def _freeze_member(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        processes = self._tree(victim)
+        self._tell(fault, (victim,))
+        at_s = await in_thread(lambda: self._fleet.freeze(victim))
+        try:
+            await _prove(lambda: all(map(is_stopped, processes)), f"{len(processes)} processes in state T")
+            outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
+        finally:
+            self._fleet.thaw(victim)
+        await _prove(lambda: not any(map(is_stopped, processes)), f"{victim} goes on")
+        return await self._done(fault, (victim,), at_s, f"{len(processes)} processes in state T", outage)
+
+    async def _kill_child(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        place = f"{victim}/{'worker-0' if fault.kind is Kind.KILL_WORKER else 'control'}"
+        process = self._child(victim, place)
+        if process is None:
+            raise NoEffect(f"there is no {place} to kill")
+        self._tell(fault, (place,))
+        at_s = time.monotonic()
+        process.kill()
+        await _prove(lambda: is_gone(process), f"the end of {place}")
+
+        def replaced() -> bool:
+            after = self._child(victim, place)
+            return after is not None and after.pid != process.pid
+
+        if not await happens(replaced, WHOLE_LIMIT_S):
+            raise DemoError(f"{place} was not started again within {WHOLE_LIMIT_S:.0f} s")
+        return await self._done(fault, (place,), at_s, f"process {process.pid} gone, and another one there")
+
+    async def _drain_member(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        return await self._restart(fault, (victim,))
+
+    async def _rolling_restart(self, fault: Fault) -> Done:
+        return await self._restart(fault, self._fleet.members)
+
+    async def _restart(self, fault: Fault, victims: tuple[ProxyId, ...]) -> Done:
+        at_s = time.monotonic()
+        for victim in victims:
+            processes = self._tree(victim)
+            self._tell(fault, (victim,))
+            code = await in_thread(partial(self._fleet.stop, victim, WHOLE_LIMIT_S))
+            if code != 0:
+                raise DemoError(f"{victim} ended with code {code} at SIGTERM")
+            await _prove(lambda gone=processes: all(map(is_gone, gone)), f"the end of {victim}")  # type: ignore[misc]
+            await asyncio.sleep(fault.duration_s)
+            self._fleet.start(victim)
+            await self._whole()
+        return await self._done(fault, victims, at_s, "every process gone, exit code 0")
+
+    async def _kill_broker(self, fault: Fault) -> Done:
+        broker_id = int(fault.target)
+        process = psutil.Process(self._kafka.pid(broker_id))
+        broker = self._kafka.brokers[broker_id]
+        self._tell(fault, (f"broker {broker_id}",))
+        at_s = time.monotonic()
+        await in_thread(lambda: self._kafka.kill(broker_id))
+        await _prove(lambda: is_gone(process), f"the end of broker {broker_id}")
+        await asyncio.sleep(fault.duration_s)
+        self._kafka.start_broker(broker_id)
+        await in_thread(self._kafka.await_ready)
+        direct = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0})
+        if not await _becomes(lambda: _in_sync(direct), WHOLE_LIMIT_S):
+            raise DemoError(
+                f"replicas were not in sync {WHOLE_LIMIT_S:.0f} s after broker {broker_id} came back"
+            )
+        return await self._done(fault, (fault.target,), at_s, f"process {process.pid} gone")
+
+    # -------------------------------------------------------------------------------------------- network
+
+    async def _blackhole_member(self, fault: Fault) -> Done:
+        """Nothing from or to its peers and its clients; it goes on, and reaches the brokers."""
+        victim = await self._member(fault.target)
+        doors, links = self._network.client_links(victim), self._network.peer_links(victim)
+        self._tell(fault, (victim,))
+        at_s = time.monotonic()
+        try:
+            await self._swallow([*links, *doors], fault)
+            proofs = [await _prove_black(doors[0]), await self._prove_silent(victim, fault)]
+            outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
+        finally:
+            await in_thread(lambda: self._network.heal([*links, *doors]))
+        return await self._done(fault, (victim,), at_s, "; ".join(proofs), outage)
+
+    async def _blackhole_peers(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        links = self._network.peer_links(victim)
+        self._tell(fault, (victim,))
+        at_s = time.monotonic()
+        try:
+            await self._swallow(links, fault)
+            proof = await self._prove_silent(victim, fault)
+            await asyncio.sleep(fault.duration_s)
+        finally:
+            await in_thread(lambda: self._network.heal(links))
+        return await self._done(fault, (victim,), at_s, proof)
+
+    async def _blackhole(self, fault: Fault) -> Done:
+        """The clients' way to a member, or the proxies' to a broker."""
+        victim, links = await self._way(fault)
+        self._tell(fault, (victim,))
+        at_s = time.monotonic()
+        try:
+            await self._swallow(links, fault)
+            proof = await _prove_black(links[0])
+            await asyncio.sleep(fault.duration_s)
+        finally:
+            await in_thread(lambda: self._network.heal(links))
+        return await self._done(fault, (victim,), at_s, proof)
+
+    async def _reset(self, fault: Fault) -> Done:
+        victim, links = await self._way(fault)
+        self._tell(fault, (victim,))
+        at_s = time.monotonic()
+        try:
+            await in_thread(lambda: self._network.poison(links, "reset_peer", {"timeout": 0}, "both"))
+            answer = await knock(links[0].at, _PROOF_LIMIT_S)
+            if not answer.broken:
+                raise NoEffect(f"{fault}: a connection was not reset: {answer}")
+            await asyncio.sleep(fault.duration_s)
+        finally:
+            await in_thread(lambda: self._network.heal(links))
+        return await self._done(fault, (victim,), at_s, "a connection was reset")
+
+    async def _reset_peers(self, fault: Fault) -> Done:
+        victim = await self._member(fault.target)
+        links = self._network.peer_links(victim)
+        self._tell(fault, (victim,))
+        at_s = time.monotonic()
+        try:
+            await in_thread(lambda: self._network.poison(links, "reset_peer", {"timeout": 0}, "both"))
+            await self._prove_of_peers(victim, fault, lambda peer: not peer.connected, "a link that is gone")
+            await asyncio.sleep(fault.duration_s)
+        finally:
+            await in_thread(lambda: self._network.heal(links))
+        return await self._done(fault, (victim,), at_s, "links were gone")
+
+    async def _latency(self, fault: Fault) -> Done:
+        """A fixed latency, or one that varies between nothing and the amount."""
+        jitter = fault.kind is Kind.JITTER_CLIENTS
+        half = fault.amount // 2
+        attributes = {"latency": half, "jitter": half} if jitter else {"latency": fault.amount}
+        ask = partial(_hang_up if fault.kind is Kind.LATENCY_PEERS else _knock)
+
+        async def prove(link: Link) -> str:
+            slowest_s = max([await ask(link) for _ in range(8 if jitter else 1)])
+            least_s = _ENOUGH * (half if jitter else fault.amount) / 1000.0
+            if slowest_s < least_s:
+                raise NoEffect(f"{fault}: an answer took {slowest_s * 1000:.0f} ms alone")
+            return f"an answer took {slowest_s * 1000:.0f} ms"
+
+        return await self._slow_down(fault, "latency", attributes, ask, prove)
+
+    async def _bandwidth(self, fault: Fault) -> Done:
+        # Many small requests where only the answers are slow, else some big ones.
+        requests, padding = (2000, 0) if fault.direction == "out" else (60, 480)
+
+        async def ask(link: Link) -> float:
+            return (await self._many(link, requests, padding)).took_s or 0.0
+
+        async def prove(link: Link) -> str:
+            answer = await self._many(link, requests, padding)
+            size = answer.bytes_in if fault.direction == "out" else answer.bytes_out
+            took_s, least_s = answer.took_s or 0.0, _ENOUGH * size / 1024 / fault.amount
+            if took_s < least_s:
+                raise NoEffect(f"{fault}: {size} bytes took {took_s:.2f} s alone, not {least_s:.2f}")
+            return f"{size} bytes took {took_s:.2f} s"
+
+        return await self._slow_down(fault, "bandwidth", {"rate": fault.amount}, ask, prove)
+
+    async def _many(self, link: Link, requests: int, padding: int) -> Knock:
+        answer = await knock(link.at, 4 * _PROOF_LIMIT_S, requests, padding)
+        if answer.took_s is None:
+            raise NoEffect(f"{requests} requests over {link.at} were not answered: {answer}")
+        return answer
+
+    async def _slow_down(
+        self,
+        fault: Fault,
+        toxic: str,
+        attributes: dict[str, int],
+        ask: Callable[[Link], Awaitable[float]],
+        prove: Callable[[Link], Awaitable[str]],
+    ) -> Done:
+        async with self._harsh:  # so that nothing else explains what the proof sees
+            victim, links = await self._way(fault)
+            self._tell(fault, (victim,))
+            before_s = await ask(links[0])
+            self._slow += 1
+            at_s = time.monotonic()
+            try:
+                await in_thread(lambda: self._network.poison(links, toxic, attributes, fault.direction))
+                proof = f"{await prove(links[0])}, {before_s * 1000:.0f} ms before"
+            except BaseException:
+                await in_thread(lambda: self._network.heal(links))
+                raise
+        try:
+            await asyncio.sleep(fault.duration_s)
+        finally:
+            await in_thread(lambda: self._network.heal(links))
+            self._slow -= 1
+        return Done(fault, (victim,), at_s, time.monotonic(), proof)
+
+    async def _way(self, fault: Fault) -> tuple[str, list[Link]]:
+        if fault.target.isdigit():
+            return f"broker {fault.target}", self._network.broker_links(int(fault.target))
+        victim = await self._member(fault.target)
+        peers = fault.kind is Kind.LATENCY_PEERS
+        return victim, self._network.peer_links(victim) if peers else self._network.client_links(victim)
+
+    async def _swallow(self, links: Sequence[Link], fault: Fault) -> None:
+        await in_thread(lambda: self._network.poison(links, "timeout", {"timeout": 0}, fault.direction))
+
+    # --------------------------------------------------------------------------------------------- proofs
+
+    async def _prove_silent(self, victim: ProxyId, fault: Fault) -> str:
+        def silent(peer: MemberDocument) -> bool:
+            return not peer.connected or (peer.silent_s or 0.0) > _SILENT_S
+
+        return await self._prove_of_peers(victim, fault, silent, f"silence for {_SILENT_S} s")
+
+    async def _prove_of_peers(
+        self, victim: ProxyId, fault: Fault, holds: Callable[[MemberDocument], bool], what: str
+    ) -> str:
+        """Have those that a fault keeps from hearing say so, each of each."""
+        others = [each for each in self._fleet.members if each != victim]
+        pairs = [(other, victim) for other in others if fault.direction != "in"]
+        pairs += [(victim, other) for other in others if fault.direction != "out"]
+        for teller, peer in pairs:
+
+            def told(teller: ProxyId = teller, peer: ProxyId = peer) -> bool:
+                document = self._fleet.ownership(teller)
+                return any(each.proxy_id == peer and holds(each) for each in document.members)
+
+            if not await _becomes(told, _PROOF_LIMIT_S):
+                raise NoEffect(f"{fault}: {teller} does not tell of {what} from {peer}")
+        return f"{what}, as {len(pairs)} pairs of members tell"
+
+    # ---------------------------------------------------------------------------------------------- parts
+
+    async def _outage(
+        self, fault: Fault, victims: tuple[ProxyId, ...], at_s: float, bound_s: float
+    ) -> Outage | None:
+        """Hold a fault as long as the plan says, and until the others have taken over or it is too late."""
+        survivors = tuple(each for each in self._fleet.running if each not in victims)
+        bound_s += SLOW_SLACK_S if self._slow else 0.0
+        if survivors:
+            left_s = at_s + bound_s + 0.5 - time.monotonic()
+            await happens(lambda: self._taken_over(survivors, at_s), left_s)
+        await asyncio.sleep(max(0.0, at_s + fault.duration_s - time.monotonic()))
+        if not survivors:
+            return None
+        return Outage(fault.kind.value, victims, survivors, at_s, time.monotonic(), bound_s)
+
+    async def _done(
+        self, fault: Fault, victims: tuple[str, ...], at_s: float, proof: str, outage: Outage | None = None
+    ) -> Done:
+        await self._whole()
+        return Done(fault, victims, at_s, time.monotonic(), proof, outage)
+
+    async def _whole(self) -> None:
+        """Wait until every member is ready, and linked with all others."""
+        if not await _becomes(self._is_whole, WHOLE_LIMIT_S):
+            raise DemoError(
+                f"the fleet was not whole {WHOLE_LIMIT_S:.0f} s after a fault; see {self._fleet.logs}"
+            )
+
+    def _is_whole(self) -> bool:
+        return all(
+            self._fleet.is_ready(teller) and _hears_all(self._fleet.ownership(teller))
+            for teller in self._fleet.members
+        )
+
+    async def _member(self, role: str) -> ProxyId:
+        """The leader as most recently elected, or a follower that owns something."""
+        found: list[ProxyId] = []
+
+        def led() -> bool:
+            leader = self._fleet.leader()
+            found[:] = [leader] if leader is not None else []
+            return bool(found)
+
+        if not await _becomes(led, WHOLE_LIMIT_S):
+            raise DemoError(f"no member leads for {WHOLE_LIMIT_S:.0f} s")
+        (leader,) = found
+        if role == "leader":
+            return leader
+        document = await in_thread(lambda: self._fleet.ownership(leader))
+        owners = {owner for identity in document.identities for owner in identity.committed}
+        return max(
+            (each for each in self._fleet.members if each != leader), key=lambda each: (each in owners, each)
+        )
+
+    def _tree(self, proxy_id: ProxyId) -> list[psutil.Process]:
+        root = psutil.Process(self._fleet.pid(proxy_id))
+        everyone = [root, *root.children(recursive=True)]
+        if len(everyone) < 3:
+            raise NoEffect(
+                f"{proxy_id} has {len(everyone)} processes alone; supervisor, control and worker were meant"
+            )
+        return everyone
+
+    def _child(self, proxy_id: ProxyId, place: str) -> psutil.Process | None:
+        """A child of a supervisor by its place, which is in its command line."""
+        for process in psutil.Process(self._fleet.pid(proxy_id)).children(recursive=True):
+            try:
+                if place in process.cmdline():
+                    return process
+            except psutil.NoSuchProcess:
+                continue
+        return None
+
+    def _tell(self, fault: Fault, victims: Collection[str]) -> None:
+        self._say(f"  {fault.kind.value}: {', '.join(victims)}")
+
+
+How = Callable[[Injector, Fault], Awaitable[Done]]
+
+_HOW: Final = MappingProxyType[Kind, How](
+    {
+        Kind.KILL_MEMBER: Injector._kill_member,
+        Kind.FREEZE_MEMBER: Injector._freeze_member,
+        Kind.BLACKHOLE_MEMBER: Injector._blackhole_member,
+        Kind.KILL_WORKER: Injector._kill_child,
+        Kind.KILL_CONTROL: Injector._kill_child,
+        Kind.KILL_ALL: Injector._kill_all,
+        Kind.DRAIN_MEMBER: Injector._drain_member,
+        Kind.ROLLING_RESTART: Injector._rolling_restart,
+        Kind.KILL_BROKER: Injector._kill_broker,
+        Kind.BLACKHOLE_PEERS: Injector._blackhole_peers,
+        Kind.RESET_PEERS: Injector._reset_peers,
+        Kind.LATENCY_PEERS: Injector._latency,
+        Kind.BLACKHOLE_CLIENTS: Injector._blackhole,
+        Kind.RESET_CLIENTS: Injector._reset,
+        Kind.LATENCY_CLIENTS: Injector._latency,
+        Kind.JITTER_CLIENTS: Injector._latency,
+        Kind.BANDWIDTH_CLIENTS: Injector._bandwidth,
+        Kind.BLACKHOLE_BROKER: Injector._blackhole,
+        Kind.RESET_BROKER: Injector._reset,
+        Kind.LATENCY_BROKER: Injector._latency,
+        Kind.BANDWIDTH_BROKER: Injector._bandwidth,
+    }
+)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended; a zombie, which only waits to be reaped, has."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    """Whether a process is in the kernel's state T."""
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _hears_all(document: OwnershipDocument) -> bool:
+    """Whether a member has a quorum, and holds every other one for alive."""
+    return document.quorum.present and all(
+        each.connected and each.liveness is Liveness.UP
+        for each in document.members
+        if each.proxy_id != document.proxy_id
+    )
+
+
+def _in_sync(client: AdminClient) -> bool:
+    """Whether every partition of every topic has all its replicas."""
+    try:
+        topics = client.list_topics(timeout=5.0).topics.values()
+    except KafkaException:
+        return False
+    return all(len(each.isrs) == len(each.replicas) for topic in topics for each in topic.partitions.values())
+
+
+async def _prove(condition: Callable[[], bool], what: str) -> None:
+    if not await happens(condition, _PROOF_LIMIT_S):
+        raise NoEffect(f"{what}: not seen within {_PROOF_LIMIT_S:.0f} s")
+
+
+async def _becomes(condition: Callable[[], bool], limit_s: float) -> bool:
+    """Wait for a condition that blocks, and that holds not where nobody answers."""
+
+    def holds() -> bool:
+        try:
+            return condition()
+        except AdminError:
+            return False
+
+    deadline_s = time.monotonic() + limit_s
+    while not await in_thread(holds):
+        if time.monotonic() > deadline_s:
+            return False
+        await asyncio.sleep(_EVERY_S)
+    return True
+
+
+async def _prove_black(link: Link) -> str:
+    answer = await knock(link.at, _NOTHING_FOR_S)
+    if answer.broken or answer.took_s is not None:
+        raise NoEffect(f"something came back over {link.at}, which is a black hole: {answer}")
+    return f"no answer within {_NOTHING_FOR_S:.0f} s"
+
+
+async def _knock(link: Link) -> float:
+    answer = await knock(link.at, _PROOF_LIMIT_S)
+    if answer.took_s is None:
+        raise NoEffect(f"{link.at} does not answer")
+    return answer.took_s
+
+
+async def _hang_up(link: Link) -> float:
+    took_s = await hang_up(link.at, _PROOF_LIMIT_S)
+    if took_s is None:
+        raise NoEffect(f"{link.at} does not hang up on strangers")
+    return took_s

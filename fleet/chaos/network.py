@@ -1,0 +1,244 @@
+"""Toxiproxy between everybody: members and members, clients and proxies, proxies and brokers.
+
+with Toxiproxy(BIN, folder) as network:
+    network.put_before_members(fleet)             # before the fleet starts
+    affected = network.client_links("p2")
+    network.poison(affected, "timeout", {"timeout": 0}, "both")
+    network.heal(affected)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from types import TracebackType
+
+from toxiproxy.proxy import Proxy
+from toxiproxy.server import Toxiproxy as Api
+
+from fleet.chaos.schedule import Direction
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.nat import advertise_elsewhere
+from fleet.demo.ports import free_ports
+from fleet.demo.spawn import end, spawn
+from fleet.errors import DemoError
+from fleet.model import BrokerId, Endpoint, ProxyId
+
+NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
+_START_LIMIT_S = 10.0
+_API_VERSIONS = 18
+_IMPOSSIBLE_VERSION = 0x7FFF
+_CLIENT_ID = b"fleet-chaos"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One way through Toxiproxy, as the target of a fault sees it.
+
+    Args:
+        at: where Toxiproxy listens for it.
+        dials: whether the target is the one that opens connections; else it accepts them.
+    """
+
+    proxy: Proxy
+    at: Endpoint
+    dials: bool = False
+
+    def streams(self, direction: Direction) -> tuple[str, ...]:
+        """Toxiproxy's names for what goes to the target, comes from it, or both.
+
+        Upstream is towards the one that accepts connections.
+        """
+        if direction == "both":
+            return ("upstream", "downstream")
+        return ("upstream",) if (direction == "out") == self.dials else ("downstream",)
+
+
+class Toxiproxy:
+    """A running Toxiproxy; one in each process, because its client library knows but one.
+
+    Args:
+        binaries: the folder of its server.
+        folder: where its log goes.
+    """
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        program = next(filter(None, (shutil.which(name, path=str(binaries)) for name in NAMES)), None)
+        if program is None:
+            raise DemoError(f"no Toxiproxy in {binaries}: `make test` brings it")
+        self._program = program
+        self._log = folder / "toxiproxy.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._api = Api()
+        self._clients: dict[ProxyId, list[Link]] = {}
+        self._peers: dict[frozenset[ProxyId], Link] = {}
+        self._brokers: dict[BrokerId, Link] = {}
+
+    def __enter__(self) -> Toxiproxy:
+        (port,) = free_ports(1)
+        command = (self._program, "-host", "127.0.0.1", "-port", str(port))
+        self._process = spawn(command, self._log)
+        self._api.update_api_consumer("127.0.0.1", port)
+        deadline_s = time.monotonic() + _START_LIMIT_S
+        while not self._api.running():
+            if time.monotonic() > deadline_s:
+                self.__exit__(None, None, None)
+                raise DemoError(f"Toxiproxy did not start; see {self._log}")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            end([self._process], 0.0)
+
+    # ------------------------------------------------------------------------------------------- topology
+
+    def put_before_brokers(self, kafka: KafkaCluster, listener: str, at: Mapping[BrokerId, Endpoint]) -> None:
+        """Lead the addresses that brokers advertise on one more listener to them."""
+        for broker_id, endpoint in at.items():
+            self._brokers[broker_id] = self._lead(endpoint, kafka.listener(listener, broker_id))
+
+    def put_before_members(self, fleet: LocalFleet) -> None:
+        """Have members that are not started yet advertise addresses in here, and dial each other in here."""
+        self._clients, self._peers = {}, {}
+        for advertised, bound in advertise_elsewhere(fleet, "127.0.0.1").items():
+            owner = fleet.owner_of(advertised) or _whose_bootstrap(fleet, advertised)
+            self._clients.setdefault(owner, []).append(self._lead(advertised, bound))
+        pairs = list(combinations(sorted(fleet.members), 2))
+        for (lesser, greater), port in zip(pairs, free_ports(len(pairs)), strict=True):
+            here = Endpoint("127.0.0.1", port)
+            link = self._lead(here, fleet.settings.member(lesser).peer)
+            self._peers[frozenset((lesser, greater))] = link
+            fleet.dial_through(greater, lesser, here)
+
+    def forget_members(self) -> None:
+        """Close the links of a fleet that has ended."""
+        for link in (*self._peers.values(), *(link for links in self._clients.values() for link in links)):
+            link.proxy.destroy()
+        self._clients, self._peers = {}, {}
+
+    def _lead(self, here: Endpoint, there: Endpoint) -> Link:
+        return Link(self._api.create(upstream=str(there), name=str(here), listen=str(here)), here)
+
+    # ---------------------------------------------------------------------------------------------- links
+
+    def client_links(self, proxy_id: ProxyId) -> list[Link]:
+        """Those over which clients, and the probes of its peers, reach a member; its bootstrap port first."""
+        return self._clients[proxy_id]
+
+    def peer_links(self, proxy_id: ProxyId) -> list[Link]:
+        """Those that join a member with each of its peers."""
+        return [
+            Link(link.proxy, link.at, dials=proxy_id == max(pair))
+            for pair, link in self._peers.items()
+            if proxy_id in pair
+        ]
+
+    def broker_links(self, broker_id: BrokerId) -> list[Link]:
+        """The one over which the proxies reach a broker."""
+        return [self._brokers[broker_id]]
+
+    # --------------------------------------------------------------------------------------------- toxics
+
+    def poison(
+        self, links: Sequence[Link], toxic: str, attributes: Mapping[str, int], direction: Direction
+    ) -> None:
+        """Put one kind of toxic into links. Source: https://github.com/Shopify/toxiproxy#toxics"""
+        for link in links:
+            for stream in link.streams(direction):
+                link.proxy.add_toxic(type=toxic, stream=stream, attributes=dict(attributes))
+
+    def heal(self, links: Sequence[Link]) -> None:
+        """Take every toxic out of links; connections that have swallowed something are closed by that."""
+        for link in links:
+            for name in link.proxy.toxics():
+                link.proxy.destroy_toxic(name)
+
+
+def _whose_bootstrap(fleet: LocalFleet, endpoint: Endpoint) -> ProxyId:
+    return next(each for each in fleet.members if fleet.bootstrap_endpoint(each) == endpoint)
+
+
+# ---- knocking: what a link does to bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """What came of asking something over a link.
+
+    Args:
+        took_s: until the answer was whole; None without one.
+        broken: whether the connection was closed or reset instead.
+    """
+
+    took_s: float | None
+    broken: bool = False
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+
+async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 0) -> Knock:
+    """Ask a Kafka server for its API versions, so many times at once, and wait for all the answers.
+
+    In an impossible version, to which a worker answers by itself: whatever the brokers do.
+
+    Args:
+        padding: bytes to add to each request.
+    """
+    started_s = time.monotonic()
+    asked = b"".join(_api_versions(number, padding) for number in range(requests))
+    answered = 0
+    try:
+        async with asyncio.timeout(limit_s):
+            reader, writer = await asyncio.open_connection(at.host, at.port)
+            try:
+                writer.write(asked)
+                for _ in range(requests):
+                    (size,) = struct.unpack(">i", await reader.readexactly(4))
+                    answered += 4 + len(await reader.readexactly(size))
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return Knock(None)
+    except (OSError, asyncio.IncompleteReadError):
+        return Knock(None, broken=True)
+    return Knock(time.monotonic() - started_s, bytes_out=len(asked), bytes_in=answered)
+
+
+def _api_versions(correlation_id: int, padding: int) -> bytes:
+    """A whole ApiVersions request. Source: RequestHeader.json v1; ApiVersionsRequest.json"""
+    client_id = _CLIENT_ID + b"." * padding
+    header = struct.pack(">hhih", _API_VERSIONS, _IMPOSSIBLE_VERSION, correlation_id, len(client_id))
+    return struct.pack(">i", len(header) + len(client_id)) + header + client_id
+
+
+async def hang_up(at: Endpoint, limit_s: float) -> float | None:
+    """Send a member's peer port what no member would, for it to close the connection.
+
+    Returns: seconds until it did; None where it has not.
+    """
+    started_s = time.monotonic()
+    try:
+        async with asyncio.timeout(limit_s):
+            reader, writer = await asyncio.open_connection(at.host, at.port)
+            try:
+                writer.write(b"\xff" * 16)
+                while await reader.read(4096):
+                    pass
+            finally:
+                writer.transport.abort()
+    except TimeoutError:
+        return None
+    except OSError:
+        pass
+    return time.monotonic() - started_s

@@ -1,0 +1,285 @@
+"""Seeded runs: one Kafka cluster and one Toxiproxy for all of them, and for each a fleet that is new."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import fleet as package
+from fleet.chaos.checker import History, Violation, audit_of, check, takeover_s
+from fleet.chaos.faults import Done, Injector, NoEffect
+from fleet.chaos.network import Toxiproxy
+from fleet.chaos.observer import Observer
+from fleet.chaos.report import Noticed, RunResult
+from fleet.chaos.schedule import LENGTH_S, Plan
+from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.demo.audit import longest_stall_ms
+from fleet.demo.background import happens, in_thread, until
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.errors import DemoError, FleetError
+from fleet.model import Endpoint, IdentitySpace
+
+BUILD = Path(package.__file__).resolve().parent.parent / "build"
+BROKERS = 3
+_LISTENER = "FLEET"
+_FLOW_LIMIT_S = 60.0
+_SPARE_IDENTITIES = 1
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What all runs share.
+
+    Args:
+        upstream: where the fleets find the brokers.
+    """
+
+    kafka: KafkaCluster
+    network: Toxiproxy
+    upstream: tuple[Endpoint, ...]
+
+
+@contextmanager
+def toxiproxy(folder: Path) -> Iterator[Toxiproxy]:
+    """The server that `make` has built."""
+    with Toxiproxy(BUILD / "bin", folder) as network:
+        yield network
+
+
+@asynccontextmanager
+async def prepare(folder: Path, say: Say) -> AsyncIterator[Ground]:
+    """Three brokers behind Toxiproxy; all ends with the block. Raises: DemoError: they do not come up."""
+    say(f"starting {BROKERS} Kafka brokers")
+    broker_ids = range(1, BROKERS + 1)
+    at = {
+        broker_id: Endpoint("127.0.0.1", port)
+        for broker_id, port in zip(broker_ids, free_ports(BROKERS), strict=True)
+    }
+    libs = BUILD / "kafka" / "libs"
+    with toxiproxy(folder) as network:
+        kafka = KafkaCluster(BROKERS, folder / "kafka", libs=libs, more_listeners={_LISTENER: at})
+        network.put_before_brokers(kafka, _LISTENER, at)
+        async with kafka:
+            yield Ground(kafka, network, tuple(at.values()))
+
+
+async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResult:
+    """Carry out one plan, and judge what came of it.
+
+    Returns: what was found; its folder is left for whoever wants to look into it.
+    """
+    say(f"plan {plan.name}: {', '.join(plan.workloads)}; {len(plan.faults)} faults")
+    for fault in plan.faults:
+        say(f"  {fault}")
+    run = _Run(plan, ground, folder, say)
+    try:
+        await run.perform()
+    except (FleetError, KafkaException, psutil.Error, ExceptionGroup) as error:
+        run.violations.append(Violation("broke", f"{type(error).__name__}: {error}"))
+    return run.result()
+
+
+class _Run:
+    """One plan in front of one fleet."""
+
+    def __init__(self, plan: Plan, ground: Ground, folder: Path, say: Say) -> None:
+        self._plan = plan
+        self._kafka = ground.kafka
+        self._network = ground.network
+        self._folder = folder
+        self._say = say
+        self._broker_ids = frozenset(ground.kafka.brokers)
+        identities = IdentitySpace(min(self._broker_ids), len(self._broker_ids) + _SPARE_IDENTITIES)
+        self._fleet = LocalFleet(folder / "fleet", ground.upstream, identities=identities)
+        self._clients: list[Client] = []
+        self._done: list[Done] = []
+        self._history: History | None = None
+        self._from_s = self._until_s = 0.0
+        self.violations: list[Violation] = []
+
+    async def perform(self) -> None:
+        """Start all, break it, judge. Raises: whatever kept it from being carried out."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._fleet.remove_data)
+            stack.callback(self._network.forget_members)
+            self._network.put_before_members(self._fleet)
+            stack.callback(self._fleet.close)
+            self._fleet.start()
+            await in_thread(self._fleet.await_ready)
+            await in_thread(lambda: self._fleet.await_settled(self._broker_ids))
+            observer = Observer(self._fleet, self._broker_ids)
+            await stack.enter_async_context(observer.looking())
+            stack.callback(self._end_clients)
+            await self._start_clients()
+            await until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
+            self._from_s = time.monotonic()
+            await self._break(
+                Injector(self._fleet, self._kafka, self._network, observer.taken_over, self._say)
+            )
+            whole_since_s = time.monotonic()
+            await happens(lambda: self._flow_since(whole_since_s), _FLOW_LIMIT_S, 0.1)
+            self._until_s = time.monotonic()
+            await self._stop_clients()
+            streams = [
+                await in_thread(lambda client=client: client.stream(self._kafka.bootstrap_servers))  # type: ignore[misc]
+                for client in self._clients
+            ]
+            self._history = History(
+                broker_ids=self._broker_ids,
+                streams=streams,
+                sightings=list(observer.sightings),
+                views=observer.views(),
+                outages=[done.outage for done in self._done if done.outage is not None],
+                whole_since_s=whole_since_s,
+                brokers_failed=self._plan.brokers_fail,
+            )
+        self.violations += check(self._history)
+        write(self._folder / "history.jsonl", self._plan, self._done, self._history)
+        await in_thread(self._delete_topics)
+
+    def result(self) -> RunResult:
+        """What was found so far."""
+        history = self._history
+        streams = {stream.name: stream for stream in history.streams} if history else {}
+        audits = {name: audit_of(stream) for name, stream in streams.items()}
+        refused = {client.name: client.refused() for client in self._clients}
+        stalls_ms = {}
+        for name, stream in streams.items():
+            for who, events in ((name, stream.acknowledged), (f"{name} group", stream.received)):
+                stalls_ms[who] = longest_stall_ms(events, PARTITIONS, self._from_s, self._until_s)
+        took_s = (
+            [takeover_s(outage, history.broker_ids, history.views) for outage in history.outages]
+            if history
+            else []
+        )
+        failed = self._plan.brokers_fail
+        return RunResult(
+            plan=self._plan.name,
+            replay=replay(self._plan),
+            folder=str(self._folder),
+            violations=tuple(self.violations),
+            faults=tuple(done.fault.kind.value for done in self._done),
+            takeovers_ms=tuple(each * 1000.0 for each in took_s if each is not None),
+            stalls_ms=stalls_ms,
+            noticed={
+                name: Noticed(each.acknowledged, each.lost, each.duplicated, each.out_of_order, refused[name])
+                for name, each in audits.items()
+            },
+            exact=frozenset(name for name, stream in streams.items() if stream.promise.exact),
+            durable=frozenset(
+                name for name, stream in streams.items() if stream.promise.holds(brokers_failed=failed)
+            ),
+        )
+
+    # -------------------------------------------------------------------------------------------- faults
+
+    async def _break(self, injector: Injector) -> None:
+        """Inject every fault when it is due; what goes wrong with one does not stop the others."""
+        started_s = time.monotonic()
+
+        async def one(number: int) -> None:
+            fault = self._plan.faults[number]
+            await asyncio.sleep(started_s + fault.at_s - time.monotonic())
+            done = await injector.inject(fault)
+            self._say(
+                f"  {fault.kind.value}: {done.proof}; whole {done.healed_s - done.at_s:.1f} s after it began"
+            )
+            self._done.append(done)
+
+        outcomes = await asyncio.gather(
+            *(one(number) for number in range(len(self._plan.faults))), return_exceptions=True
+        )
+        for fault, outcome in zip(self._plan.faults, outcomes, strict=True):
+            if isinstance(outcome, NoEffect):
+                self.violations.append(Violation("no_effect", f"{fault}: {outcome}"))
+            elif isinstance(outcome, FleetError | psutil.Error | KafkaException | OSError):
+                self.violations.append(Violation("broke", f"{fault}: {outcome}"))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        await asyncio.sleep(max(0.0, started_s + self._plan.length_s - time.monotonic()))
+
+    # ------------------------------------------------------------------------------------------- clients
+
+    async def _start_clients(self) -> None:
+        stamp = time.time_ns() // 1_000_000
+        topics = {name: f"chaos-{stamp}-{name}" for name in self._plan.workloads}
+        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap_servers, "log_level": 0})
+        making = admin.create_topics([NewTopic(topic, PARTITIONS, BROKERS) for topic in topics.values()])
+        for future in making.values():
+            await in_thread(lambda future=future: future.result(30))  # type: ignore[misc]
+        self._from_s = time.monotonic()
+        for name, topic in topics.items():
+            client = Client(name, self._fleet.bootstrap(), topic, self._folder / name)
+            self._clients.append(client)
+            client.workload.start()
+
+    def _flow_since(self, since_s: float) -> bool:
+        return all([client.traffic.flows_since(since_s) for client in self._clients])
+
+    async def _stop_clients(self) -> None:
+        """Let them finish, all at the same time."""
+        outcomes = await asyncio.gather(
+            *(in_thread(client.stop) for client in self._clients), return_exceptions=True
+        )
+        for client, outcome in zip(self._clients, outcomes, strict=True):
+            if isinstance(outcome, DemoError):
+                self.violations.append(Violation("broke", f"{client.name}: {outcome}"))
+            elif isinstance(outcome, BaseException):
+                raise outcome
+
+    def _end_clients(self) -> None:
+        for client in self._clients:
+            client.workload.kill()
+
+    def _delete_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap_servers, "log_level": 0})
+        for future in admin.delete_topics([client.topic for client in self._clients]).values():
+            future.result(30)
+
+
+def replay(plan: Plan) -> str:
+    """The command that runs a plan again."""
+    if not plan.name.lstrip("-").isdigit():
+        return f'make chaos ARGS="--plan {shlex.quote(plan.name)}"'
+    length = "" if plan.length_s == LENGTH_S else f" --length {plan.length_s:g}"
+    return f'make chaos ARGS="--runs 1 --seed {plan.name}{length}"'
+
+
+def write(path: Path, plan: Plan, done: Sequence[Done], history: History) -> None:
+    """A run as JSON lines, in the order of time; times are of the machine's monotonic clock."""
+    lines: list[tuple[float, dict[str, object]]] = [(0.0, {"what": "plan", **asdict(plan)})]
+    for each in done:
+        lines.append((each.at_s, {"what": "fault", **asdict(each)}))
+    for sighting in history.sightings:
+        lines.append((sighting.at_s, {"what": "ownership", **asdict(sighting)}))
+    for proxy_id, views in history.views.items():
+        for view in views:
+            lines.append((view.at_s, {"what": "metadata", "proxy_id": proxy_id, "owners": view.owners}))
+    for stream in history.streams:
+        for what in ("acknowledged", "received", "log", "aborted"):
+            for event in getattr(stream, what):
+                lines.append((event.at_s, {"what": what, "client": stream.name, **asdict(event)}))
+    lines.sort(key=lambda line: line[0])
+    with path.open("w") as file:
+        for at_s, line in lines:
+            file.write(json.dumps({"at_s": round(at_s, 6), **line}) + "\n")
+
+
+def remove(result: RunResult) -> None:
+    """Forget what a run without a violation has written."""
+    shutil.rmtree(result.folder, ignore_errors=True)

@@ -1,0 +1,218 @@
+"""From a seed to a plan of faults; the same seed gives the same plan."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Literal
+
+Direction = Literal["both", "in", "out"]
+"""As the target sees it: what it is sent, what it sends, or both."""
+
+LENGTH_S: Final = 20.0
+OTHER_WORKLOADS: Final = ("acks1", "acks0", "transactional", "aiokafka")
+"""Two of them are at work in a run, beside the idempotent producer and its group."""
+
+
+class Kind(StrEnum):
+    """What is done, and to whom."""
+
+    KILL_MEMBER = "kill_member"
+    FREEZE_MEMBER = "freeze_member"
+    BLACKHOLE_MEMBER = "blackhole_member"
+    KILL_WORKER = "kill_worker"
+    KILL_CONTROL = "kill_control"
+    KILL_ALL = "kill_all"
+    DRAIN_MEMBER = "drain_member"
+    ROLLING_RESTART = "rolling_restart"
+    KILL_BROKER = "kill_broker"
+    BLACKHOLE_PEERS = "blackhole_peers"
+    RESET_PEERS = "reset_peers"
+    LATENCY_PEERS = "latency_peers"
+    BLACKHOLE_CLIENTS = "blackhole_clients"
+    RESET_CLIENTS = "reset_clients"
+    LATENCY_CLIENTS = "latency_clients"
+    JITTER_CLIENTS = "jitter_clients"
+    BANDWIDTH_CLIENTS = "bandwidth_clients"
+    BLACKHOLE_BROKER = "blackhole_broker"
+    RESET_BROKER = "reset_broker"
+    LATENCY_BROKER = "latency_broker"
+    BANDWIDTH_BROKER = "bandwidth_broker"
+
+
+GENTLE: Final = frozenset(
+    {
+        Kind.LATENCY_PEERS,
+        Kind.LATENCY_CLIENTS,
+        Kind.JITTER_CLIENTS,
+        Kind.BANDWIDTH_CLIENTS,
+        Kind.LATENCY_BROKER,
+        Kind.BANDWIDTH_BROKER,
+    }
+)
+"""What slows things down and breaks nothing: goes on beside the other faults."""
+
+BROKER_LINKS: Final = frozenset(
+    {Kind.BLACKHOLE_BROKER, Kind.RESET_BROKER, Kind.LATENCY_BROKER, Kind.BANDWIDTH_BROKER}
+)
+"""Want a Toxiproxy between the proxies and the brokers."""
+
+_ROLES: Final = ("leader", "follower")
+_BROKERS: Final = ("1", "2", "3")
+_NOBODY: Final = ("-",)
+_DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "in", "out")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How faults of one kind come out.
+
+    Args:
+        targets: roles of members, or ids of brokers.
+        duration_s: between which seconds it lasts.
+        room_s: how long it takes from its beginning until all is whole again, at most, on a busy machine.
+        amounts: milliseconds of latency, or KiB/s of bandwidth.
+        one_way: whether it may be in one direction alone.
+    """
+
+    targets: tuple[str, ...]
+    duration_s: tuple[float, float]
+    room_s: float
+    amounts: tuple[int, ...] = (0,)
+    one_way: bool = False
+
+
+SHAPES: Final = MappingProxyType(
+    {
+        Kind.KILL_MEMBER: Shape(_ROLES, (1.0, 3.0), 6.0),
+        Kind.FREEZE_MEMBER: Shape(_ROLES, (2.0, 5.0), 7.0),
+        Kind.BLACKHOLE_MEMBER: Shape(_ROLES, (3.0, 6.0), 8.0, one_way=True),
+        Kind.KILL_WORKER: Shape(_ROLES, (0.5, 1.0), 4.0),
+        Kind.KILL_CONTROL: Shape(_ROLES, (0.5, 1.0), 5.0),
+        Kind.KILL_ALL: Shape(_NOBODY, (0.1, 1.0), 7.0),
+        Kind.DRAIN_MEMBER: Shape(_ROLES, (0.5, 2.0), 7.0),
+        Kind.ROLLING_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
+        Kind.KILL_BROKER: Shape(_BROKERS, (1.0, 4.0), 12.0),
+        Kind.BLACKHOLE_PEERS: Shape(_ROLES, (2.0, 5.0), 7.0, one_way=True),
+        Kind.RESET_PEERS: Shape(_ROLES, (0.2, 1.0), 3.0),
+        Kind.LATENCY_PEERS: Shape(_ROLES, (4.0, 12.0), 0.0, (100, 200, 300)),
+        Kind.BLACKHOLE_CLIENTS: Shape(_ROLES, (2.0, 4.0), 6.0, one_way=True),
+        Kind.RESET_CLIENTS: Shape(_ROLES, (0.2, 1.0), 3.0),
+        Kind.LATENCY_CLIENTS: Shape(_ROLES, (4.0, 12.0), 0.0, (200, 400), one_way=True),
+        Kind.JITTER_CLIENTS: Shape(_ROLES, (4.0, 12.0), 0.0, (200, 300), one_way=True),
+        Kind.BANDWIDTH_CLIENTS: Shape(_ROLES, (4.0, 10.0), 0.0, (32, 64), one_way=True),
+        Kind.BLACKHOLE_BROKER: Shape(_BROKERS, (2.0, 4.0), 6.0, one_way=True),
+        Kind.RESET_BROKER: Shape(_BROKERS, (0.2, 1.0), 3.0),
+        Kind.LATENCY_BROKER: Shape(_BROKERS, (4.0, 12.0), 0.0, (200, 400), one_way=True),
+        Kind.BANDWIDTH_BROKER: Shape(_BROKERS, (4.0, 10.0), 0.0, (32, 64), one_way=True),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Args:
+        at_s: from the start of the plan; a harsh one waits until the one before it is healed.
+        target: "leader" or "follower", as it is then; the id of a broker; "-" where there is no choice.
+        amount: milliseconds of latency (jitter: the most of it), or KiB/s of bandwidth.
+    """
+
+    at_s: float
+    kind: Kind
+    target: str = "-"
+    duration_s: float = 1.0
+    amount: int = 0
+    direction: Direction = "both"
+
+    def __str__(self) -> str:
+        details = [f"{self.at_s:5.1f} s  {self.kind.value} {self.target}, for {self.duration_s:.1f} s"]
+        if self.amount:
+            details.append(f"{self.amount} {'KiB/s' if 'bandwidth' in self.kind else 'ms'}")
+        if self.direction != "both":
+            details.append(f"{self.direction} alone")
+        return ", ".join(details)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done in one run.
+
+    Args:
+        name: how it is asked for again: a seed, or one of `CHOSEN`.
+        workloads: the clients that are at work meanwhile; see `fleet.chaos.workloads`.
+    """
+
+    name: str
+    faults: tuple[Fault, ...]
+    workloads: tuple[str, ...] = ("idempotent",)
+    length_s: float = LENGTH_S
+
+    @property
+    def brokers_fail(self) -> bool:
+        return any(fault.kind is Kind.KILL_BROKER for fault in self.faults)
+
+
+def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
+    """The plan of a seed: harsh faults one after the other, and half the time a gentle one beside them."""
+    chance = random.Random(seed)
+    faults = []
+    if chance.random() < 0.5:
+        faults.append(_draw(chance, sorted(GENTLE), round(chance.uniform(0.5, 5.0), 1)))
+    at_s = round(chance.uniform(0.5, 2.0), 1)
+    while fitting := _that_fit(length_s - at_s):
+        fault = _draw(chance, fitting, at_s)
+        faults.append(fault)
+        at_s = round(at_s + SHAPES[fault.kind].room_s + chance.uniform(0.0, 2.0), 1)
+    others = chance.sample(OTHER_WORKLOADS, 2)
+    return Plan(
+        str(seed), tuple(sorted(faults, key=lambda fault: fault.at_s)), ("idempotent", *others), length_s
+    )
+
+
+def _that_fit(room_s: float) -> list[Kind]:
+    return sorted(kind for kind, shape in SHAPES.items() if kind not in GENTLE and shape.room_s <= room_s)
+
+
+def _draw(chance: random.Random, kinds: Sequence[Kind], at_s: float) -> Fault:
+    kind = chance.choice(kinds)
+    shape = SHAPES[kind]
+    return Fault(
+        at_s,
+        kind,
+        chance.choice(shape.targets),
+        round(chance.uniform(*shape.duration_s), 1),
+        chance.choice(shape.amounts),
+        chance.choice(_DIRECTIONS) if shape.one_way else "both",
+    )
+
+
+CHOSEN: Final = MappingProxyType(
+    {
+        "leader-kill": (
+            Fault(1.0, Kind.KILL_MEMBER, "leader", 2.0),
+            Fault(7.0, Kind.KILL_MEMBER, "leader", 2.0),
+        ),
+        "follower-freeze": (
+            Fault(0.5, Kind.JITTER_CLIENTS, "leader", 6.0, 200),
+            Fault(1.0, Kind.FREEZE_MEMBER, "follower", 4.0),
+        ),
+        "broker-kill": (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),),
+        "blackhole": (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),),
+        "kill-all": (Fault(1.0, Kind.KILL_ALL, "-", 0.5),),
+        "rolling-restart": (Fault(1.0, Kind.ROLLING_RESTART, "-", 0.1),),
+    }
+)
+"""Faults by the name of the plan: what `make test` runs."""
+
+
+def chosen(name: str) -> Plan:
+    """A plan by its name."""
+    faults = CHOSEN[name]
+    other = OTHER_WORKLOADS[list(CHOSEN).index(name) % len(OTHER_WORKLOADS)]
+    length_s = max(fault.at_s + fault.duration_s for fault in faults) + 2.0
+    return Plan(name, faults, ("idempotent", other), length_s)

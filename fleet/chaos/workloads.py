@@ -1,0 +1,89 @@
+"""The clients that are at work in a run, each in a process of its own, and what is promised to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from fleet.chaos.checker import Promise, Stream
+from fleet.demo.history import Event, HistoryReader
+from fleet.demo.rounds import Traffic
+from fleet.demo.workload import Acks, Workload, WorkloadSpec, read_log
+
+PARTITIONS: Final = 6
+_RATE_PER_S = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of workload; `module` is what runs."""
+
+    promise: Promise
+    acks: Acks = "all"
+    module: str = "fleet.demo.workload"
+
+
+KINDS: Final = MappingProxyType(
+    {
+        "idempotent": Kind(Promise("always", exact=True)),
+        "acks1": Kind(Promise("proxies", exact=False), acks="1"),
+        "acks0": Kind(Promise("never", exact=False), acks="0"),
+        "transactional": Kind(Promise("always", exact=True), module="fleet.chaos.transactional"),
+        "aiokafka": Kind(Promise("always", exact=False), module="fleet.chaos.aio"),
+    }
+)
+
+
+class Client:
+    """One workload of a run.
+
+    Args:
+        name: one of `KINDS`.
+        folder: where its histories and its log go.
+    """
+
+    def __init__(self, name: str, bootstrap_servers: str, topic: str, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self.name = name
+        self.topic = topic
+        self.kind = KINDS[name]
+        spec = WorkloadSpec(
+            bootstrap_servers,
+            topic,
+            str(folder),
+            group=topic,
+            partitions=PARTITIONS,
+            rate_per_s=_RATE_PER_S,
+            client="recommended",
+            acks=self.kind.acks,
+        )
+        self.workload = Workload(spec, self.kind.module)
+        self.traffic = Traffic(self.workload)
+
+    def stop(self) -> None:
+        """Let it deliver and consume all.
+
+        Raises: DemoError: it could not, or an exact producer was refused a record.
+        """
+        self.workload.stop(strict=self.kind.promise.exact)
+
+    def refused(self) -> int:
+        return len(self._history("failed"))
+
+    def stream(self, brokers: str) -> Stream:
+        """What it has seen, and what the brokers hold. Raises: DemoError: they cannot be read."""
+        return Stream(
+            self.name,
+            self.kind.promise,
+            PARTITIONS,
+            self.workload.acknowledged(),
+            self.workload.received(),
+            read_log(brokers, self.topic),
+            self._history("aborted"),
+        )
+
+    def _history(self, name: str) -> Sequence[Event]:
+        return list(HistoryReader(self.workload.spec.path(name)).read())

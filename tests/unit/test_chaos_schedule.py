@@ -1,0 +1,47 @@
+"""Plans of faults: the same for the same seed, and every kind of fault in some of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from fleet.chaos.schedule import CHOSEN, GENTLE, LENGTH_S, SHAPES, Kind, chosen, plan_of
+
+SEEDS = range(300)
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert [plan_of(seed) for seed in SEEDS] == [plan_of(seed) for seed in SEEDS]
+    assert len({plan_of(seed).faults for seed in SEEDS}) == len(SEEDS)
+
+
+def test_every_kind_target_and_direction_comes_up() -> None:
+    faults = [fault for seed in SEEDS for fault in plan_of(seed).faults]
+    assert {fault.kind for fault in faults} == set(Kind) == set(SHAPES)
+    for kind, shape in SHAPES.items():
+        assert {fault.target for fault in faults if fault.kind is kind} == set(shape.targets)
+        directions = {fault.direction for fault in faults if fault.kind is kind}
+        assert directions == ({"both", "in", "out"} if shape.one_way else {"both"})
+
+
+def test_harsh_faults_leave_one_another_room() -> None:
+    for plan in map(plan_of, SEEDS):
+        harsh = [fault for fault in plan.faults if fault.kind not in GENTLE]
+        assert harsh
+        assert list(plan.faults) == sorted(plan.faults, key=lambda fault: fault.at_s)
+        for fault, after in pairwise(harsh):
+            assert fault.at_s + SHAPES[fault.kind].room_s <= after.at_s + 0.05
+        assert harsh[-1].at_s + SHAPES[harsh[-1].kind].room_s <= LENGTH_S
+
+
+def test_brokers_fail_in_a_plan_that_kills_one() -> None:
+    assert chosen("broker-kill").brokers_fail
+    assert not chosen("leader-kill").brokers_fail
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_plans_are_long_enough_for_their_faults(name: str) -> None:
+    plan = chosen(name)
+    assert plan.name == name
+    assert all(fault.at_s + fault.duration_s < plan.length_s for fault in plan.faults)
