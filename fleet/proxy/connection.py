@@ -252,6 +252,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.draining or self.state in (State.LEAVING, State.CLOSED):
             return
         self.moving = True
+        if self.session.coordinates:
+            self.session.redirect()
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(patience_s, self.drain, answer_s)
         self._advance()
@@ -312,8 +314,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is State.LEAVING:
             if self.session.refuses:
                 self._part_with_broker()
-        elif self.session.drained or (self.session.quiet and not self._kept and not self._unread_bytes()):
+        elif self.session.drained or self.session.redirected or self._is_moment():
             self._leave()
+
+    def _is_moment(self) -> bool:
+        """Whether nothing is in flight. With a group's member it is its next heartbeat that is waited for:
+        some clients look for a coordinator again only where they are told that it is not here.
+        """
+        session = self.session
+        return session.quiet and not session.coordinates and not self._kept and not self._unread_bytes()
 
     def _unread_bytes(self) -> int:
         """What the client has sent, and nobody has read."""

@@ -22,6 +22,7 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter, Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
+from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
 from fleet.proxy.wire.produce import ACKS_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
 from fleet.proxy.wire.requests import (
@@ -52,6 +53,7 @@ OTHER_TOKEN_BUDGET: Final = 16
 _FIRST: Final = 1
 _TOKENS: Final = 2
 _DRAINING: Final = 4
+_REDIRECTING: Final = 8
 
 _TOKEN: Final = 1 << 62
 """In the queue of what is in flight: a raw frame, whose answer has no correlation id."""
@@ -82,6 +84,9 @@ class Session:
         client_host: the client's address as text; with the client id it makes the client's key.
         clock, observe_rewrite: if both are given, called around each rewriting, with its duration in seconds.
 
+    ``coordinates`` is whether a group's member has sent heartbeats here, ``redirected`` whether it was told
+    to look for its coordinator again.
+
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
     much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
@@ -98,8 +103,10 @@ class Session:
         "_rewriter",
         "_token_budget",
         "_tokens",
+        "coordinates",
         "discard_bytes",
         "local_replies",
+        "redirected",
         "refuses",
     )
 
@@ -133,6 +140,8 @@ class Session:
         self.local_replies: list[bytes] = []
         self.discard_bytes = 0
         self.refuses = False
+        self.coordinates = False
+        self.redirected = False
 
     @property
     def in_flight(self) -> int:
@@ -149,6 +158,10 @@ class Session:
     def quiet(self) -> bool:
         """Whether nothing is in flight, and no request has come in part."""
         return not self._client_left and not self.in_flight
+
+    def redirect(self) -> None:
+        """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
+        self._mode |= _REDIRECTING
 
     def drain(self) -> None:
         """Let no further request through that would be answered.
@@ -296,6 +309,8 @@ class Session:
                 return _WAIT
         if self._mode & _TOKENS:
             return self._token(view, pos, end)
+        if self._mode & _REDIRECTING and pos == start and not self.in_flight:
+            return self._redirect(view, pos, end)
         if self._mode & _FIRST:
             return self._first(view, start, pos, end)
         return _ORDINARY
@@ -327,6 +342,23 @@ class Session:
         self._mode &= ~_FIRST
         return _ORDINARY
 
+    def _redirect(self, view: memoryview, pos: int, end: int) -> int:
+        """Answer a heartbeat in the coordinator's place, where the frame is one."""
+        if end - pos < REQUEST_HEADER_BYTES:
+            return _WAIT
+        size, api, correlation_id, _ = read_request_header(view, pos)
+        if api >> 16 not in HEARTBEATS or api not in PLANS or not 10 <= size <= HEADER_LIMIT_BYTES - 4:
+            return _ORDINARY
+        after = pos + 4 + int(size)
+        if after > end:
+            return _WAIT
+        self.local_replies.append(not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
+        self.discard_bytes = after - pos
+        self._counters.local_replies += 1
+        self._mode &= ~_REDIRECTING
+        self.redirected = True
+        return after
+
     def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool | None:
         """Whether a frame still goes to the broker in a drain: Produce with acks=0 does. None: too early."""
         if end - pos < REQUEST_HEADER_BYTES:
@@ -342,13 +374,16 @@ class Session:
             return None if known > end else False
 
     def _read_on(self, plan: int, frame: memoryview, api: int, size: int, client_id_length: int) -> int:
-        """Read more than the header of Produce, ApiVersions or SaslHandshake.
+        """Read more than the header of Produce, ApiVersions or SaslHandshake, and take note of heartbeats.
 
         Args:    frame: as far as it has arrived.
         Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
         """
         plan = -1 - plan
         key = api >> 16
+        if key in HEARTBEATS:
+            self.coordinates = True
+            return plan
         complete = len(frame) == 4 + size
         if len(frame) > HEADER_LIMIT_BYTES:
             frame = frame[:HEADER_LIMIT_BYTES]

@@ -37,6 +37,11 @@ FIRST_DIRECTORY_S: Final = 0.5
 PHASE_SHARE: Final = 0.1
 """The part of ``drain_timeout_s`` for each of: having clients leave one after the other, waiting for a moment
 when nothing is in flight, letting what is in flight answer. Control may have had half; goodbyes need some."""
+NOTICE_S: Final = 0.25
+"""How long other members get to learn of a move before clients are sent to ask them: one that is told the old
+place once more comes back, and stays."""
+RETURN_S: Final = 1.0
+"""How long a stopping worker listens on when its clients have left: some come back once, and learn the way."""
 DIAL_ROUNDS: Final = 2
 """How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
@@ -126,7 +131,7 @@ class Worker:
         log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
         loop = asyncio.get_running_loop()
         for connection in leaving:
-            self._next_move_s = max(self._next_move_s, loop.time())
+            self._next_move_s = max(self._next_move_s, loop.time() + NOTICE_S)
             loop.call_at(self._next_move_s, self._move, connection)
             self._next_move_s += self._move_interval_s
 
@@ -231,10 +236,7 @@ class Worker:
     # ---- the end
 
     async def _drain_all(self) -> None:
-        self._draining = True
-        for server in self._servers:
-            server.close()
-        self._feed.send_counters()
+        """Have all clients leave, and refuse them only then: whoever is refused is told of an error."""
         everyone = [connection for served in self._connections.values() for connection in served]
         log.info("draining %d connections", len(everyone))
         phase_s = self._timing.drain_timeout_s * PHASE_SHARE
@@ -243,12 +245,24 @@ class Worker:
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
             asyncio.get_running_loop().call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
-        if not self._connections:
-            return
-        self._nobody_left.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.drain_timeout_s):
-                await self._nobody_left.wait()
+        if everyone:
+            await self._wait_for_nobody(3 * phase_s)
+            await asyncio.sleep(min(RETURN_S, phase_s))
+        self._draining = True
+        self._feed.send_counters()
+        for server in self._servers:
+            server.close()
+        for served in list(self._connections.values()):
+            for connection in list(served):
+                connection.drain(phase_s)
+        await self._wait_for_nobody(self._timing.drain_timeout_s)
+
+    async def _wait_for_nobody(self, limit_s: float) -> None:
+        if self._connections:
+            self._nobody_left.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await self._nobody_left.wait()
 
 
 async def serve(spec: ChildSpec) -> None:

@@ -13,6 +13,7 @@ from kio.serial import entity_reader
 from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
 from fleet.model import Directory
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.wire.heartbeats import not_coordinator
 from tests.property import kio_samples
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
 
@@ -606,3 +607,36 @@ def test_a_new_session_is_drained_at_once() -> None:
     assert play.session.drained
     buffer = io.BytesIO(request(HEARTBEAT, 4, 1)).getbuffer()
     assert play.session.receive_from_client(buffer, 0, len(buffer)) == 0
+
+
+# Groups
+
+
+@pytest.mark.parametrize("key", [12, 68, 76])
+def test_a_group_is_sent_to_look_for_its_coordinator_at_a_heartbeat_that_nothing_precedes(key: int) -> None:
+    play = Play.new()
+    play.ask((key, 1, 1))
+    assert play.session.coordinates
+    play.session.redirect()
+    play.ask((key, 1, 2))
+    assert not play.session.redirected, "something was in flight"
+    play.broker(response(1) + response(2))
+    forwarded, answered = bytes(play.to_broker), bytes(play.to_client)
+    heartbeat = request(key, 1, 3, b"x" * 50)
+    play.client(heartbeat[:30])
+    assert not play.session.redirected
+    play.client(heartbeat[30:])
+    assert play.session.redirected
+    assert play.to_broker == forwarded
+    assert play.to_client == answered + not_coordinator(key, 1, 3)
+    play.client(request(key, 1, 4))
+    assert play.session.in_flight == 1, "once is enough"
+
+
+def test_other_requests_pass_while_a_heartbeat_is_waited_for() -> None:
+    play = Play.new()
+    play.session.redirect()
+    play.ask((3, 12, 1), (8, 2, 2))
+    assert play.session.in_flight == 2
+    assert not play.session.coordinates
+    assert not play.session.redirected

@@ -23,6 +23,7 @@ from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, Identit
 from fleet.process import ChildSpec, ListenerFd
 from fleet.proxy import feed, worker
 from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
+from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
 
 LIMIT_S = 30.0
@@ -589,6 +590,21 @@ async def test_clients_that_always_have_something_in_flight_are_drained_in_order
         writer.close()
 
 
+async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_moved(tmp_path: Path) -> None:
+    """Found by a rolling restart: librdkafka came back at once, asked nobody, and stayed until it was refused."""
+    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(request(HEARTBEAT, 0, 1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        writer.write(request(HEARTBEAT, 0, 2))
+        assert await ends(reader) == not_coordinator(HEARTBEAT, 0, 2)
+        assert one.asked == [(HEARTBEAT, 1)]
+        writer.close()
+
+
 async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(tmp_path: Path) -> None:
     """Its sender takes it for delivered once it is sent."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
@@ -664,7 +680,7 @@ async def test_identity_that_was_never_here_is_not_drained(tmp_path: Path) -> No
         writer.close()
 
 
-async def test_stop_refuses_new_clients_answers_what_is_in_flight_and_returns(tmp_path: Path) -> None:
+async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_path: Path) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         idle_reader, idle_writer = await at.connect()
@@ -674,12 +690,16 @@ async def test_stop_refuses_new_clients_answers_what_is_in_flight_and_returns(tm
         at.stop.set()
         assert await ends(idle_reader) == b""
         idle_writer.close()
-        with pytest.raises(ConnectionRefusedError):
-            await at.connect()
-        assert not at.task.done()
+        back_reader, back_writer = await at.connect(1)
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()
+        back_writer.write(fetch(2))
+        assert await read_frame(back_reader) == response(2, b"answer")[4:]
+        assert await ends(back_reader) == b""
+        with pytest.raises(ConnectionRefusedError):
+            await at.connect()
+        back_writer.close()
         async with asyncio.timeout(LIMIT_S):
             await at.task
 

@@ -14,6 +14,7 @@ from fleet.proxy.wire.api_versions import (
     API_VERSIONS_V3,
     PRODUCE,
 )
+from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.primitives import read_int16
 from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
 
@@ -48,7 +49,7 @@ def _layouts() -> tuple[tuple[Layout | None, ...], dict[int, int]]:
         plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
     layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
     for api, plan in plans.items():
-        if api >> 16 in (PRODUCE, API_VERSIONS, SASL_HANDSHAKE):
+        if api >> 16 in (PRODUCE, API_VERSIONS, SASL_HANDSHAKE) or api >> 16 in HEARTBEATS:
             plans[api] = -1 - plan
     return tuple(layouts), plans
 
