@@ -6,21 +6,27 @@ import asyncio
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Final, NoReturn, TypeVar
 
 import click
 from rich.console import Console
 
 from fleet import __version__
-from fleet.admin import client, tables
+from fleet.admin import client, rolling, tables
 from fleet.admin.documents import (
+    CERTS,
     CHECK,
     DRAIN,
     ERROR,
     NODE,
     PLAN,
+    ROLLING_RESTART,
     STATUS,
+    CertificateDocument,
+    CertsDocument,
     CheckedMember,
     Codec,
     ConfigDocument,
@@ -30,14 +36,16 @@ from fleet.admin.documents import (
     NodeDocument,
 )
 from fleet.admin.status import Answers, fleet_status, plan_without
-from fleet.config import Settings, advice, load, survives
+from fleet.config import PeerTlsFiles, Settings, advice, load, survives
 from fleet.errors import (
     AdminError,
+    CertificateError,
     CommandTimeout,
     ConfigError,
     DemoError,
     FleetError,
     NoQuorum,
+    RestartFailed,
     StaleGeneration,
     StartError,
     UnknownMember,
@@ -61,11 +69,13 @@ Exit codes:
 _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (ConfigError, "config", USAGE),
     (UnknownMember, "unknown_member", USAGE),
+    (CertificateError, "certificates", FAILURE),
     (StartError, "start", FAILURE),
     (NoQuorum, "no_quorum", UNREACHABLE),
     (CommandTimeout, "timeout", UNREACHABLE),
     (AdminError, "unreachable", UNREACHABLE),
     (StaleGeneration, "conflict", FAILURE),
+    (RestartFailed, "restart", FAILURE),
     (DemoError, "demo", FAILURE),
     (FleetError, "internal", FAILURE),
 )
@@ -121,10 +131,12 @@ def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
     epilog="""\b
 Examples:
   fleet check --config fleet.yaml              is the file right, and what does the fleet survive
+  fleet certs init --config fleet.yaml         certificates for the links between members
   fleet node --config fleet.yaml --node p1     run one member
   fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
   fleet plan --without p2                      what would move if p2 were drained
   fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again
+  fleet rolling-restart --command '...'        restart all members, one after the other
   fleet demo --json                            Kafka, a fleet, a kill and an audit, on this machine
 
 \b
@@ -153,6 +165,10 @@ def node(config: str, node: str, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     settings.member(node)
+    if settings.peer_tls is not None:
+        from fleet import certs  # 15 MB that a supervisor without certificates does not need
+
+        certs.check_member(settings, node)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
@@ -162,18 +178,38 @@ def node(config: str, node: str, as_json: bool) -> int:
 
 @cli.command(
     short_help="Check the configuration file.",
-    epilog="\b\nExample:\n  fleet check --config fleet.yaml",
+    epilog="\b\nExamples:\n  fleet check --config fleet.yaml\n  fleet check --config fleet.yaml --node p1",
 )
 @_config
+@click.option(
+    "--node", envvar="FLEET_NODE", show_envvar=True, metavar="ID", help="The member of this machine, if any."
+)
 @_json
-def check(config: str, as_json: bool) -> int:
-    """Say every mistake in the configuration file, or what a fleet of that shape survives."""
+def check(config: str, node: str | None, as_json: bool) -> int:
+    """Say every mistake in the configuration file, or what a fleet of that shape survives.
+
+    Certificates of member links are verified as far as they are on this machine; with --node, those of that
+    member must be.
+    """
     settings = load(config, os.environ)
-    _print(_config_document(settings), CHECK, as_json, tables.print_config)
+    unverified: tuple[ProxyId, ...] = ()
+    if node is not None:
+        settings.member(node)
+    if settings.peer_tls is not None:
+        from fleet import certs
+
+        if node is not None:
+            certs.check_member(settings, node)
+        unverified = certs.check_present(settings)
+    _print(_config_document(settings, unverified), CHECK, as_json, tables.print_config)
     return OK
 
 
-def _config_document(settings: Settings) -> ConfigDocument:
+def _config_document(settings: Settings, unverified: tuple[ProxyId, ...] = ()) -> ConfigDocument:
+    warnings = advice(settings)
+    if unverified:
+        names = ", ".join(unverified)
+        warnings += (f"peer_tls: the files of {names} are not all on this machine, and were not verified",)
     return ConfigDocument(
         source=settings.source,
         fleet=settings.fleet,
@@ -189,8 +225,114 @@ def _config_document(settings: Settings) -> ConfigDocument:
         ),
         voters=settings.voters,
         survives=survives(settings),
-        warnings=advice(settings),
+        warnings=warnings,
     )
+
+
+_out = click.option(
+    "--out",
+    "-o",
+    default="certs",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the authority and the certificates are.",
+)
+_days = click.option(
+    "--days",
+    default=365,
+    show_default=True,
+    type=click.IntRange(1, 3650),
+    help="For how long members' certificates are valid.",
+)
+
+
+@cli.group(
+    name="certs",
+    short_help="Make certificates for member links.",
+    epilog="""\b
+Examples:
+  fleet certs init --config fleet.yaml --out certs
+  fleet certs renew --config fleet.yaml --out certs --days 90 p1
+  fleet certs show --config fleet.yaml --json
+""",
+)
+def certs_group() -> None:
+    """Make, renew and show the certificates that the links between members use (peer_tls)."""
+
+
+@certs_group.command(
+    name="init",
+    short_help="An authority, and a certificate for each member.",
+    epilog="\b\nExample:\n  fleet certs init --config fleet.yaml --out certs",
+)
+@_config
+@_out
+@_days
+@_json
+def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
+    """Make an authority for this fleet, and a certificate and a key for each member. Overwrites nothing."""
+    from fleet import certs
+
+    settings = load(config, os.environ)
+    certs.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC))
+    _print_certs(settings, {each: certs.files_in(out, each) for each in settings.members}, out, as_json)
+    return OK
+
+
+@certs_group.command(
+    name="renew",
+    short_help="New certificates from the same authority.",
+    epilog="\b\nExamples:\n  fleet certs renew\n  fleet certs renew p4          for a member that is new",
+)
+@click.argument("members", nargs=-1, metavar="[ID]...")
+@_config
+@_out
+@_days
+@_json
+def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple[ProxyId, ...]) -> int:
+    """Replace the certificates and keys in DIR (of all members, or of those named) by new ones.
+
+    Members take them up while they run, as soon as the files are replaced on their machines.
+    """
+    from fleet import certs
+
+    settings = load(config, os.environ)
+    wanted = [settings.member(each).proxy_id for each in members or settings.members]
+    certs.renew(settings.fleet, wanted, out, days, datetime.now(UTC))
+    _print_certs(settings, {each: certs.files_in(out, each) for each in wanted}, out, as_json)
+    return OK
+
+
+@certs_group.command(
+    name="show",
+    short_help="When certificates expire.",
+    epilog="\b\nExample:\n  fleet certs show --config fleet.yaml",
+)
+@_config
+@_json
+def certs_show(config: str, as_json: bool) -> int:
+    """Show when the certificates expire that the configuration names, as far as they are on this machine."""
+    settings = load(config, os.environ)
+    if settings.peer_tls is None:
+        raise CertificateError(f"{settings.source}: has no peer_tls, so no member has a certificate")
+    _print_certs(settings, {each: settings.peer_tls.files(each) for each in settings.members}, None, as_json)
+    return OK
+
+
+def _print_certs(
+    settings: Settings, files: Mapping[ProxyId, PeerTlsFiles], made_in: Path | None, as_json: bool
+) -> None:
+    from fleet import certs
+
+    def document(proxy_id: ProxyId, mine: PeerTlsFiles) -> CertificateDocument:
+        expires = certs.expiry(mine.certificate)
+        shown = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
+        return CertificateDocument(proxy_id, str(mine.ca), str(mine.certificate), str(mine.key), shown)
+
+    steps = () if made_in is None else certs.next_steps(settings, tuple(files), made_in)
+    members = tuple(document(proxy_id, mine) for proxy_id, mine in files.items())
+    _print(CertsDocument(settings.fleet, members, steps), CERTS, as_json, tables.print_certs)
 
 
 @cli.command(
@@ -253,6 +395,51 @@ def _set_drained(config: str, admin: str | None, as_json: bool, proxy_id: str, d
         urls = client.writable_urls(settings.members.values())
     document = asyncio.run(client.drain(urls, proxy_id, drained))
     _print(document, DRAIN, as_json, tables.print_drain)
+    return OK
+
+
+@cli.command(
+    name="rolling-restart",
+    short_help="Restart all members, one by one.",
+    epilog="""\b
+Examples:
+  fleet rolling-restart --command 'ssh {host} systemctl restart fleet@{proxy_id}'
+  fleet rolling-restart --only p2 --command 'docker restart {proxy_id}'
+""",
+)
+@click.option(
+    "--command",
+    "template",
+    required=True,
+    metavar="COMMAND",
+    help="What restarts one member: it sends SIGTERM, waits for the end, and starts it again. {proxy_id} and"
+    " {host} (of its admin address) are put in. No shell.",
+)
+@click.option("--only", multiple=True, metavar="ID", help="Restart this member; repeatable. Default: all.")
+@click.option(
+    "--limit-s",
+    type=click.FloatRange(min=1.0),
+    default=120.0,
+    show_default=True,
+    help="How long to wait for the fleet to be at rest, and for a member to be back.",
+)
+@_config
+@_json
+def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, ...], limit_s: float) -> int:
+    """Restart members one after the other, the Raft leader last, each when the fleet is whole and at rest.
+
+    The first thing that goes wrong ends it: no further member is touched, and the exit code is 1.
+    """
+    settings = load(config, os.environ)
+    for proxy_id in only:
+        settings.member(proxy_id)
+    urls = _urls(config, None)
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    document = asyncio.run(rolling.restart_all(urls, only or tuple(urls), template, limit_s, say))
+    _print(document, ROLLING_RESTART, as_json, tables.print_rolling_restart)
     return OK
 
 

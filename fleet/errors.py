@@ -2,6 +2,7 @@
 
 FleetError
 ├── ConfigError            the configuration file is wrong; says line, field, value, rule and fix
+├── CertificateError       certificates cannot be made, or found, where they are asked for
 ├── StartError             a member cannot start: a port in use, a data directory that cannot be written
 ├── WireError              one connection carried bytes that are not the Kafka protocol
 │   ├── TruncatedFrame     a frame ends inside a field
@@ -16,6 +17,7 @@ FleetError
 ├── StaleGeneration        a command was computed from an ownership that is no longer the newest
 ├── UnknownMember          no member of that id
 ├── AdminError             a member's admin address did not answer, or answered with an error
+├── RestartFailed          a rolling restart was given up: the fleet is not well
 └── DemoError              Kafka, a client or a tool that the demo needs did not come up
 """
 
@@ -32,6 +34,10 @@ class FleetError(Exception):
 
 class ConfigError(FleetError):
     """The configuration is wrong. The message has one line for each mistake."""
+
+
+class CertificateError(FleetError):
+    """Certificates cannot be made, or found, where they are asked for."""
 
 
 class StartError(FleetError):
@@ -110,6 +116,10 @@ class UnknownMember(FleetError):
 
 class AdminError(FleetError):
     """A member's admin address did not answer, or answered with an error."""
+
+
+class RestartFailed(FleetError):
+    """A rolling restart was given up before the next member: the fleet is not well enough."""
 
 
 class DemoError(FleetError):

@@ -16,6 +16,7 @@ from fleet.admin import documents
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
 SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
+    "certs": documents.CERTS,
     "check": documents.CHECK,
     "drain": documents.DRAIN,
     "error": documents.ERROR,
@@ -23,6 +24,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "ownership": documents.OWNERSHIP,
     "plan": documents.PLAN,
     "ready": documents.READY,
+    "rolling-restart": documents.ROLLING_RESTART,
     "status": documents.STATUS,
 }
 

@@ -26,6 +26,7 @@ ADMIN_HEADER: Final = "X-Fleet-Admin"
 ErrorKind: TypeAlias = Literal[
     "usage",
     "config",
+    "certificates",
     "start",
     "unknown_member",
     "unreachable",
@@ -34,6 +35,7 @@ ErrorKind: TypeAlias = Literal[
     "conflict",
     "forbidden",
     "not_found",
+    "restart",
     "demo",
     "internal",
 ]
@@ -219,6 +221,26 @@ class ConfigDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class CertificateDocument:
+    """Where one member's certificate is; ``expires`` (UTC) is null where it is not on this machine."""
+
+    proxy_id: ProxyId
+    ca: str
+    certificate: str
+    key: str
+    expires: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CertsDocument:
+    """What ``fleet certs`` prints: the members' certificates, and what is left to do with them."""
+
+    fleet: str
+    members: tuple[CertificateDocument, ...]
+    next_steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeDocument:
     """What ``fleet node --json`` prints when the member has stopped."""
 
@@ -299,6 +321,22 @@ class PlanDocument:
     loads: tuple[LoadDocument, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RestartedMember:
+    """One member that was restarted: how long until it was back and the fleet at rest."""
+
+    proxy_id: ProxyId
+    was_leader: bool
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RollingRestartDocument:
+    """What ``fleet rolling-restart`` prints: the members in the order of their restarts."""
+
+    members: tuple[RestartedMember, ...]
+
+
 T = TypeVar("T")
 
 
@@ -329,5 +367,7 @@ OWNERSHIP: Final = Codec(OwnershipDocument)
 DRAIN: Final = Codec(DrainDocument)
 NODE: Final = Codec(NodeDocument)
 CHECK: Final = Codec(ConfigDocument)
+CERTS: Final = Codec(CertsDocument)
 STATUS: Final = Codec(StatusDocument)
 PLAN: Final = Codec(PlanDocument)
+ROLLING_RESTART: Final = Codec(RollingRestartDocument)

@@ -8,11 +8,13 @@ from rich.table import Table
 
 from fleet.admin.documents import (
     AnswerDocument,
+    CertsDocument,
     ConfigDocument,
     DrainDocument,
     IdentityDocument,
     MemberDocument,
     PlanDocument,
+    RollingRestartDocument,
     StatusDocument,
 )
 
@@ -125,6 +127,15 @@ def print_config(document: ConfigDocument, console: Console) -> None:
         console.print(f"[yellow]warning[/]: {escape(sentence)}")
 
 
+def print_certs(document: CertsDocument, console: Console) -> None:
+    table = _table(f"Certificates of fleet {escape(document.fleet)}", "member", "certificate", "expires")
+    for each in document.members:
+        table.add_row(escape(each.proxy_id), escape(each.certificate), each.expires or "not on this machine")
+    console.print(table)
+    for sentence in document.next_steps:
+        console.print(f"- {escape(sentence)}")
+
+
 def print_plan(plan: PlanDocument, console: Console) -> None:
     without = " ".join(plan.without)
     if not plan.served:
@@ -152,3 +163,10 @@ def print_drain(document: DrainDocument, console: Console) -> None:
     )
     already = "" if document.applied else " (it was so before)"
     console.print(f"{escape(document.proxy_id)} is {what}{already}; generation {document.generation}")
+
+
+def print_rolling_restart(document: RollingRestartDocument, console: Console) -> None:
+    table = _table("Restarted", "member", "was leader", "back and at rest after")
+    for member in document.members:
+        table.add_row(escape(member.proxy_id), "yes" if member.was_leader else "no", f"{member.took_s:.1f} s")
+    console.print(table)

@@ -1,0 +1,72 @@
+"""What a service manager is to an operator: members are restarted by it on a word, from outside this process.
+
+    with Manager(fleet, tmp_path) as manager:
+        subprocess.Popen([..., "--command", manager.command])
+        manager.serve_while(lambda: process.poll() is None)
+
+Members have to be started from the main thread (see `fleet.demo.spawn`), so that is where it serves.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from fleet.demo.local_fleet import LocalFleet
+
+_ASK = """\
+import socket, sys
+with socket.socket(socket.AF_UNIX) as manager:
+    manager.connect(sys.argv[1])
+    manager.send(sys.argv[2].encode())
+    sys.exit(manager.recv(9) != b"done")
+"""
+
+
+class Manager:
+    """Restarts members of a fleet when its command says so.
+
+    Args:
+        folder: for the socket.
+    """
+
+    def __init__(self, fleet: LocalFleet, folder: Path) -> None:
+        self._fleet = fleet
+        self._path = folder / "manager.sock"
+        self._socket = socket.socket(socket.AF_UNIX)
+        self.restarted: list[str] = []
+
+    @property
+    def command(self) -> str:
+        """What an operator would give as ``--command``."""
+        return shlex.join([sys.executable, "-c", _ASK, str(self._path), "{proxy_id}"])
+
+    def serve_while(self, condition: Callable[[], bool]) -> None:
+        """Restart whom the command names, for as long as the condition holds."""
+        while condition():
+            try:
+                asker, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            with asker:
+                proxy_id = asker.recv(100).decode()
+                assert self._fleet.stop(proxy_id) == 0
+                self._fleet.start(proxy_id)
+                self.restarted.append(proxy_id)
+                asker.send(b"done")
+
+    def __enter__(self) -> Manager:
+        self._socket.bind(str(self._path))
+        self._socket.listen()
+        self._socket.settimeout(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._path.unlink()
