@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit integration chaos bench lock clean ready-demo ready-test
+.PHONY: help demo test lint unit integration chaos test-long bench lock clean ready-demo ready-test
 
 PYTHON ?= python3
 ARGS ?=
@@ -38,8 +38,11 @@ unit: ready-test ## Unit and property tests
 integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
 	@$(PYTEST) tests/integration
 
-chaos: ready-test ## Tests that kill, stop and bring back members
-	@$(PYTEST) tests/chaos
+chaos: ready-test ## Tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
+	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
+
+test-long: ready-test ## Hours: 200 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+	@$(BIN)/python -m fleet.chaos --runs 200 --seed 1 --report docs/reliability.md $(ARGS)
 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.admin import documents
+from fleet.chaos import report
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
 SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "certs": documents.CERTS,
+    "chaos": report.CHAOS,
     "check": documents.CHECK,
     "drain": documents.DRAIN,
     "error": documents.ERROR,

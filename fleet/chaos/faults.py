@@ -195,6 +195,7 @@ class Injector:
         victim = await self._member(fault.target)
         doors, links = self._network.client_links(victim), self._network.peer_links(victim)
         self._tell(fault, (victim,))
+        await _knock(doors[0])
         at_s = time.monotonic()
         try:
             await self._swallow([*links, *doors], fault)
@@ -221,6 +222,7 @@ class Injector:
         """The clients' way to a member, or the proxies' to a broker."""
         victim, links = await self._way(fault)
         self._tell(fault, (victim,))
+        await _knock(links[0])
         at_s = time.monotonic()
         try:
             await self._swallow(links, fault)
@@ -233,6 +235,7 @@ class Injector:
     async def _reset(self, fault: Fault) -> Done:
         victim, links = await self._way(fault)
         self._tell(fault, (victim,))
+        await _knock(links[0])
         at_s = time.monotonic()
         try:
             await in_thread(lambda: self._network.poison(links, "reset_peer", {"timeout": 0}, "both"))

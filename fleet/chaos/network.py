@@ -106,18 +106,18 @@ class Toxiproxy:
     def put_before_brokers(self, kafka: KafkaCluster, listener: str, at: Mapping[BrokerId, Endpoint]) -> None:
         """Lead the addresses that brokers advertise on one more listener to them."""
         for broker_id, endpoint in at.items():
-            self._brokers[broker_id] = self._lead(endpoint, kafka.listener(listener, broker_id))
+            self._brokers[broker_id] = self.lead(endpoint, kafka.listener(listener, broker_id))
 
     def put_before_members(self, fleet: LocalFleet) -> None:
         """Have members that are not started yet advertise addresses in here, and dial each other in here."""
         self._clients, self._peers = {}, {}
         for advertised, bound in advertise_elsewhere(fleet, "127.0.0.1").items():
             owner = fleet.owner_of(advertised) or _whose_bootstrap(fleet, advertised)
-            self._clients.setdefault(owner, []).append(self._lead(advertised, bound))
+            self._clients.setdefault(owner, []).append(self.lead(advertised, bound))
         pairs = list(combinations(sorted(fleet.members), 2))
         for (lesser, greater), port in zip(pairs, free_ports(len(pairs)), strict=True):
             here = Endpoint("127.0.0.1", port)
-            link = self._lead(here, fleet.settings.member(lesser).peer)
+            link = self.lead(here, fleet.settings.member(lesser).peer)
             self._peers[frozenset((lesser, greater))] = link
             fleet.dial_through(greater, lesser, here)
 
@@ -127,7 +127,8 @@ class Toxiproxy:
             link.proxy.destroy()
         self._clients, self._peers = {}, {}
 
-    def _lead(self, here: Endpoint, there: Endpoint) -> Link:
+    def lead(self, here: Endpoint, there: Endpoint) -> Link:
+        """Listen at one address, and pass everything on to another."""
         return Link(self._api.create(upstream=str(there), name=str(here), listen=str(here)), here)
 
     # ---------------------------------------------------------------------------------------------- links
@@ -216,10 +217,11 @@ async def knock(at: Endpoint, limit_s: float, requests: int = 1, padding: int = 
 
 
 def _api_versions(correlation_id: int, padding: int) -> bytes:
-    """A whole ApiVersions request. Source: RequestHeader.json v1; ApiVersionsRequest.json"""
+    """A whole ApiVersions request. Source: RequestHeader.json v2; ApiVersionsRequest.json"""
     client_id = _CLIENT_ID + b"." * padding
     header = struct.pack(">hhih", _API_VERSIONS, _IMPOSSIBLE_VERSION, correlation_id, len(client_id))
-    return struct.pack(">i", len(header) + len(client_id)) + header + client_id
+    frame = header + client_id + b"\0"
+    return struct.pack(">i", len(frame)) + frame
 
 
 async def hang_up(at: Endpoint, limit_s: float) -> float | None:

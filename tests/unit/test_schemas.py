@@ -14,8 +14,10 @@ from fleet import cli
 from fleet.admin import documents, status
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
+from fleet.chaos import report
 from fleet.config import load
 from fleet.errors import AdminError
+from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_view import view
 from tools import gen_schemas
 
@@ -37,6 +39,7 @@ def samples() -> dict[str, list[bytes]]:
     error = documents.ErrorDocument(documents.ErrorDetail("no_quorum", "no majority"))
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
     return {
+        "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
         "check": [documents.CHECK.encode(cli._config_document(settings))],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],

@@ -1,0 +1,42 @@
+"""The chosen plans of the seeded chaos runs, each judged by the checker; see `fleet.chaos`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fleet.chaos.run import Ground, perform, toxiproxy
+from fleet.chaos.schedule import CHOSEN, chosen
+from fleet.demo.kafka import KafkaCluster
+
+QUIET_LIMIT_MS = 5000.0
+"""Five times what a rolling restart may cost on a quiet machine."""
+ENOUGH = 200
+
+
+@pytest.fixture(scope="module")
+def ground(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with toxiproxy(tmp_path_factory.mktemp("seeded")) as network:
+        yield Ground(kafka, network, kafka.endpoints)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+async def test_a_chosen_plan_breaks_no_promise(ground: Ground, tmp_path: Path, name: str) -> None:
+    plan = chosen(name)
+    result = await perform(plan, ground, tmp_path, partial(print, file=sys.stderr))
+    assert result.violations == ()
+    assert sorted(result.faults) == sorted(fault.kind for fault in plan.faults)
+    assert set(result.noticed) == set(plan.workloads)
+    assert all(each.acknowledged > ENOUGH for each in result.noticed.values()), result.noticed
+    assert (tmp_path / "history.jsonl").stat().st_size > 0
+    outages = [
+        fault for fault in plan.faults if fault.kind in ("kill_member", "freeze_member", "blackhole_member")
+    ]
+    assert len(result.takeovers_ms) == len(outages)
+    if name == "rolling-restart":
+        assert result.stalls_ms["idempotent"] < QUIET_LIMIT_MS
+        assert result.noticed["idempotent"].refused == 0

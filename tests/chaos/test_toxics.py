@@ -1,0 +1,127 @@
+"""The proofs that a network fault has its effect: given by each kind, and not by a network that is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.chaos import faults
+from fleet.chaos.faults import NoEffect
+from fleet.chaos.network import Link, Toxiproxy, hang_up, knock
+from fleet.chaos.run import toxiproxy
+from fleet.chaos.schedule import Direction
+from fleet.demo.ports import free_ports
+from fleet.model import Endpoint
+
+LATENCY_S = 0.4
+DIRECTIONS: tuple[Direction, ...] = ("both", "in", "out")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Endpoint]:
+    """Answers each frame with another one, and hangs up on a length that cannot be."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                if size < 0:
+                    break
+                await reader.readexactly(size)
+                writer.write(struct.pack(">i", 16) + b"x" * 16)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield Endpoint(*listening.sockets[0].getsockname()[:2])
+    listening.close()
+
+
+@pytest.fixture
+def through(server: Endpoint, tmp_path: Path) -> Iterator[tuple[Toxiproxy, Link]]:
+    with toxiproxy(tmp_path) as network:
+        (port,) = free_ports(1)
+        yield network, network.lead(Endpoint("127.0.0.1", port), server)
+
+
+Through = tuple[Toxiproxy, Link]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+async def test_a_black_hole_answers_nothing_until_it_is_healed(
+    through: Through, direction: Direction
+) -> None:
+    network, link = through
+    network.poison([link], "timeout", {"timeout": 0}, direction)
+    assert "no answer" in await faults._prove_black(link)
+    network.heal([link])
+    assert (await knock(link.at, 5.0)).took_s is not None
+
+
+async def test_a_network_that_is_whole_is_no_black_hole(through: Through) -> None:
+    with pytest.raises(NoEffect):
+        await faults._prove_black(through[1])
+
+
+async def test_a_network_that_refuses_is_no_black_hole(through: Through) -> None:
+    network, link = through
+    network.poison([link], "reset_peer", {"timeout": 0}, "both")
+    assert (await knock(link.at, 5.0)).broken
+    with pytest.raises(NoEffect):
+        await faults._prove_black(link)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+async def test_latency_is_seen_in_answers(through: Through, direction: Direction) -> None:
+    network, link = through
+    assert await faults._knock(link) < LATENCY_S
+    network.poison([link], "latency", {"latency": int(LATENCY_S * 1000)}, direction)
+    assert await faults._knock(link) >= LATENCY_S * (2 if direction == "both" else 1)
+
+
+async def test_latency_is_seen_by_a_stranger_who_is_hung_up_on(through: Through) -> None:
+    network, link = through
+    before_s = await hang_up(link.at, 5.0)
+    assert before_s is not None
+    assert before_s < LATENCY_S
+    network.poison([link], "latency", {"latency": int(LATENCY_S * 1000)}, "both")
+    after_s = await hang_up(link.at, 5.0)
+    assert after_s is not None
+    assert after_s >= LATENCY_S
+
+
+@pytest.mark.parametrize(("direction", "requests", "padding"), [("in", 60, 480), ("out", 2000, 0)])
+async def test_bandwidth_is_seen_in_many_answers(
+    through: Through, direction: Direction, requests: int, padding: int
+) -> None:
+    network, link = through
+    before = await knock(link.at, 20.0, requests, padding)
+    network.poison([link], "bandwidth", {"rate": 32}, direction)
+    after = await knock(link.at, 20.0, requests, padding)
+    assert before.took_s is not None
+    assert after.took_s is not None
+    size = after.bytes_out if direction == "in" else after.bytes_in
+    assert before.took_s < 0.8 * size / 1024 / 32 <= after.took_s
+
+
+@pytest.mark.parametrize(
+    ("dials", "direction", "streams"),
+    [
+        (False, "both", ("upstream", "downstream")),
+        (False, "in", ("upstream",)),
+        (False, "out", ("downstream",)),
+        (True, "in", ("downstream",)),
+        (True, "out", ("upstream",)),
+    ],
+)
+def test_a_direction_is_as_the_target_sees_it(
+    dials: bool, direction: Direction, streams: tuple[str, ...]
+) -> None:
+    link = Link(proxy=None, at=Endpoint("127.0.0.1", 1), dials=dials)
+    assert link.streams(direction) == streams
