@@ -24,7 +24,7 @@ import uvloop
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from fleet import process
+from fleet import peer_tls, process
 from fleet.admin import http
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
@@ -114,6 +114,7 @@ class Control:
             {proxy_id: member.peer for proxy_id, member in self._peers.items()},
             _inherited(spec.fds[PEER_FD]),
             self,
+            tls=peer_tls.of_member(settings, self.me),
         )
         self._raft = RaftNode(
             _raft_settings(settings, self.me),

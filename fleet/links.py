@@ -4,8 +4,9 @@ kind of frame.
 Frame    length of kind and payload (4) | kind (1) | payload
 
 The dialling side says HELLO first; the other one checks it and answers with its own. A link is up, on either
-side, once the peer's HELLO is accepted. Nothing here judges whether a member lives: a link is up or down, and
-the failure detector makes of that what it will.
+side, once the peer's HELLO is accepted. Where the fleet has ``peer_tls``, both sides have verified each
+other's certificate before, and take a HELLO from none but the member that it names. Nothing here judges
+whether a member lives: a link is up or down, and the failure detector makes of that what it will.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, ParamSpec, Protocol, cast
+from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fleet.model import Endpoint, ProxyId
+from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
 from fleet.tcp import no_delay
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,12 @@ _MAX_UNSENT_BYTES: Final = 16 << 20
 _MAX_STRANGERS: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _LOG_INTERVAL_S: Final = 10.0
+_ACCEPT_PAUSE_S: Final = 0.5
+_BACKLOG: Final = 128
+_BROKEN_HANDSHAKES: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
+"""What can only happen to a dialled connection once it is there."""
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a handshake begin; no HELLO is as long as either would be."""
 
 
 class Kind(IntEnum):
@@ -108,13 +116,15 @@ class Hello:
 
 
 class _Connection(asyncio.Protocol):
-    """One TCP connection: cuts the stream into frames, and knows no more of the fleet than its peer's
-    HELLO.
+    """One connection: cuts the stream into frames, and knows no more of the fleet than its peer's
+    certificate and HELLO.
     """
 
-    def __init__(self, links: PeerLinks, dialled: ProxyId | None) -> None:
+    def __init__(self, links: PeerLinks, dialled: ProxyId | None, where: str) -> None:
         self.links = links
         self.dialled = dialled
+        self.where = where
+        self.uris: frozenset[str] = frozenset()
         self.peer: ProxyId | None = None
         self.incarnation = 0
         self.transport: asyncio.Transport | None = None
@@ -129,6 +139,7 @@ class _Connection(asyncio.Protocol):
         if sock is not None:
             with contextlib.suppress(OSError):
                 no_delay(sock)
+        self.uris = certificate_uris(transport.get_extra_info("peercert"))
         self.links._opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -138,7 +149,7 @@ class _Connection(asyncio.Protocol):
             (length,) = _LENGTH.unpack_from(self._buffer)
             limit = MAX_FRAME_BYTES if self.peer is not None else _MAX_HELLO_BYTES
             if not 1 <= length <= limit:
-                self.abort(f"sent a frame of {length} bytes")
+                self.abort(self._fault(length))
                 return
             end = _LENGTH.size + length
             if len(self._buffer) < end:
@@ -147,8 +158,15 @@ class _Connection(asyncio.Protocol):
             del self._buffer[:end]
             self.links._received(self, kind, payload)
 
+    def _fault(self, length: int) -> str:
+        if self.peer is None and self._buffer.startswith(_TLS_RECORDS):
+            return "it speaks TLS, and this member has no peer_tls"
+        return f"sent a frame of {length} bytes"
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self.reason = self.reason or (f"connection lost: {exc}" if exc else "closed by the peer")
+        if not self.reason:
+            closed = "closed by the peer" if self.peer or not self.dialled else "refused; its log says why"
+            self.reason = explain(exc) if exc else closed
         self.links._lost(self)
         if not self.closed.done():
             self.closed.set_result(None)
@@ -183,6 +201,7 @@ class PeerLinks:
         peers: the other members and where they listen; nobody else is let in.
         listen_socket: bound already, and listening or not.
         events: told of everything.
+        tls: what links are secured with; None where the configuration allows loopback only.
     """
 
     def __init__(
@@ -194,16 +213,17 @@ class PeerLinks:
         listen_socket: socket.socket,
         events: LinkEvents,
         timing: LinkTiming | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._hello = Hello(fleet, me, incarnation)
         self._peers = {peer: endpoint for peer, endpoint in peers.items() if peer != me}
         self._listen_socket = listen_socket
         self._events = events
         self._timing = timing or LinkTiming()
+        self._tls = tls
         self._links: dict[ProxyId, _Connection] = {}
-        self._strangers: set[_Connection] = set()
+        self._strangers: dict[_Connection, asyncio.Task[None]] = {}
         self._open: set[_Connection] = set()
-        self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._logged_s: dict[str, float] = {}
@@ -215,10 +235,9 @@ class PeerLinks:
     async def start(self) -> None:
         """Listen, and dial the peers with smaller ids from now on."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Connection(self, None), sock=self._listen_socket, ssl=self._tls(server=True)
-        )
-        self._tasks = [loop.create_task(self._keep_warm())]
+        self._listen_socket.setblocking(False)
+        self._listen_socket.listen(_BACKLOG)
+        self._tasks = [loop.create_task(self._accept()), loop.create_task(self._keep_warm())]
         self._tasks += [
             loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self._hello.proxy_id
         ]
@@ -228,13 +247,13 @@ class PeerLinks:
         each.
         """
         self._stopping = True
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._strangers.values()]
+        for task in tasks:
             task.cancel()
-        for result in await asyncio.gather(*self._tasks, return_exceptions=True):
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 log.error("a task of the links failed", exc_info=result)
-        if self._server is not None:
-            self._server.close()
+        self._listen_socket.close()
         connections = list(self._open)
         for connection in connections:
             connection.close("stopped")
@@ -253,13 +272,51 @@ class PeerLinks:
         connection = self._links.get(peer)
         return connection is not None and connection.write(kind, payload)
 
-    def _tls(self, *, server: bool) -> ssl.SSLContext | None:
-        """The TLS context of both directions: none yet, which is why the configuration allows loopback
-        only.
-        """
-        return None
+    # Accepting, dialling and keeping.
 
-    # Dialling and keeping.
+    def _secured(self, *, server: bool) -> dict[str, Any]:
+        """How asyncio is to make a connection: with the certificates that the files hold now.
+
+        Raises: OSError: they cannot be used
+        """
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._tls.context(server=server),
+            "ssl_handshake_timeout": self._timing.hello_timeout_s,
+            "ssl_shutdown_timeout": self._timing.close_timeout_s,
+        }
+
+    async def _accept(self) -> None:
+        """Accept connections, until cancelled; none waits for the handshake of another."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listen_socket)
+            except OSError as error:  # no file descriptor is left, for one
+                self._warn(f"nothing can be accepted: {error}")
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._strangers) >= _MAX_STRANGERS:
+                self._give_up_the_oldest_stranger()
+            connection = _Connection(self, None, f"a connection from {address[0]}")
+            self._strangers[connection] = loop.create_task(self._let_in(connection, sock))
+
+    def _give_up_the_oldest_stranger(self) -> None:
+        """Make room: a member that dials is through within milliseconds, whoever else connects."""
+        connection, handshake = next(iter(self._strangers.items()))
+        del self._strangers[connection]
+        handshake.cancel()
+        connection.abort("too many connections that have not said HELLO")
+
+    async def _let_in(self, connection: _Connection, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, sock, **self._secured(server=True)
+            )
+        except OSError as error:
+            sock.close()
+            connection.connection_lost(error)
 
     async def _keep_dialled(self, peer: ProxyId) -> None:
         """Dial a peer whenever there is no link to it, until cancelled."""
@@ -275,12 +332,16 @@ class PeerLinks:
             await asyncio.sleep(min(pause_s, self._timing.refused_redial_s))
 
     async def _dial(self, peer: ProxyId) -> _Connection | None:
+        """A connection to a peer, which may have been refused already; None where it was not reached."""
         endpoint = self._peers[peer]
+        connection = _Connection(self, peer, f"{peer!r} at {endpoint}")
         try:
             async with asyncio.timeout(self._timing.connect_timeout_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self, peer), endpoint.host, endpoint.port, ssl=self._tls(server=False)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, endpoint.host, endpoint.port, **self._secured(server=False)
                 )
+        except _BROKEN_HANDSHAKES as error:
+            connection.connection_lost(error)
         except (OSError, ValueError):  # a time-out is the former, a name that cannot be one the latter
             return None
         return connection
@@ -306,12 +367,15 @@ class PeerLinks:
         self._open.add(connection)
         if self._stopping:
             connection.abort("stopped")
+            return
+        expected = self._peers if connection.dialled is None else (connection.dialled,)
+        if not any(self._is_certified(connection, peer) for peer in expected):
+            connection.abort(f"its certificate names {_listed(connection.uris)}")
         elif connection.dialled is not None:
             connection.write(Kind.HELLO, self._hello.encode())
-        elif len(self._strangers) >= _MAX_STRANGERS:
-            connection.abort("too many connections that have not said HELLO")
-        else:
-            self._strangers.add(connection)
+
+    def _is_certified(self, connection: _Connection, peer: ProxyId) -> bool:
+        return self._tls is None or member_uri(self._hello.fleet, peer) in connection.uris
 
     def _received(self, connection: _Connection, kind: int, payload: bytes) -> None:
         if connection.peer is None:
@@ -325,10 +389,9 @@ class PeerLinks:
         """Take the first frame of a connection, which must be a HELLO that fits; make the connection the
         link.
         """
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         refusal = self._refusal(connection, kind, payload)
         if refusal:
-            self._warn(refusal)
             connection.abort(refusal)
             return
         hello = Hello.decode(payload)
@@ -359,6 +422,8 @@ class PeerLinks:
             return f"{who} is no member of this fleet"
         if connection.dialled is not None and hello.proxy_id != connection.dialled:
             return f"{who} answered at the address of {connection.dialled!r}"
+        if not self._is_certified(connection, hello.proxy_id):
+            return f"{who} has a certificate that names {_listed(connection.uris)}"
         if connection.dialled is None and hello.proxy_id < self._hello.proxy_id:
             return f"{who} dialled, and should have been dialled"
         former = self._links.get(hello.proxy_id)
@@ -368,7 +433,9 @@ class PeerLinks:
 
     def _lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
+        if connection.peer is None and not self._stopping:
+            self._warn(f"{connection.where}: {connection.reason}")
         self._down(connection, connection.reason)
 
     def _down(self, connection: _Connection, reason: str) -> None:
@@ -390,4 +457,8 @@ class PeerLinks:
             if len(self._logged_s) >= _MAX_STRANGERS:  # the text comes from outside
                 self._logged_s.clear()
             self._logged_s[message] = now_s
-            log.warning("refused a link: %s", message)
+            log.warning("no link: %s", message)
+
+
+def _listed(uris: frozenset[str]) -> str:
+    return f"{', '.join(sorted(uris)) or 'nobody'!s:.200}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -89,7 +90,18 @@ class ControlSource:
             upstream_up=control.brokers.reachable,
             takeovers=control.takeovers.log,
             checks=self._checks(),
+            certificate_expiry_s=self._certificate_expiry(),
         )
+
+    def _certificate_expiry(self) -> Mapping[str, float]:
+        settings = self._control.settings
+        if settings.peer_tls is None:
+            return {}
+        from fleet import certs  # 15 MB that a fleet without certificates does not need
+
+        files = settings.peer_tls.files(self._control.me)
+        found = {"ca": certs.expiry(files.ca), "certificate": certs.expiry(files.certificate)}
+        return {name: expires.timestamp() for name, expires in found.items() if expires is not None}
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:
         control = self._control

@@ -166,6 +166,13 @@ class FleetCollector(Collector):
             (([each.proxy_id], each.connected) for each in members if each.proxy_id != self._view.me),
         )
 
+        yield _gauges(
+            "fleet_peer_certificate_expiry_timestamp_seconds",
+            "When the certificates that this member's links use expire, in Unix time.",
+            ["file"],
+            (([name], at_s) for name, at_s in sorted(self._view.certificate_expiry_s.items())),
+        )
+
     def _raft(self) -> Iterator[Metric]:
         raft = self._view.raft
         yield _gauge("fleet_raft_leader", "1 where this member is the Raft leader.", raft.role == "leader")

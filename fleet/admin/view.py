@@ -202,6 +202,7 @@ class FleetView:
         worker_restarts: workers that came in the place of another since control started.
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
+        certificate_expiry_s: file of ``peer_tls`` ("ca", "certificate") → when it expires, in Unix time.
     """
 
     fleet: str
@@ -219,6 +220,7 @@ class FleetView:
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()
+    certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def staleness_s(self) -> float:

@@ -18,6 +18,8 @@ from fleet.config.settings import (
     Limits,
     ListenerSettings,
     MemberSettings,
+    PeerTlsFiles,
+    PeerTlsSettings,
     Settings,
     Timing,
     advice,
@@ -32,6 +34,8 @@ __all__ = [
     "Limits",
     "ListenerSettings",
     "MemberSettings",
+    "PeerTlsFiles",
+    "PeerTlsSettings",
     "Settings",
     "Timing",
     "advice",
@@ -72,7 +76,7 @@ def parse_text(text: str, environ: Mapping[str, str], source: str, base: Path) -
         text: the whole file.
         environ: where ``${NAME}`` comes from.
         source: what errors call the file.
-        base: the directory that relative data directories start from.
+        base: the directory that relative paths start from.
 
     Raises:
         ConfigError: every mistake, in the order of the file, one line each.
@@ -98,7 +102,7 @@ def load(path: str | Path, environ: Mapping[str, str]) -> Settings:
     """Reads and validates a configuration file.
 
     Args:
-        path: the file; relative data directories in it start from its directory.
+        path: the file; relative paths in it start from its directory.
         environ: where ``${NAME}`` and ``${NAME:-default}`` in values come from.
 
     Raises:

@@ -14,11 +14,20 @@ from fleet.config.schema import (
     LimitsShape,
     ListenerShape,
     MemberShape,
+    PeerTlsShape,
     TimingShape,
     check_shape,
     name_problem,
 )
-from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing, is_wildcard
+from fleet.config.settings import (
+    Limits,
+    ListenerSettings,
+    MemberSettings,
+    PeerTlsSettings,
+    Settings,
+    Timing,
+    is_wildcard,
+)
 from fleet.model import Endpoint, IdentitySpace, ProxyId
 
 DEFAULT_VOTERS = 3
@@ -92,6 +101,7 @@ class Draft:
     identities: IdentitiesShape
     timing: Timing
     limits: Limits
+    peer_tls: PeerTlsSettings | None
     members: tuple[MemberDraft, ...]
     wrong: frozenset[str]
     wrong_timing: frozenset[str]
@@ -114,6 +124,7 @@ class Draft:
             members={member.proxy_id: member.settings() for member in self.members},
             timing=self.timing,
             limits=self.limits,
+            peer_tls=self.peer_tls,
             source=source,
         )
 
@@ -153,11 +164,21 @@ def _member(proxy_id: str, value: Value, place: int, base: FilePath, document: D
     return MemberDraft(proxy_id, path, shape, voter, data_dir, listeners, wrong)
 
 
+def _peer_tls(top: FleetShape, base: FilePath, document: Document) -> PeerTlsSettings | None:
+    path = ("peer_tls",)
+    if path not in document.lines:
+        return None
+    # A section without a value is a section: nobody means to have no TLS by it.
+    shape, _ = check_shape(PeerTlsShape, {} if top.peer_tls is None else top.peer_tls, path, document)
+    paths = {name: FilePath(os.path.normpath(base / value)) for name, value in shape.model_dump().items()}
+    return PeerTlsSettings(**paths, lines={name: document.line((*path, name)) for name in paths})
+
+
 def draft(document: Document, base: FilePath) -> Draft:
     """Validates the shape of the whole file, part by part, and fills in what has a default.
 
     Args:
-        base: the directory that relative data directories start from; absolute.
+        base: the directory that relative paths start from; absolute.
     """
     top, wrong = check_shape(FleetShape, document.data, (), document)
     identities, wrong_identities = check_shape(
@@ -176,6 +197,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         identities=identities,
         timing=Timing(**timing.model_dump()),
         limits=Limits(**limits.model_dump()),
+        peer_tls=_peer_tls(top, base, document),
         members=members,
         wrong=wrong,
         wrong_timing=wrong_timing,

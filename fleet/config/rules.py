@@ -128,18 +128,23 @@ def _check_voters(draft: Draft, document: Document) -> None:
         document.report(("members",), None, rule, "remove `witness: true` from one member")
 
 
+def _check_peer(member: MemberDraft, secured: bool, document: Document) -> None:
+    peer, path = member.shape.peer, (*member.path, "peer")
+    if peer is None:
+        return
+    if is_wildcard(peer.host):
+        rule, fix = "is a wildcard, which no member can dial", "use a name or an address of this member"
+        document.report(path, str(peer), rule, fix)
+    elif not secured and not is_loopback(peer.host):
+        rule = "host must be loopback as long as member links are not authenticated"
+        document.report(path, str(peer), rule, f"add `peer_tls:`, or use 127.0.0.1:{peer.port}")
+
+
 def _check_member(member: MemberDraft, document: Document) -> None:
     shape, path = member.shape, member.path
     for field, fix in _FIX_MEMBER.items():
         if getattr(shape, field) is None and field not in member.wrong:
             document.report((*path, field), None, "is required", fix.format(id=member.proxy_id))
-    if shape.peer is not None and not is_loopback(shape.peer.host):
-        document.report(
-            (*path, "peer"),
-            str(shape.peer),
-            "host must be loopback until member links are authenticated",
-            f"use 127.0.0.1:{shape.peer.port}",
-        )
     if shape.witness and shape.listeners:
         rule = "a witness has no data plane"
         document.report((*path, "listeners"), None, rule, "remove the listeners, or `witness: true`")
@@ -221,3 +226,4 @@ def check_rules(draft: Draft, document: Document) -> None:
         check(draft, document)
     for member in draft.members:
         _check_member(member, document)
+        _check_peer(member, draft.peer_tls is not None, document)

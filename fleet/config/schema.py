@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fleet.config.document import Document, Path, Value
-from fleet.config.settings import Limits, Timing
+from fleet.config.settings import PROXY_ID, Limits, Timing
 from fleet.model import Endpoint
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
@@ -79,6 +79,14 @@ def name_problem(value: str) -> tuple[str, str] | None:
     return None
 
 
+def _member_path(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise wrong("must be the path of a file", "put it in quotes")
+    if re.search(r"[{}]", value.replace(PROXY_ID, "")):
+        raise wrong(f"braces may hold nothing but {PROXY_ID}", f"write {PROXY_ID}, or ${{NAME}}")
+    return value
+
+
 def _broker_ids(value: object) -> object:
     if not isinstance(value, dict):
         raise wrong("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
@@ -94,6 +102,7 @@ def _broker_ids(value: object) -> object:
 
 HostPort = Annotated[Endpoint, BeforeValidator(parse_endpoint)]
 Name = Annotated[str, BeforeValidator(_name)]
+MemberPath = Annotated[str, BeforeValidator(_member_path)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -128,12 +137,19 @@ class IdentitiesShape(Shape):
     ids: Annotated[dict[int, int], BeforeValidator(_broker_ids), Field(min_length=1)] | None = None
 
 
+class PeerTlsShape(Shape):
+    ca: MemberPath = "certs/ca.pem"
+    certificate: MemberPath = f"certs/{PROXY_ID}.crt"
+    key: MemberPath = f"certs/{PROXY_ID}.key"
+
+
 class FleetShape(Shape):
     fleet: Name | None = None
     bootstrap_servers: Annotated[list[HostPort], Field(min_length=1)] | None = None
     identities: dict[str, Any] | None = None
     timing: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
+    peer_tls: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
 
 

@@ -11,6 +11,8 @@ from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
 
 CONTROL_SOCKET = "control.sock"
+PROXY_ID = "{proxy_id}"
+"""In the paths of ``peer_tls``: the member that they are read for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,40 @@ class MemberSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTlsFiles:
+    """The three files that one member's links are made with; PEM."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTlsSettings:
+    """Where members have the certificates of their links; ``{proxy_id}`` in a path is a member's id.
+
+    Args:
+        lines: where each field stands in the file, for what is wrong with the certificates themselves.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+    lines: Mapping[str, int]
+
+    def files(self, proxy_id: ProxyId) -> PeerTlsFiles:
+        """The files of one member."""
+        paths = (self.ca, self.certificate, self.key)
+        return PeerTlsFiles(*(Path(str(path).replace(PROXY_ID, proxy_id)) for path in paths))
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What one configuration file says, validated as a whole.
 
     Args:
         members: in the order of the file.
+        peer_tls: None where the links between members are neither authenticated nor encrypted.
         source: the file, as it was named by the caller.
     """
 
@@ -111,6 +142,7 @@ class Settings:
     members: Mapping[ProxyId, MemberSettings]
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
+    peer_tls: PeerTlsSettings | None = None
     source: str = ""
 
     def member(self, proxy_id: ProxyId) -> MemberSettings:

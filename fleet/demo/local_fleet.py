@@ -19,12 +19,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import yaml
 
+from fleet import certs
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, Settings, load
 from fleet.demo.ports import free_ports
@@ -34,6 +36,7 @@ from fleet.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 
 LISTENER = "external"
 READY_LIMIT_S = 40.0
+CERTIFICATE_DAYS = 7
 _ASK_LIMIT_S = 2.0
 _RACKS = "abc"
 _SOCKET_PATH_BYTES = 100
@@ -51,6 +54,7 @@ class LocalFleet:
         workers: worker processes of each member.
         racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
         timing: values that differ from the defaults of `fleet.config.Timing`.
+        peer_tls: whether the links between members are secured, with certificates made here.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class LocalFleet:
         workers: int = 1,
         racks: bool = True,
         timing: Mapping[str, float] | None = None,
+        peer_tls: bool = False,
     ) -> None:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -87,10 +92,14 @@ class LocalFleet:
             "bootstrap_servers": [str(endpoint) for endpoint in bootstrap_servers],
             "identities": _identities(identities),
             **({"timing": dict(timing)} if timing else {}),
+            **({"peer_tls": {}} if peer_tls else {}),
             "members": members,
         }
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))
         self.settings: Settings = load(self.config, {})
+        self.certificates = self._folder / "certs"
+        if peer_tls:
+            certs.make("demo", self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
         self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
         self._own_config: dict[ProxyId, Path] = {}
 

@@ -113,6 +113,7 @@ def view(**changes: object) -> FleetView:
         "workers": (WorkerView(0, 4711, COUNTERS),),
         "upstream_up": {1: True, 2: False},
         "takeovers": TakeoverLog().put(taken),
+        "certificate_expiry_s": {"ca": 2_100_000_000.0, "certificate": 1_900_000_000.0},
         "checks": (Check("workers", True, "1 of 1"), Check("directory", True), Check("upstream", True)),
     }
     return FleetView(**(fields | changes))  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.config import Limits, Settings, Timing, advice, load, parse_text, survives
+from fleet.config import Limits, PeerTlsFiles, Settings, Timing, advice, load, parse_text, survives
 from fleet.config.rules import ORDERS
-from fleet.config.schema import FleetShape, IdentitiesShape, ListenerShape, MemberShape
+from fleet.config.schema import FleetShape, IdentitiesShape, ListenerShape, MemberShape, PeerTlsShape
 from fleet.errors import ConfigError, UnknownMember
 from fleet.model import Endpoint, IdentitySpace
 
@@ -169,6 +169,29 @@ def test_values_come_from_the_environment() -> None:
     )
 
 
+def test_with_peer_tls_members_may_be_anywhere() -> None:
+    data = changed("peer_tls", {})
+    data["members"]["p1"]["peer"] = "10.1.1.1:7101"
+    data["members"]["p2"]["peer"] = "p2.example:7101"
+    assert parse(data).member("p2").peer == Endpoint("p2.example", 7101)
+    data["members"]["p2"]["peer"] = "0.0.0.0:7101"
+    assert "is a wildcard, which no member can dial" in only_mistake(data)
+
+
+def test_certificates_are_found_beside_the_file_unless_it_says_where() -> None:
+    assert parse(tree()).peer_tls is None
+    for section in ({}, None):
+        found = parse(changed("peer_tls", section)).peer_tls
+        assert found is not None
+        assert found.files("p2") == PeerTlsFiles(
+            Path("/fleet/certs/ca.pem"), Path("/fleet/certs/p2.crt"), Path("/fleet/certs/p2.key")
+        )
+    said = {"ca": "/etc/ca.pem", "certificate": "../{proxy_id}/${WHO}.pem", "key": "own.key"}
+    found = parse(changed("peer_tls", said), environ={"WHO": "me"}).peer_tls
+    assert found is not None
+    assert found.files("p1") == PeerTlsFiles(Path("/etc/ca.pem"), Path("/p1/me.pem"), Path("/fleet/own.key"))
+
+
 def test_merge_keys_and_anchors_share_settings() -> None:
     text = yaml.safe_dump(tree(1)).replace("  p1:", "  p1: &m", 1)
     text += "  p2:\n    <<: *m\n    peer: 127.0.0.1:1\n    admin: 127.0.0.1:2\n    data_dir: x\n"
@@ -208,7 +231,13 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("identities", {"ids": {"x": 1}}, "broker id 'x' must be 0..2147483647"),
         ("members", ..., "members: is required"),
         ("members", {}, "members: is required"),
-        ("members.p1.peer", "10.1.1.1:7101", "host must be loopback until member links are authenticated"),
+        ("members.p1.peer", "10.1.1.1:7101", "host must be loopback as long as member links are not"),
+        ("members.p1.peer", "0.0.0.0:7101", "is a wildcard, which no member can dial"),
+        ("peer_tls", {"ca": ""}, "must be the path of a file"),
+        ("peer_tls", {"key": 7}, "must be the path of a file"),
+        ("peer_tls", {"certificate": "certs/{id}.crt"}, "braces may hold nothing but {proxy_id}"),
+        ("peer_tls", {"cert": "p1.crt"}, "there is no such setting"),
+        ("peer_tls", "certs", "must be a map"),
         ("members.p1.peer", ..., "members.p1.peer: is required; add `peer: 127.0.0.1:7101`"),
         ("members.p1.admin", "127.0.0.1:x", "port must be a number"),
         ("members.p1.admin", "127.0.0.1:0", "port must be 1..65535"),
@@ -454,6 +483,9 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
     expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
     defaults = {f"timing.{field.name}": field.default for field in dataclasses.fields(Timing)}
+    defaults |= {
+        f"peer_tls.{name}": f"`{field.default}`" for name, field in PeerTlsShape.model_fields.items()
+    }
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
     found = documented()
     assert set(found) == expected | set(defaults)

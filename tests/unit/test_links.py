@@ -30,8 +30,9 @@ class Member:
         self.frames: list[tuple[str, Kind, bytes]] = []
         fleet = str(options.pop("fleet", "demo"))
         incarnation = int(str(options.pop("incarnation", 1)))
+        tls = options.pop("tls", None)
         timing = LinkTiming(**options)  # type: ignore[arg-type]
-        self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing)
+        self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing, tls)  # type: ignore[arg-type]
 
     def on_up(self, peer: str) -> None:
         self.told.append(f"+{peer}")
@@ -313,8 +314,9 @@ class TestHello:
         strangers = [await network.connect("p1") for _ in range(64)]
         await until(lambda: len(one.links._strangers) == 64)
         late = await network.connect("p1")
-        assert await late.closed() == b""
-        strangers[0].hello()
+        assert await strangers[0].closed() == b"", "the oldest one makes room"
+        assert len(one.links._strangers) == 64
+        late.hello()
         await until(lambda: one.links.connected)
         for stranger in [*strangers, late]:
             await stranger.close()

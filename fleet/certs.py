@@ -1,0 +1,311 @@
+"""Certificates of member links: makes them, and says what is wrong with those there are.
+
+A folder that ``make`` has filled: ``ca.pem`` and ``ca-key.pem``, the authority; ``ID.crt`` and ``ID.key`` for
+each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`` belongs on none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fleet.config import PeerTlsFiles, PeerTlsSettings, Settings
+from fleet.config.document import Problem
+from fleet.errors import CertificateError, ConfigError
+from fleet.model import ProxyId
+from fleet.peer_tls import explain, member_uri, rehearse
+
+CA: Final = "ca.pem"
+CA_KEY: Final = "ca-key.pem"
+CA_DAYS: Final = 3650
+_BACKDATED: Final = timedelta(hours=1)
+"""So that a machine whose clock is a little behind takes a new certificate at once."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Who signs, with the key where that is at hand."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+# ------------------------------------------------------------------------------------------------- making
+
+
+def make(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: datetime) -> None:
+    """An authority for one fleet, and a certificate and key for each member.
+
+    Raises: CertificateError: one of the files is there already, or cannot be written
+    """
+    ours = [files_in(folder, proxy_id) for proxy_id in members]
+    paths = [folder / CA, folder / CA_KEY, *(path for each in ours for path in (each.certificate, each.key))]
+    there = [str(path) for path in paths if path.exists()]
+    if there:
+        raise CertificateError(
+            f"{there[0]}: is there already, and nothing is overwritten; `fleet certs renew` replaces "
+            "members' certificates, another --out starts afresh"
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"{fleet} members")
+    builder = _builder(name, name, key, now, now + timedelta(days=max(CA_DAYS, days)))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    authority = Authority(builder.sign(key, hashes.SHA256()), key)
+    _write(folder / CA_KEY, _private(key), 0o600)
+    _write(folder / CA, authority.certificate.public_bytes(Encoding.PEM), 0o644)
+    for proxy_id in members:
+        _issue(authority, fleet, proxy_id, folder, now + timedelta(days=days), now)
+
+
+def renew(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: datetime) -> None:
+    """New certificates and keys, by the authority in the folder, in the place of those there are.
+
+    Raises: CertificateError: the authority is not there, or has expired, or a file cannot be written
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
+        key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
+    except OSError as error:
+        raise CertificateError(
+            f"{error.filename}: {error.strerror}; name the folder of `fleet certs init` with --out"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"{folder}: {CA} or {CA_KEY} is not what `fleet certs init` wrote") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
+        raise CertificateError(f"{folder}: {CA_KEY} is not the key of {CA}")
+    if certificate.not_valid_after_utc <= now:
+        raise CertificateError(f"{folder / CA}: has expired; start afresh with `fleet certs init`")
+    until = min(now + timedelta(days=days), certificate.not_valid_after_utc)
+    for proxy_id in members:
+        _issue(Authority(certificate, key), fleet, proxy_id, folder, until, now)
+
+
+def files_in(folder: Path, proxy_id: ProxyId) -> PeerTlsFiles:
+    """The files of one member in a folder that ``make`` fills."""
+    return PeerTlsFiles(folder / CA, folder / f"{proxy_id}.crt", folder / f"{proxy_id}.key")
+
+
+def next_steps(settings: Settings, members: Sequence[ProxyId], folder: Path) -> tuple[str, ...]:
+    """What an operator does with the files that ``make`` or ``renew`` has just written to a folder."""
+    steps = []
+    for proxy_id in members:
+        made = files_in(folder, proxy_id)
+        line = f"copy to the machine of {proxy_id}: {made.ca}, {made.certificate}, {made.key}"
+        if settings.peer_tls is not None:
+            wanted = settings.peer_tls.files(proxy_id)
+            line += f" (as {wanted.ca}, {wanted.certificate}, {wanted.key})"
+        steps.append(f"{line}; the key is for the user alone who runs it")
+    if settings.peer_tls is None:
+        steps.append(
+            "add `peer_tls:` to the configuration; without fields below it, members look into certs/ beside "
+            "the file"
+        )
+    steps.append(f"keep {folder / CA_KEY} off these machines: whoever has it can be any member")
+    return tuple(steps)
+
+
+def expiry(path: Path) -> datetime | None:
+    """When the first certificate in a file expires; None where there is none."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError):
+        return None
+
+
+def _issue(
+    authority: Authority, fleet: str, proxy_id: ProxyId, folder: Path, until: datetime, now: datetime
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    uri = x509.UniformResourceIdentifier(member_uri(fleet, proxy_id))
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = _builder(_name(proxy_id), authority.certificate.subject, key, now, until)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    builder = builder.add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    files = files_in(folder, proxy_id)
+    _write(files.key, _private(key), 0o600)
+    _write(files.certificate, builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - _BACKDATED).not_valid_after(until)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """The whole file at once, and nobody else's to read for a moment."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise CertificateError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+# ----------------------------------------------------------------------------------------------- checking
+
+
+class _Reader:
+    """Reads the files of one member, and notes what is wrong with them.
+
+    Args:
+        must_be_there: whether a file that cannot be read is a mistake.
+    """
+
+    def __init__(self, peer_tls: PeerTlsSettings, files: PeerTlsFiles, must_be_there: bool) -> None:
+        self.problems: list[Problem] = []
+        self._lines = peer_tls.lines
+        self.files = files
+        self._must_be_there = must_be_there
+
+    def report(self, field: str, rule: str, fix: str) -> None:
+        path = str(getattr(self.files, field))
+        self.problems.append(Problem(self._lines[field], ("peer_tls", field), path, rule, fix))
+
+    def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
+        """What a file holds; None where it is not there, or is wrong."""
+        try:
+            return load(getattr(self.files, field).read_bytes())
+        except FileNotFoundError:
+            if self._must_be_there:
+                self.report(field, "there is no such file", "copy it here; `fleet certs init` makes it")
+        except OSError as error:
+            if self._must_be_there:
+                self.report(field, f"cannot be read ({error.strerror})", "check its owner and mode")
+        except TypeError:
+            self.report(field, "is encrypted", "remove its passphrase: a member starts without a person")
+        except (ValueError, UnsupportedAlgorithm):
+            self.report(field, f"is not a PEM {what}", "name the right file; `fleet certs init` makes one")
+        return None
+
+
+def check_member(settings: Settings, proxy_id: ProxyId) -> None:
+    """Read the files that a member needs on its own machine, and verify them as its peers will.
+
+    Raises: ConfigError: every mistake, one line each
+    """
+    if settings.peer_tls is not None:
+        _raise(settings, _problems(settings, settings.peer_tls, proxy_id, must_be_there=True))
+
+
+def check_present(settings: Settings) -> tuple[ProxyId, ...]:
+    """Verify the files of all members as far as they are on this machine.
+
+    Returns: the members whose files are not all here
+    Raises:  ConfigError: every mistake, one line each
+    """
+    if settings.peer_tls is None:
+        return ()
+    problems, elsewhere = [], []
+    for proxy_id in settings.members:
+        files = settings.peer_tls.files(proxy_id)
+        problems += _problems(settings, settings.peer_tls, proxy_id, must_be_there=False)
+        if not all(os.access(path, os.R_OK) for path in (files.ca, files.certificate, files.key)):
+            elsewhere.append(proxy_id)
+    _raise(settings, problems)
+    return tuple(elsewhere)
+
+
+def _raise(settings: Settings, problems: Sequence[Problem]) -> None:
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(each.text(settings.source) for each in problems)))
+
+
+def _problems(
+    settings: Settings, peer_tls: PeerTlsSettings, proxy_id: ProxyId, *, must_be_there: bool
+) -> list[Problem]:
+    reader = _Reader(peer_tls, peer_tls.files(proxy_id), must_be_there)
+    authorities = reader.read("ca", "certificate", x509.load_pem_x509_certificates)
+    chain = reader.read("certificate", "certificate", x509.load_pem_x509_certificates)
+    key = reader.read("key", "private key", lambda raw: load_pem_private_key(raw, None))
+    now = datetime.now(UTC)
+    if authorities is not None and not any(_is_valid(each, now) for each in authorities):
+        reader.report("ca", _validity(authorities[0]), "make a new authority, and name both while you rotate")
+    if chain is not None:
+        for rule, fix in _faults(chain[0], member_uri(settings.fleet, proxy_id), now):
+            reader.report("certificate", rule, fix)
+    if chain is not None and key is not None and chain[0].public_key() != key.public_key():
+        rule = f"is not the key of {reader.files.certificate}"
+        reader.report("key", rule, "copy certificate and key from the same place")
+    if not reader.problems and None not in (authorities, chain, key):
+        try:
+            rehearse(reader.files)
+        except OSError as error:
+            fix = "have it issued by an authority in peer_tls.ca, for servers and for clients"
+            reader.report("certificate", f"links would be refused: {explain(error)}", fix)
+    return reader.problems
+
+
+def _faults(certificate: x509.Certificate, uri: str, now: datetime) -> Iterator[tuple[str, str]]:
+    if not _is_valid(certificate, now):
+        yield _validity(certificate), "renew it (`fleet certs renew`), or check the clock of this machine"
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):  # the latter: extensions that are no extensions
+        uris = []
+    if uri not in uris:
+        rule = f"names {', '.join(uris) or 'nobody'}, and must name {uri}"
+        yield rule, "issue it with that URI as a subject alternative name"
+
+
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+
+
+def _validity(certificate: x509.Certificate) -> str:
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return f"is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is not now"
