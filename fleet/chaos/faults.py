@@ -11,18 +11,30 @@ from types import MappingProxyType
 from typing import Final
 
 import psutil
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from fleet.admin.documents import MemberDocument, OwnershipDocument
+from fleet.admin.documents import MemberDocument
 from fleet.chaos.checker import Outage
-from fleet.chaos.network import Knock, Link, Toxiproxy, hang_up, knock
+from fleet.chaos.network import Knock, Link, Toxiproxy, knock
+from fleet.chaos.proofs import (
+    PROOF_LIMIT_S,
+    NoEffect,
+    becomes,
+    hears_all,
+    in_sync,
+    is_gone,
+    is_stopped,
+    prove,
+    prove_black,
+    time_of_answer,
+    time_of_hanging_up,
+)
 from fleet.chaos.schedule import GENTLE, Fault, Kind
 from fleet.demo.background import happens, in_thread
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import AdminError, DemoError
-from fleet.model import Liveness, ProxyId
+from fleet.errors import DemoError
+from fleet.model import ProxyId
 
 WHOLE_LIMIT_S: Final = 90.0
 """From the end of a fault until every member is ready and linked with all others, on a busy machine."""
@@ -31,18 +43,11 @@ SILENT_LIMIT_S: Final = 7.5
 """Five times what is promised on a quiet machine: 0.5 s, and 1.5 s where nothing is reset."""
 SLOW_SLACK_S: Final = 2.5
 """More of it, where the network is slow as well."""
-_PROOF_LIMIT_S = 5.0
-_NOTHING_FOR_S = 1.0
 _SILENT_S = 0.5
-_EVERY_S = 0.05
 _ENOUGH = 0.8
 """The share of a latency, or of the time that bandwidth costs, that has to be seen."""
 
 TakenOver = Callable[[Collection[ProxyId], float], bool]
-
-
-class NoEffect(DemoError):
-    """A fault was injected, and nothing shows that it happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ class Injector:
         processes = [process for victim in victims for process in self._tree(victim)]
         self._tell(fault, victims)
         at_s = await in_thread(lambda: self._fleet.kill(*victims))
-        await _prove(lambda: all(map(is_gone, processes)), f"the end of {len(processes)} processes")
+        await prove(lambda: all(map(is_gone, processes)), f"the end of {len(processes)} processes")
         outage = await self._outage(fault, victims, at_s, REFUSED_LIMIT_S)
         self._fleet.start(*victims)
         return await self._done(fault, victims, at_s, f"{len(processes)} processes gone", outage)
@@ -123,11 +128,11 @@ class Injector:
         self._tell(fault, (victim,))
         at_s = await in_thread(lambda: self._fleet.freeze(victim))
         try:
-            await _prove(lambda: all(map(is_stopped, processes)), f"{len(processes)} processes in state T")
+            await prove(lambda: all(map(is_stopped, processes)), f"{len(processes)} processes in state T")
             outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
         finally:
             self._fleet.thaw(victim)
-        await _prove(lambda: not any(map(is_stopped, processes)), f"{victim} goes on")
+        await prove(lambda: not any(map(is_stopped, processes)), f"{victim} goes on")
         return await self._done(fault, (victim,), at_s, f"{len(processes)} processes in state T", outage)
 
     async def _kill_child(self, fault: Fault) -> Done:
@@ -139,7 +144,7 @@ class Injector:
         self._tell(fault, (place,))
         at_s = time.monotonic()
         process.kill()
-        await _prove(lambda: is_gone(process), f"the end of {place}")
+        await prove(lambda: is_gone(process), f"the end of {place}")
 
         def replaced() -> bool:
             after = self._child(victim, place)
@@ -164,7 +169,7 @@ class Injector:
             code = await in_thread(partial(self._fleet.stop, victim, WHOLE_LIMIT_S))
             if code != 0:
                 raise DemoError(f"{victim} ended with code {code} at SIGTERM")
-            await _prove(lambda gone=processes: all(map(is_gone, gone)), f"the end of {victim}")  # type: ignore[misc]
+            await prove(lambda gone=processes: all(map(is_gone, gone)), f"the end of {victim}")  # type: ignore[misc]
             await asyncio.sleep(fault.duration_s)
             self._fleet.start(victim)
             await self._whole()
@@ -177,12 +182,12 @@ class Injector:
         self._tell(fault, (f"broker {broker_id}",))
         at_s = time.monotonic()
         await in_thread(lambda: self._kafka.kill(broker_id))
-        await _prove(lambda: is_gone(process), f"the end of broker {broker_id}")
+        await prove(lambda: is_gone(process), f"the end of broker {broker_id}")
         await asyncio.sleep(fault.duration_s)
         self._kafka.start_broker(broker_id)
         await in_thread(self._kafka.await_ready)
         direct = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0})
-        if not await _becomes(lambda: _in_sync(direct), WHOLE_LIMIT_S):
+        if not await becomes(lambda: in_sync(direct), WHOLE_LIMIT_S):
             raise DemoError(
                 f"replicas were not in sync {WHOLE_LIMIT_S:.0f} s after broker {broker_id} came back"
             )
@@ -195,11 +200,11 @@ class Injector:
         victim = await self._member(fault.target)
         doors, links = self._network.client_links(victim), self._network.peer_links(victim)
         self._tell(fault, (victim,))
-        await _knock(doors[0])
+        await time_of_answer(doors[0])
         at_s = time.monotonic()
         try:
             await self._swallow([*links, *doors], fault)
-            proofs = [await _prove_black(doors[0]), await self._prove_silent(victim, fault)]
+            proofs = [await prove_black(doors[0]), await self._prove_silent(victim, fault)]
             outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
         finally:
             await in_thread(lambda: self._network.heal([*links, *doors]))
@@ -222,11 +227,11 @@ class Injector:
         """The clients' way to a member, or the proxies' to a broker."""
         victim, links = await self._way(fault)
         self._tell(fault, (victim,))
-        await _knock(links[0])
+        await time_of_answer(links[0])
         at_s = time.monotonic()
         try:
             await self._swallow(links, fault)
-            proof = await _prove_black(links[0])
+            proof = await prove_black(links[0])
             await asyncio.sleep(fault.duration_s)
         finally:
             await in_thread(lambda: self._network.heal(links))
@@ -235,11 +240,11 @@ class Injector:
     async def _reset(self, fault: Fault) -> Done:
         victim, links = await self._way(fault)
         self._tell(fault, (victim,))
-        await _knock(links[0])
+        await time_of_answer(links[0])
         at_s = time.monotonic()
         try:
             await in_thread(lambda: self._network.poison(links, "reset_peer", {"timeout": 0}, "both"))
-            answer = await knock(links[0].at, _PROOF_LIMIT_S)
+            answer = await knock(links[0].at, PROOF_LIMIT_S)
             if not answer.broken:
                 raise NoEffect(f"{fault}: a connection was not reset: {answer}")
             await asyncio.sleep(fault.duration_s)
@@ -265,16 +270,16 @@ class Injector:
         jitter = fault.kind is Kind.JITTER_CLIENTS
         half = fault.amount // 2
         attributes = {"latency": half, "jitter": half} if jitter else {"latency": fault.amount}
-        ask = partial(_hang_up if fault.kind is Kind.LATENCY_PEERS else _knock)
+        ask = time_of_hanging_up if fault.kind is Kind.LATENCY_PEERS else time_of_answer
 
-        async def prove(link: Link) -> str:
+        async def show(link: Link) -> str:
             slowest_s = max([await ask(link) for _ in range(8 if jitter else 1)])
             least_s = _ENOUGH * (half if jitter else fault.amount) / 1000.0
             if slowest_s < least_s:
                 raise NoEffect(f"{fault}: an answer took {slowest_s * 1000:.0f} ms alone")
             return f"an answer took {slowest_s * 1000:.0f} ms"
 
-        return await self._slow_down(fault, "latency", attributes, ask, prove)
+        return await self._slow_down(fault, "latency", attributes, ask, show)
 
     async def _bandwidth(self, fault: Fault) -> Done:
         # Many small requests where only the answers are slow, else some big ones.
@@ -283,7 +288,7 @@ class Injector:
         async def ask(link: Link) -> float:
             return (await self._many(link, requests, padding)).took_s or 0.0
 
-        async def prove(link: Link) -> str:
+        async def show(link: Link) -> str:
             answer = await self._many(link, requests, padding)
             size = answer.bytes_in if fault.direction == "out" else answer.bytes_out
             took_s, least_s = answer.took_s or 0.0, _ENOUGH * size / 1024 / fault.amount
@@ -291,10 +296,10 @@ class Injector:
                 raise NoEffect(f"{fault}: {size} bytes took {took_s:.2f} s alone, not {least_s:.2f}")
             return f"{size} bytes took {took_s:.2f} s"
 
-        return await self._slow_down(fault, "bandwidth", {"rate": fault.amount}, ask, prove)
+        return await self._slow_down(fault, "bandwidth", {"rate": fault.amount}, ask, show)
 
     async def _many(self, link: Link, requests: int, padding: int) -> Knock:
-        answer = await knock(link.at, 4 * _PROOF_LIMIT_S, requests, padding)
+        answer = await knock(link.at, 4 * PROOF_LIMIT_S, requests, padding)
         if answer.took_s is None:
             raise NoEffect(f"{requests} requests over {link.at} were not answered: {answer}")
         return answer
@@ -305,7 +310,7 @@ class Injector:
         toxic: str,
         attributes: dict[str, int],
         ask: Callable[[Link], Awaitable[float]],
-        prove: Callable[[Link], Awaitable[str]],
+        show: Callable[[Link], Awaitable[str]],
     ) -> Done:
         async with self._harsh:  # so that nothing else explains what the proof sees
             victim, links = await self._way(fault)
@@ -315,7 +320,7 @@ class Injector:
             at_s = time.monotonic()
             try:
                 await in_thread(lambda: self._network.poison(links, toxic, attributes, fault.direction))
-                proof = f"{await prove(links[0])}, {before_s * 1000:.0f} ms before"
+                proof = f"{await show(links[0])}, {before_s * 1000:.0f} ms before"
             except BaseException:
                 await in_thread(lambda: self._network.heal(links))
                 raise
@@ -357,7 +362,7 @@ class Injector:
                 document = self._fleet.ownership(teller)
                 return any(each.proxy_id == peer and holds(each) for each in document.members)
 
-            if not await _becomes(told, _PROOF_LIMIT_S):
+            if not await becomes(told, PROOF_LIMIT_S):
                 raise NoEffect(f"{fault}: {teller} does not tell of {what} from {peer}")
         return f"{what}, as {len(pairs)} pairs of members tell"
 
@@ -385,14 +390,14 @@ class Injector:
 
     async def _whole(self) -> None:
         """Wait until every member is ready, and linked with all others."""
-        if not await _becomes(self._is_whole, WHOLE_LIMIT_S):
+        if not await becomes(self._is_whole, WHOLE_LIMIT_S):
             raise DemoError(
                 f"the fleet was not whole {WHOLE_LIMIT_S:.0f} s after a fault; see {self._fleet.logs}"
             )
 
     def _is_whole(self) -> bool:
         return all(
-            self._fleet.is_ready(teller) and _hears_all(self._fleet.ownership(teller))
+            self._fleet.is_ready(teller) and hears_all(self._fleet.ownership(teller))
             for teller in self._fleet.members
         )
 
@@ -405,7 +410,7 @@ class Injector:
             found[:] = [leader] if leader is not None else []
             return bool(found)
 
-        if not await _becomes(led, WHOLE_LIMIT_S):
+        if not await becomes(led, WHOLE_LIMIT_S):
             raise DemoError(f"no member leads for {WHOLE_LIMIT_S:.0f} s")
         (leader,) = found
         if role == "leader":
@@ -466,80 +471,3 @@ _HOW: Final = MappingProxyType[Kind, How](
         Kind.BANDWIDTH_BROKER: Injector._bandwidth,
     }
 )
-
-
-def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended; a zombie, which only waits to be reaped, has."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def is_stopped(process: psutil.Process) -> bool:
-    """Whether a process is in the kernel's state T."""
-    try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _hears_all(document: OwnershipDocument) -> bool:
-    """Whether a member has a quorum, and holds every other one for alive."""
-    return document.quorum.present and all(
-        each.connected and each.liveness is Liveness.UP
-        for each in document.members
-        if each.proxy_id != document.proxy_id
-    )
-
-
-def _in_sync(client: AdminClient) -> bool:
-    """Whether every partition of every topic has all its replicas."""
-    try:
-        topics = client.list_topics(timeout=5.0).topics.values()
-    except KafkaException:
-        return False
-    return all(len(each.isrs) == len(each.replicas) for topic in topics for each in topic.partitions.values())
-
-
-async def _prove(condition: Callable[[], bool], what: str) -> None:
-    if not await happens(condition, _PROOF_LIMIT_S):
-        raise NoEffect(f"{what}: not seen within {_PROOF_LIMIT_S:.0f} s")
-
-
-async def _becomes(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Wait for a condition that blocks, and that holds not where nobody answers."""
-
-    def holds() -> bool:
-        try:
-            return condition()
-        except AdminError:
-            return False
-
-    deadline_s = time.monotonic() + limit_s
-    while not await in_thread(holds):
-        if time.monotonic() > deadline_s:
-            return False
-        await asyncio.sleep(_EVERY_S)
-    return True
-
-
-async def _prove_black(link: Link) -> str:
-    answer = await knock(link.at, _NOTHING_FOR_S)
-    if answer.broken or answer.took_s is not None:
-        raise NoEffect(f"something came back over {link.at}, which is a black hole: {answer}")
-    return f"no answer within {_NOTHING_FOR_S:.0f} s"
-
-
-async def _knock(link: Link) -> float:
-    answer = await knock(link.at, _PROOF_LIMIT_S)
-    if answer.took_s is None:
-        raise NoEffect(f"{link.at} does not answer")
-    return answer.took_s
-
-
-async def _hang_up(link: Link) -> float:
-    took_s = await hang_up(link.at, _PROOF_LIMIT_S)
-    if took_s is None:
-        raise NoEffect(f"{link.at} does not hang up on strangers")
-    return took_s

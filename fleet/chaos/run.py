@@ -18,9 +18,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
 from fleet.chaos.checker import History, Violation, audit_of, check, takeover_s
-from fleet.chaos.faults import Done, Injector, NoEffect
+from fleet.chaos.faults import Done, Injector
 from fleet.chaos.network import Toxiproxy
 from fleet.chaos.observer import Observer
+from fleet.chaos.proofs import NoEffect
 from fleet.chaos.report import Noticed, RunResult
 from fleet.chaos.schedule import LENGTH_S, Plan
 from fleet.chaos.workloads import PARTITIONS, Client

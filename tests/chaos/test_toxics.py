@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos import faults
-from fleet.chaos.faults import NoEffect
 from fleet.chaos.network import Link, Toxiproxy, hang_up, knock
+from fleet.chaos.proofs import NoEffect, prove_black, time_of_answer
 from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import Direction
 from fleet.demo.ports import free_ports
@@ -59,14 +58,14 @@ async def test_a_black_hole_answers_nothing_until_it_is_healed(
 ) -> None:
     network, link = through
     network.poison([link], "timeout", {"timeout": 0}, direction)
-    assert "no answer" in await faults._prove_black(link)
+    assert "no answer" in await prove_black(link)
     network.heal([link])
     assert (await knock(link.at, 5.0)).took_s is not None
 
 
 async def test_a_network_that_is_whole_is_no_black_hole(through: Through) -> None:
     with pytest.raises(NoEffect):
-        await faults._prove_black(through[1])
+        await prove_black(through[1])
 
 
 async def test_a_network_that_refuses_is_no_black_hole(through: Through) -> None:
@@ -74,15 +73,15 @@ async def test_a_network_that_refuses_is_no_black_hole(through: Through) -> None
     network.poison([link], "reset_peer", {"timeout": 0}, "both")
     assert (await knock(link.at, 5.0)).broken
     with pytest.raises(NoEffect):
-        await faults._prove_black(link)
+        await prove_black(link)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 async def test_latency_is_seen_in_answers(through: Through, direction: Direction) -> None:
     network, link = through
-    assert await faults._knock(link) < LATENCY_S
+    assert await time_of_answer(link) < LATENCY_S
     network.poison([link], "latency", {"latency": int(LATENCY_S * 1000)}, direction)
-    assert await faults._knock(link) >= LATENCY_S * (2 if direction == "both" else 1)
+    assert await time_of_answer(link) >= LATENCY_S * (2 if direction == "both" else 1)
 
 
 async def test_latency_is_seen_by_a_stranger_who_is_hung_up_on(through: Through) -> None:
