@@ -19,6 +19,7 @@ from fleet.errors import DemoError
 
 _TRANSACTION_S = 0.1
 _ABORT_EVERY = 4
+_FLUSH_S = 10.0
 _LIMIT_S = 90.0
 
 
@@ -59,11 +60,14 @@ class _Transactions:
                 self._produce()
                 self._producer.poll(self._spec.partitions / self._spec.rate_per_s)
             if abort:
+                self._producer.flush(
+                    _FLUSH_S
+                )  # so that there is something in the log to be kept from readers
                 _insist(self._producer.abort_transaction)
             else:
                 _insist(self._producer.commit_transaction)
         except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
+            if not _may_abort(error.args[0]):
                 raise
             say(error.args[0])
             _insist(self._producer.abort_transaction)
@@ -108,6 +112,11 @@ class _Transactions:
             self._histories[history].append(event)
         for writer in self._histories.values():
             writer.flush()
+
+
+def _may_abort(error: KafkaError) -> bool:
+    """Whether a transaction is to be aborted; a producer that has come to that in between says _STATE."""
+    return bool(error.txn_requires_abort()) or error.code() == KafkaError._STATE
 
 
 def _insist(call: Callable[[float], None]) -> None:
