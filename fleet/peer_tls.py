@@ -17,9 +17,7 @@ from fleet.model import ProxyId
 
 log = logging.getLogger(__name__)
 
-_PLAINTEXT: Final = frozenset(
-    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"}
-)
+_PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
 
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
@@ -120,7 +118,8 @@ def explain(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if not isinstance(error, ssl.SSLError):
-        return f"connection lost: {error}"
+        # asyncio says nothing of a peer that ends the handshake.
+        return f"connection lost: {error}" if str(error) else "hung up in the handshake; its log says why"
     reason = getattr(error, "reason", None)  # OpenSSL's own errors have one
     if reason is None:
         return str(error.args[0]) if error.args else "TLS failed"

@@ -324,5 +324,6 @@ class TestFiles:
 
     def test_every_end_of_a_connection_has_words(self) -> None:
         assert explain(ConnectionResetError(104, "reset")) == "connection lost: [Errno 104] reset"
+        assert explain(ConnectionResetError()) == "hung up in the handshake; its log says why"
         assert explain(ssl.SSLError("as it is")) == "as it is"
         assert explain(ssl.SSLError()) == "TLS failed"

@@ -37,9 +37,14 @@ def samples() -> dict[str, list[bytes]]:
     answers: status.Answers = {"p1": full, "p2": AdminError("gone")}
     urls = {"p1": "http://a", "p2": "http://b"}
     error = documents.ErrorDocument(documents.ErrorDetail("no_quorum", "no majority"))
+    files = ("certs/ca.pem", "certs/p1.crt", "certs/p1.key")
+    certificates = tuple(
+        documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
+    )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
     return {
         "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
+        "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
         "check": [documents.CHECK.encode(cli._config_document(settings))],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],

@@ -1,0 +1,77 @@
+"""A fleet whose links are mutual TLS: it forms, commits, takes over, rotates, and keeps strangers out."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from fleet import certs
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
+from fleet.demo.spawn import end, spawn_module
+from fleet.model import ProxyId
+from tests.conftest import MakeFleet
+
+EXPIRY = re.compile(
+    r'^fleet_peer_certificate_expiry_timestamp_seconds\{file="certificate"\} (\S+)$', re.MULTILINE
+)
+
+
+def expiry_s(fleet: LocalFleet, proxy_id: ProxyId) -> float:
+    """What a member says of its certificate on /metrics."""
+    found = EXPIRY.search(fleet.get(proxy_id, "/metrics")[1].decode())
+    assert found is not None
+    return float(found.group(1))
+
+
+def is_in(text: str, file: Path) -> bool:
+    return file.exists() and text in file.read_text()
+
+
+def linked(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
+    """The members that one has a link to; itself is among them."""
+    return {each.proxy_id for each in fleet.ownership(proxy_id).members if each.connected}
+
+
+def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
+    kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet, brokers = make_fleet(peer_tls=True), frozenset(kafka.brokers)
+    assert all(linked(fleet, each) == set(fleet.members) for each in fleet.members)
+    before_s = expiry_s(fleet, "p1")
+    leader = fleet.leader()
+    assert leader is not None
+    survivors = [each for each in fleet.members if each != leader]
+    generation = fleet.ownership(survivors[0]).generation
+
+    fleet.kill(leader)
+    fleet.await_settled(brokers, survivors)
+    assert fleet.ownership(survivors[0]).generation > generation
+
+    # Somebody with its configuration and its data, but another authority, gets no link to anybody.
+    rogue = tmp_path / "rogue"
+    certs.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
+    shutil.copy(fleet.config, rogue)
+    command = ("node", "--config", str(rogue / fleet.config.name), "--node", leader)
+    process = spawn_module("fleet", *command, log=rogue / "log")
+    try:
+        for log in (rogue / "log", *map(fleet.log, survivors)):
+            fleet.wait_until(partial(is_in, "no link: ", log), f"a refusal in {log}")
+        assert linked(fleet, leader) == {leader}
+        assert all(linked(fleet, each) == set(survivors) for each in survivors)
+    finally:
+        end([process], patience_s=0.0)
+    fleet.start(leader)
+    fleet.await_settled(brokers, fleet.members)
+
+    # New certificates for all, and a takeover on links that are made with them.
+    certs.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
+    assert expiry_s(fleet, "p1") > before_s + 86_400
+    fleet.kill(survivors[0])
+    rest = [each for each in fleet.members if each != survivors[0]]
+    fleet.await_settled(brokers, rest)
+    fleet.start(survivors[0])
+    fleet.await_settled(brokers, fleet.members)
