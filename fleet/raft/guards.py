@@ -22,6 +22,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "pysyncobj.syncobj": ("createJournal", "createPoller", "PipeNotifier", "PIPE_NOTIFIER_ENABLED"),
     "pysyncobj.syncobj:SyncObj": (
         "_SyncObj__applyLogEntries",
+        "_SyncObj__connectedToAnyone",
         "_SyncObj__deleteEntriesFrom",
         "_SyncObj__doApplyCommand",
         "_SyncObj__loadDumpFile",
@@ -74,6 +75,7 @@ INSTANCE_NAMES: Final = (
     "_SyncObj__raftNextIndex",
     "_SyncObj__raftState",
     "_SyncObj__serializer",
+    "_SyncObj__transport",
 )
 """Private attributes that exist only once an object has been made; checked then."""
 

@@ -101,6 +101,12 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     # In place of the library's own.
 
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """Whether to stand for election when no leader is heard of; never while it is not known what was
+        forgotten.
+        """
+        return self._SyncObj__transport.rejoin is None and bool(super()._SyncObj__connectedToAnyone())
+
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         """Apply one committed entry. The library would unpickle it."""
         if command[:1] == REGULAR:

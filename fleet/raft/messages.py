@@ -23,7 +23,15 @@ MAX_COMMAND_BYTES: Final = 1 << 17
 _MAX_INT: Final = 1 << 62
 
 FROM_VOTERS: Final = frozenset(
-    {"request_vote", "response_vote", "append_entries", "next_node_idx", "apply_command"}
+    {
+        "request_vote",
+        "response_vote",
+        "append_entries",
+        "next_node_idx",
+        "apply_command",
+        "rejoin",
+        "rejoin_answer",
+    }
 )
 FROM_OBSERVERS: Final = frozenset({"next_node_idx", "apply_command"})
 
@@ -32,6 +40,9 @@ _PLAIN_FIELDS: Final[dict[str, dict[str, type]]] = {
     "response_vote": {"term": int},
     "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
     "apply_command": {"command": bytes},
+    # Ours, and not passed to the library: see rejoin.py.
+    "rejoin": {"reset": str},
+    "rejoin_answer": {"reset": str, "term": int, "last_log_index": int, "leads": bool, "rejoining": bool},
 }
 
 

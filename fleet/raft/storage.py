@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ from fleet.model import FleetState
 from fleet.raft.files import sync_folder
 from fleet.raft.journal import Entry, Journal
 from fleet.raft.machine import LogSettings, ReplicatedLog
+from fleet.raft.rejoin import MARK, may_forget, read_mark, remove_mark
 from fleet.raft.snapshot import SnapshotStore
 from fleet.raft.transport import MemberTransport
+
+log = logging.getLogger(__name__)
 
 
 class Replica:
@@ -36,12 +40,14 @@ class Replica:
         on_command: Callable[[bytes], None],
     ) -> None:
         folder = settings.snapshot_path.parent
+        self._folder = folder
         self._lock = _lock(folder)
         self._journal: Journal | None = None
         try:
             snapshots = SnapshotStore(settings.snapshot_path, capture, restore, self._covers)
             self._journal = Journal(folder / "journal", settings.me, snapshots.base)
             self.transport = transport
+            self._expect_rejoin(settings)
             self.log = ReplicatedLog(settings, self._journal, snapshots, transport, on_command)
         except BaseException:
             self._close_files()
@@ -54,6 +60,13 @@ class Replica:
         """
         self.log.doTick(0.0)
         self.transport.flush(self.sync)
+        rejoin = self.transport.rejoin
+        if rejoin is not None and rejoin.complete(self.log.raftCurrentTerm):
+            remove_mark(self._folder)
+            self.transport.rejoin = None
+            log.warning(
+                "caught up in term %d after a reset: this member votes again", self.log.raftCurrentTerm
+            )
 
     def sync(self) -> None:
         """Make durable whatever Raft has noted.
@@ -67,6 +80,18 @@ class Replica:
         """Let go of the files. What has not been synced is lost, as in a crash."""
         self.log._doDestroy()
         self._close_files()
+
+    def _expect_rejoin(self, settings: LogSettings) -> None:
+        """Have a voter that has forgotten keep still until it is caught up."""
+        voters = len(self.transport.other_voters) + 1
+        reset_id = read_mark(self._folder)
+        if reset_id is not None and settings.is_voter and may_forget(voters):
+            log.warning(
+                "%s: this member was reset, and votes again once all other voters have been heard of and a "
+                "leader has brought it up to date",
+                self._folder / MARK,
+            )
+            self.transport.forgot(reset_id)
 
     def _covers(self, last: Entry) -> bool:
         if self._journal is None:

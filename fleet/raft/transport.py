@@ -24,6 +24,7 @@ from fleet.raft.messages import (
     decode_message,
     encode_message,
 )
+from fleet.raft.rejoin import Rejoin
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class RaftView(Protocol):
     raftCommitIndex: int
     raftCurrentTerm: int
     last_log_index: int
+    role: str
 
 
 class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has no types
@@ -65,12 +67,17 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         self._votes_term = -1
         self._raft: RaftView | None = None
         self._logged_mono_s = -_LOG_INTERVAL_S
+        self.rejoin: Rejoin | None = None
         self.dropped = 0
         self.leader_heard_mono_s: float | None = None
 
     def bind(self, raft: RaftView) -> None:
         """Tell the guards whose state they look at; until then nothing is received."""
         self._raft = raft
+
+    def forgot(self, reset_id: str) -> None:
+        """This voter lost its journal in a reset: it must not vote until it has come back from that."""
+        self.rejoin = Rejoin(reset_id, self._voters)
 
     @property
     def other_voters(self) -> tuple[Node, ...]:
@@ -111,6 +118,11 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
             return False
         if message["type"] == "next_node_idx" and self._raft is not None:
             message["term"] = self._raft.raftCurrentTerm
+            if self.rejoin is not None and message["success"]:
+                # It says where to go on, and is not counted: this member may have promised another leader
+                # more.
+                self.rejoin.stored(node.id, message["term"], message["next_node_idx"] - 1)
+                message.update(success=False, reset=True)
         self._outbox.append((node.id, encode_message(message)))
         return True
 
@@ -147,8 +159,29 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         if kind not in (FROM_VOTERS if peer in self._voters else FROM_OBSERVERS):
             self._drop(peer, f"{kind} from an observer")
             return
-        if self._safe(peer, message, self._raft):
+        if kind == "rejoin":
+            self._answer(node, message["reset"], self._raft)
+        elif kind == "rejoin_answer":
+            if self.rejoin is not None:
+                self.rejoin.answered(peer, message)
+        elif self._safe(peer, message, self._raft):
             self._onMessageReceived(node, message)
+            if self.rejoin is not None and kind == "append_entries":
+                for each in self._voters.values():
+                    self.send(each, self.rejoin.question)
+
+    def _answer(self, node: Node, reset_id: str, raft: RaftView) -> None:
+        self.send(
+            node,
+            {
+                "type": "rejoin_answer",
+                "reset": reset_id,
+                "term": raft.raftCurrentTerm,
+                "last_log_index": raft.last_log_index,
+                "leads": raft.role == "leader",
+                "rejoining": self.rejoin is not None,
+            },
+        )
 
     def _safe(self, peer: ProxyId, message: Message, raft: RaftView) -> bool:
         """Narrow a message to what Raft allows where the library does not look; False where nothing is
@@ -161,6 +194,8 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
                 message["commit_index"] = min(message["commit_index"], _verified_index(message, raft))
             case "next_node_idx":
                 return _narrow_acknowledgement(message, raft)
+            case "request_vote":
+                return self.rejoin is None
             case "response_vote":
                 return self._first_vote(peer, message["term"])
         return True

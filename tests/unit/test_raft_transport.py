@@ -22,6 +22,7 @@ class View:
     raftCommitIndex: int = 5
     raftCurrentTerm: int = 3
     last_log_index: int = 8
+    role: str = "follower"
 
 
 class Harness:

@@ -1,0 +1,491 @@
+"""The real library with our journal, snapshots and guards, under a simulated clock, network and disk.
+
+A schedule is a seed. It says which fleet it is (three voters and an observer, or five voters), what the state
+is (a list of everything that was applied, or the fleet's real state machine under ownership commands), and
+which faults come when: links that break, stall in one direction and deliver late, partitions, pauses, crashes
+of a process, power cuts that take back what was not flushed and tear what was being written, disks that
+refuse a write, and voters that are reset. At the end everything heals.
+
+Checked throughout: one leader a term; the same command at an index wherever it is applied; generations that
+only grow. And at the end: equal states, which are what a naive twin makes of all commands in order.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pysyncobj.syncobj as library
+import pytest
+from pysyncobj.node import Node
+
+import fleet.raft.journal as journal_module
+import fleet.raft.snapshot as snapshot_module
+from fleet.errors import JournalError
+from fleet.model import Broker, FleetState, Member, Ownership, ProxyId
+from fleet.raft import files
+from fleet.raft.machine import LogSettings
+from fleet.raft.rejoin import MARK, write_mark
+from fleet.raft.storage import Replica
+from fleet.raft.transport import MemberTransport
+from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, decode, encode, stamp
+
+STEP_S = 0.005
+HEALING_STEPS = 6000
+DISK_FAULT = os.strerror(errno.ENOSPC)
+
+
+class PowerCut(Exception):
+    """The machine is gone in the middle of a flush."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a schedule came to: nothing but its numbers where all is well."""
+
+    seed: int
+    violations: tuple[str, ...]
+    counts: Counter[str]
+
+
+class Lists:
+    """Commands are numbers, and the state is the list of all that were applied: it shows what snapshots do to
+    it.
+    """
+
+    def command(self, number: int, _chance: random.Random, _state: FleetState) -> bytes:
+        return b"%06d" % number
+
+    def apply(self, state: FleetState, command: bytes) -> FleetState:
+        return FleetState(recent_commands=(*state.recent_commands, command.decode()))
+
+
+class Ownerships:
+    """Commands are the fleet's own, for its own state machine; many come too late, and must be refused
+    alike.
+    """
+
+    def __init__(self, members: tuple[ProxyId, ...]) -> None:
+        self._members = members
+
+    def command(self, number: int, chance: random.Random, state: FleetState) -> bytes:
+        kind = chance.random()
+        made: Command
+        if kind < 0.1:
+            made = MemberUp(Member(chance.choice(self._members), incarnation=number))
+        elif kind < 0.2:
+            made = BrokersSeen((Broker(chance.randrange(9), "kafka", chance.randrange(9000, 9100)),))
+        else:
+            owner = Ownership((chance.choice(self._members),))
+            made = OwnershipSet(state.generation, {chance.randrange(9): owner})
+        return encode(stamp(made, f"c{number}", number))
+
+    def apply(self, state: FleetState, command: bytes) -> FleetState:
+        return apply(state, decode(command))[0]
+
+
+class SimulatedMember:
+    """One member: what is in memory is gone with a crash, what is in its folder stays."""
+
+    def __init__(self, simulation: Simulation, me: ProxyId, folder: Path) -> None:
+        self.simulation = simulation
+        self.me = me
+        self.state = FleetState()
+        self.awaited: set[bytes] = set()
+        self.replica: Replica | None = None
+        self.folder = folder
+
+    def open(self) -> None:
+        voters, observers = self.simulation.voters, self.simulation.observers
+        settings = LogSettings(self.me, self.me in voters, self.folder / "snapshot", 0.05, 0.2, 0.4, 0.5, 20)
+        transport = MemberTransport(self.me, voters, observers, self._send)
+        self.state = FleetState()
+        self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
+        self.replica.tick()
+
+    def crash(self) -> None:
+        self.awaited.clear()
+        if self.replica is not None:
+            self.replica.close()
+            self.replica = None
+
+    @property
+    def marked(self) -> bool:
+        return (self.folder / MARK).exists()
+
+    def _send(self, peer: ProxyId, payload: bytes) -> None:
+        self.simulation.network.send(self.me, peer, payload)
+
+    def _restore(self, state: FleetState) -> None:
+        self.state = state
+
+    def _apply(self, command: bytes) -> None:
+        before = self.state
+        self.state = self.simulation.machine.apply(before, command)
+        if self.state.generation < before.generation:
+            self.simulation.violations.append(f"{self.me}: generation {before.generation} became less")
+        if self.replica is not None:
+            self.simulation.applied(self, self.replica.log.raftLastApplied + 1, command)
+
+
+@dataclass
+class Network:
+    """Links with delays, that break (losing what is under way) and stall in one direction.
+
+    A link keeps the order of what it carries, as TCP does; what came by different links arrives in any order.
+    In a loose network also one link's messages overtake one another, and some come twice.
+    """
+
+    simulation: Simulation
+    loose: bool
+    up: set[frozenset[ProxyId]] = field(default_factory=set)
+    queues: dict[tuple[ProxyId, ProxyId], deque[tuple[float, bytes]]] = field(default_factory=dict)
+    stalled_until: dict[tuple[ProxyId, ProxyId], float] = field(default_factory=dict)
+    broken_until: dict[frozenset[ProxyId], float] = field(default_factory=dict)
+
+    def send(self, source: ProxyId, target: ProxyId, payload: bytes) -> None:
+        if frozenset((source, target)) not in self.up:
+            return
+        chance, queue = self.simulation.random, self.queues.setdefault((source, target), deque())
+        arrival = self.simulation.now + chance.uniform(0.0005, 0.01)
+        queue.append((max(arrival, queue[-1][0]) if queue else arrival, payload))
+        if self.loose and chance.random() < 0.02:
+            self.simulation.counts["reordered"] += 1
+            place = chance.randrange(len(queue))
+            queue[place], queue[-1] = (queue[place][0], payload), (queue[-1][0], queue[place][1])
+            if chance.random() < 0.5:
+                queue.append((queue[-1][0] + chance.choice((0.01, 0.2)), payload))
+
+    def connect_all(self) -> None:
+        members = self.simulation.members
+        for one, other in self.simulation.pairs:
+            pair = frozenset((one, other))
+            if pair in self.up:
+                continue
+            both = members[one].replica, members[other].replica
+            if both[0] is None or both[1] is None or self.simulation.now < self.broken_until.get(pair, 0.0):
+                continue
+            self.up.add(pair)
+            both[0].transport.link_up(other)
+            both[1].transport.link_up(one)
+
+    def disconnect(self, one: ProxyId, other: ProxyId, until: float) -> None:
+        pair = frozenset((one, other))
+        self.broken_until[pair] = max(until, self.broken_until.get(pair, 0.0))
+        if pair not in self.up:
+            return
+        self.up.discard(pair)
+        for source, target in ((one, other), (other, one)):
+            lost = self.queues.pop((source, target), ())
+            self.simulation.counts["messages lost"] += len(lost)
+            self.stalled_until.pop((source, target), None)
+            replica = self.simulation.members[source].replica
+            if replica is not None:
+                replica.transport.link_down(target)
+
+    def due(self, target: ProxyId) -> list[tuple[ProxyId, bytes]]:
+        now = self.simulation.now
+        arrived = []
+        for source in self.simulation.members:
+            queue = self.queues.get((source, target))
+            if not queue or self.stalled_until.get((source, target), 0.0) > now:
+                continue
+            while queue and queue[0][0] <= now:
+                arrived.append((source, queue.popleft()[1]))
+        return arrived
+
+
+class Disk:
+    """Files of which a power cut leaves what was flushed, and some bytes of what was not."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._flushed: dict[int, tuple[int, bytes]] = {}
+        self.refuses = 0.0
+        self.cuts = 0.0
+
+    def write_all(self, descriptor: int, data: bytes) -> None:
+        try:
+            self._refuse_sometimes()
+        except OSError:
+            files.write_all(descriptor, data[: len(data) // 2])
+            raise
+        files.write_all(descriptor, data)
+
+    def replace(self, path: Path, data: bytes) -> int:
+        self._refuse_sometimes()
+        self.cut_sometimes()
+        descriptor = files.replace(path, data)
+        self._note_flushed(descriptor)
+        return descriptor
+
+    def flush(self, descriptor: int) -> None:
+        self.cut_sometimes()
+        self._note_flushed(descriptor)
+
+    def cut_sometimes(self) -> None:
+        if self._simulation.random.random() < self.cuts:
+            raise PowerCut
+
+    def _note_flushed(self, descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        self._flushed[status.st_ino] = (status.st_size, os.pread(descriptor, journal_module.FIRST_FRAME, 0))
+
+    def cut_power(self, folder: Path) -> None:
+        """Take back what a crash of the machine may take back of a journal."""
+        path, counts = folder / "journal", self._simulation.counts
+        if not path.exists():
+            return
+        status = path.stat()
+        kept_bytes, header = self._flushed.get(status.st_ino, (status.st_size, b""))
+        counts["power cuts"] += 1
+        with path.open("r+b") as file:
+            file.write(header)  # the commit index is not flushed
+            if kept_bytes < status.st_size:
+                counts["torn writes"] += 1
+                file.truncate(self._simulation.random.randint(kept_bytes, status.st_size))
+
+    def _refuse_sometimes(self) -> None:
+        if self._simulation.random.random() < self.refuses:
+            self._simulation.counts["refused writes"] += 1
+            raise OSError(errno.ENOSPC, DISK_FAULT)
+
+
+class Simulation:
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.counts: Counter[str] = Counter()
+        five = seed % 5 == 0
+        self.voters: tuple[ProxyId, ...] = ("p1", "p2", "p3") + (("p4", "p5") if five else ())
+        self.observers: tuple[ProxyId, ...] = () if five else ("p4",)
+        self.ids = self.voters + self.observers
+        self.pairs = [(one, two) for one in self.ids for two in self.ids if one < two]
+        self.machine: Lists | Ownerships = Ownerships(self.ids) if seed % 2 else Lists()
+        self.network = Network(self, loose=seed % 3 == 0)
+        self.disk = Disk(self)
+        self.at_index: dict[int, bytes] = {}
+        self.leaders: dict[int, ProxyId] = {}
+        self.violations: list[str] = []
+        self.down_until: dict[ProxyId, float] = {}
+        self.paused_until: dict[ProxyId, float] = {}
+        self.members = {me: SimulatedMember(self, me, folder / me) for me in self.ids}
+
+    def applied(self, member: SimulatedMember, index: int, command: bytes) -> None:
+        before = self.at_index.setdefault(index, command)
+        if before != command:
+            self.violations.append(f"{member.me}: {command!r} at index {index}, elsewhere {before!r}")
+        if command in member.awaited:
+            member.awaited.discard(command)
+            self.counts["acknowledged"] += 1
+
+    def run(self, faulty_steps: int, cuts: float) -> None:
+        for member in self.members.values():
+            member.open()
+        self.disk.refuses, self.disk.cuts = 0.001, cuts
+        for _ in range(faulty_steps):
+            self._faults()
+            self._step()
+            if self.random.random() < 0.1:
+                self._propose()
+        self._heal()
+        self._compare()
+        self.counts["elections"] = len(self.leaders)
+
+    def _step(self) -> None:
+        self.now += STEP_S
+        for me, member in self.members.items():
+            if member.replica is None and self.now >= self.down_until.get(me, 0.0):
+                self.counts["restarts"] += 1
+                self._guarded(member, member.open)
+        self.network.connect_all()
+        for me, member in self.members.items():
+            if member.replica is not None and self.now >= self.paused_until.get(me, 0.0):
+                self._guarded(member, lambda member=member: self._turn(member))
+
+    def _turn(self, member: SimulatedMember) -> None:
+        assert member.replica is not None
+        marked = member.replica.transport.rejoin is not None
+        for source, payload in self.network.due(member.me):
+            member.replica.transport.receive(source, payload)
+        member.replica.tick()
+        if marked and member.replica.transport.rejoin is None:
+            self.counts["rejoined"] += 1
+        if member.replica.log.role == "leader":
+            term = member.replica.log.raftCurrentTerm
+            if self.leaders.setdefault(term, member.me) != member.me:
+                self.violations.append(f"{member.me} and {self.leaders[term]} lead in term {term}")
+
+    def _guarded(self, member: SimulatedMember, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PowerCut:
+            self._crash(member.me, self.random.choice((0.02, 0.3)), power=True)
+        except JournalError as error:
+            if DISK_FAULT not in str(error):
+                self.violations.append(f"{member.me}: {error}")
+            self._crash(member.me, self.random.choice((0.02, 0.3)))
+
+    def _faults(self) -> None:
+        chance, choice = self.random.random, self.random.choice
+        if chance() < 0.012:
+            one, other = self.random.sample(self.ids, 2)
+            self.counts["broken links"] += 1
+            self.network.disconnect(one, other, self.now + choice((0.01, 0.1, 0.5, 2.0)))
+        if chance() < 0.012:
+            source, target = self.random.sample(self.ids, 2)
+            self.counts["one-way stalls"] += 1
+            self.network.stalled_until[source, target] = self.now + choice((0.1, 0.3, 0.8, 2.5))
+        if chance() < 0.001:
+            self._partition(self.now + choice((0.3, 1.0, 2.0)))
+        if chance() < 0.004:
+            self.counts["pauses"] += 1
+            self.paused_until[choice(self.ids)] = self.now + choice((0.1, 0.4, 1.0))
+        if chance() < 0.003:
+            self.counts["crashes"] += 1
+            self._crash(choice(self.ids), choice((0.02, 0.2, 1.0)), power=chance() < 0.5)
+        if chance() < 0.0005:
+            self._reset(choice(self.voters))
+
+    def _partition(self, until: float) -> None:
+        self.counts["partitions"] += 1
+        side = set(self.random.sample(self.ids, self.random.randrange(1, len(self.ids))))
+        for one, other in self.pairs:
+            if (one in side) != (other in side):
+                self.network.disconnect(one, other, until)
+
+    def _crash(self, me: ProxyId, for_s: float, power: bool = False) -> None:
+        for other in self.ids:
+            if other != me:
+                self.network.disconnect(me, other, self.now)
+        self.members[me].crash()
+        if power:
+            self.disk.cut_power(self.members[me].folder)
+        self.down_until[me] = self.now + for_s
+
+    def _reset(self, me: ProxyId) -> None:
+        """What `fleet journal reset` does, as often as the fleet can lose voters, and no oftener."""
+        if sum(self.members[each].marked for each in self.voters) >= (len(self.voters) - 1) // 2:
+            return
+        self.counts["resets"] += 1
+        self._crash(me, self.random.choice((0.02, 0.2)))
+        folder = self.members[me].folder
+        shutil.rmtree(folder)
+        folder.mkdir()
+        write_mark(folder, f"reset-{self.random.getrandbits(32):x}")
+
+    def _propose(self) -> None:
+        member = self.members[self.random.choice(self.ids)]
+        if member.replica is not None and member.replica.log.leader is not None:
+            self.counts["commands"] += 1
+            command = self.machine.command(self.counts["commands"], self.random, member.state)
+            member.awaited.add(command)
+            member.replica.log.submit(command)
+
+    # The end: everything heals, one more command is committed, and all are equal.
+
+    def _heal(self) -> None:
+        self.disk.refuses = self.disk.cuts = 0.0
+        self.down_until.clear()
+        self.paused_until.clear()
+        self.network.loose = False
+        self.network.stalled_until.clear()
+        self.network.broken_until.clear()
+        before = self.counts["acknowledged"]
+        for step in range(HEALING_STEPS):
+            self._step()
+            if step % 100 == 0 and self.counts["acknowledged"] == before:
+                self._propose()
+            if self.counts["acknowledged"] > before and step % 20 == 0 and self._agreed():
+                return
+        self.violations.append(f"not healed within {HEALING_STEPS * STEP_S:g} s")
+
+    def _agreed(self) -> bool:
+        logs = [member.replica.log for member in self.members.values() if member.replica is not None]
+        ends = {(log.last_log_index, log.raftLastApplied) for log in logs}
+        whole = len(logs) == len(self.ids) and not any(member.marked for member in self.members.values())
+        return whole and len(ends) == 1 and all(last == applied for last, applied in ends)
+
+    def _compare(self) -> None:
+        twin = FleetState()
+        for index in sorted(self.at_index):
+            twin = self.machine.apply(twin, self.at_index[index])
+        for member in self.members.values():
+            if member.state != twin:
+                self.violations.append(f"{member.me}: its state is not that of all commands in order")
+            member.crash()
+
+
+@contextmanager
+def simulated(simulation: Simulation) -> Iterator[pytest.MonkeyPatch]:
+    """Have the library and our files run on the simulation's clock, chance and disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        # The library keeps nodes in sets: their order must not depend on how this process hashes strings.
+        patch.setattr(Node, "__hash__", lambda node: zlib.crc32(node.id.encode()))
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        patch.setattr(os, "fdatasync", simulation.disk.flush)
+        patch.setattr(library, "monotonicTime", lambda: simulation.now)
+        patch.setattr(library, "random", random.Random(simulation.seed + 1_000_000))
+        patch.setattr(journal_module, "write_all", simulation.disk.write_all)
+        patch.setattr(journal_module, "replace", simulation.disk.replace)
+        patch.setattr(snapshot_module, "replace", simulation.disk.replace)
+        _count(simulation.counts, patch)
+        yield patch
+
+
+def _count(counts: Counter[str], patch: pytest.MonkeyPatch) -> None:
+    cut, written = journal_module.Journal.deleteEntriesFrom, snapshot_module.SnapshotStore.serialize
+    install = snapshot_module.SnapshotStore._install
+
+    def deleteEntriesFrom(journal: journal_module.Journal, position: int) -> None:
+        counts["truncations"] += position < len(journal)
+        cut(journal, position)
+
+    def serialize(store: snapshot_module.SnapshotStore, data: tuple[object, ...], id: int) -> None:
+        counts["snapshots written"] += 1
+        written(store, data, id)  # type: ignore[arg-type]
+
+    def _install(store: snapshot_module.SnapshotStore, encoded: bytes) -> bool:
+        installed = install(store, encoded)
+        counts["snapshots installed"] += installed
+        return installed
+
+    patch.setattr(journal_module.Journal, "deleteEntriesFrom", deleteEntriesFrom)
+    patch.setattr(snapshot_module.SnapshotStore, "serialize", serialize)
+    patch.setattr(snapshot_module.SnapshotStore, "_install", _install)
+
+
+def simulate(
+    seed: int,
+    folder: Path,
+    steps: int = 4000,
+    cuts: float = 0.002,
+    without: Callable[[pytest.MonkeyPatch], None] | None = None,
+) -> Outcome:
+    """Play one schedule in a folder of its own; the same one each time.
+
+    Args:
+        cuts: the chance of a power cut at each flush.
+        without: takes a guard away.
+    """
+    simulation = Simulation(seed, folder)
+    with simulated(simulation) as patch:
+        if without is not None:
+            without(patch)
+        try:
+            simulation.run(steps, cuts)
+        except Exception as error:
+            simulation.violations.append(f"{type(error).__name__}: {error}")
+        finally:
+            for member in simulation.members.values():
+                member.crash()
+    return Outcome(seed, tuple(simulation.violations), simulation.counts)

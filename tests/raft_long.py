@@ -1,0 +1,78 @@
+"""Many simulated Raft schedules, in as many processes as wanted: ``python -m tests.raft_long --help``.
+
+The one object on standard output says what the schedules saw; a seed that failed is replayed with
+``--first SEED --schedules 1``. Exits with 1 where a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.property.raft_simulation import Outcome, simulate
+
+SHARED_MEMORY = Path("/dev/shm")
+"""Where it is there the files of the simulated disks are kept in it: they need no disk."""
+
+
+def play(seed: int) -> Outcome:
+    folder = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="raft-", dir=folder) as name:
+        return simulate(seed, Path(name))
+
+
+def play_all(first: int, schedules: int, processes: int) -> Iterator[Outcome]:
+    """The outcomes of so many schedules, in no order."""
+    if processes <= 1:
+        yield from map(play, range(first, first + schedules))
+        return
+    with multiprocessing.get_context("spawn").Pool(processes, _be_quiet) as pool:
+        yield from pool.imap_unordered(play, range(first, first + schedules), chunksize=5)
+
+
+def _be_quiet() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.raft_long", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", action="store_true", help="nothing but one object, on standard output")
+    arguments = parser.parse_args()
+    _be_quiet()
+    started_s = time.monotonic()
+    counts: Counter[str] = Counter()
+    broken: dict[int, tuple[str, ...]] = {}
+    for number, outcome in enumerate(play_all(arguments.first, arguments.schedules, arguments.processes), 1):
+        counts += outcome.counts
+        if outcome.violations:
+            broken[outcome.seed] = outcome.violations
+            print(f"seed {outcome.seed}: {outcome.violations[0]}", file=sys.stderr, flush=True)
+        if not arguments.json and number % 100 == 0:
+            print(f"{number} schedules, {len(broken)} with a violation", file=sys.stderr, flush=True)
+    report = {
+        "schedules": arguments.schedules,
+        "violations": len(broken),
+        "seeds": sorted(broken),
+        "counts": dict(sorted(counts.items())),
+        "seconds": round(time.monotonic() - started_s, 1),
+    }
+    print(json.dumps(report, indent=None if arguments.json else 2))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
