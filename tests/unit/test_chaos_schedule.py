@@ -6,7 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from fleet.chaos.schedule import CHOSEN, GENTLE, LENGTH_S, SHAPES, Kind, chosen, plan_of
+from fleet.chaos.schedule import (
+    CHOSEN,
+    GENTLE,
+    LENGTH_S,
+    OTHER_WORKLOADS,
+    SHAPES,
+    Kind,
+    chosen,
+    plan_of,
+)
 
 SEEDS = range(300)
 
@@ -23,6 +32,12 @@ def test_every_kind_target_and_direction_comes_up() -> None:
         assert {fault.target for fault in faults if fault.kind is kind} == set(shape.targets)
         directions = {fault.direction for fault in faults if fault.kind is kind}
         assert directions == ({"both", "in", "out"} if shape.one_way else {"both"})
+
+
+def test_the_exact_clients_are_always_there_and_the_others_in_turn() -> None:
+    plans = [plan_of(seed).workloads for seed in SEEDS]
+    assert all(workloads[0] == "idempotent" and len(set(workloads)) == 3 for workloads in plans)
+    assert {name for workloads in plans for name in workloads[1:]} == set(OTHER_WORKLOADS)
 
 
 def test_harsh_faults_leave_one_another_room() -> None:
