@@ -189,7 +189,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
     """Say every mistake in the configuration file, or what a fleet of that shape survives.
 
     Certificates of member links are verified as far as they are on this machine; with --node, those of that
-    member must be.
+    member alone, and they must be.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
@@ -200,7 +200,8 @@ def check(config: str, node: str | None, as_json: bool) -> int:
 
         if node is not None:
             certs.check_member(settings, node)
-        unverified = certs.check_present(settings)
+        else:
+            unverified = certs.check_present(settings)
     _print(_config_document(settings, unverified), CHECK, as_json, tables.print_config)
     return OK
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet import certs
 from fleet.admin.documents import IdentityDocument, OwnershipDocument, QuorumDocument
 from fleet.config import load
 from fleet.demo.local_fleet import LocalFleet
@@ -31,6 +32,13 @@ def test_its_configuration_is_valid_and_has_what_was_asked_for(tmp_path: Path) -
     assert fleet.members == ("p1", "p2", "p3", "p4")
     assert fleet.running == ()
     assert fleet.leader() is None
+
+
+def test_it_has_certificates_where_links_are_to_be_secured(tmp_path: Path) -> None:
+    assert LocalFleet(tmp_path / "plain", BROKERS).settings.peer_tls is None
+    secured = LocalFleet(tmp_path / "secured", BROKERS, peer_tls=True)
+    for proxy_id in secured.members:
+        certs.check_member(secured.settings, proxy_id)
 
 
 def test_no_two_members_share_a_port(tmp_path: Path) -> None:
