@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fleet.directory import pick
 from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId
@@ -26,9 +26,19 @@ class AddressBook:
         on_broker_seen: called with the real address of a broker that the directory does not know, or knows by
             another address; once for each address and book, so a new directory asks again.
         counters: shared by the worker.
+        moves: of identities that have lately got another address: the revision that gave it to them.
     """
 
-    __slots__ = ("_counters", "_directory", "_encoded", "_listener", "_me", "_on_broker_seen", "_reported")
+    __slots__ = (
+        "_counters",
+        "_directory",
+        "_encoded",
+        "_listener",
+        "_me",
+        "_on_broker_seen",
+        "_reported",
+        "moves",
+    )
 
     def __init__(
         self,
@@ -37,6 +47,7 @@ class AddressBook:
         me: ProxyId,
         on_broker_seen: OnBrokerSeen | None = None,
         counters: WireCounters | None = None,
+        moves: Mapping[BrokerId, int] | None = None,
     ) -> None:
         self._directory = directory
         self._listener = listener
@@ -45,17 +56,21 @@ class AddressBook:
         self._counters = counters
         self._encoded: dict[tuple[BrokerId, ProxyId], Address] = {}
         self._reported: dict[BrokerId, tuple[str, int]] = {}
+        self.moves = moves or {}
 
     @property
     def directory(self) -> Directory:
         return self._directory
 
-    def client(self, client_key: bytes) -> ClientAddresses:
+    def client(self, client_key: bytes, told: dict[BrokerId, int] | None = None) -> ClientAddresses:
         """The view of one client, good for as long as this book is.
 
-        Args: client_key: what tells clients apart where an identity has several owners.
+        Args:
+            client_key: what tells clients apart where an identity has several owners.
+            told: of the identities that it was asked about: the last move that it was told of; kept by the
+                connection, for all its books.
         """
-        return ClientAddresses(self, client_key)
+        return ClientAddresses(self, client_key, {} if told is None else told)
 
     def lookup(self, broker_id: BrokerId, client_key: bytes) -> Address:
         """What a client is given for a broker id: never the broker's real address."""
@@ -129,18 +144,26 @@ class AddressBook:
 class ClientAddresses(Addresses):
     """An address book as one client sees it, with the owners that were picked for that client."""
 
-    __slots__ = ("_book", "_client_key")
+    __slots__ = ("_book", "_client_key", "_told")
 
-    def __init__(self, book: AddressBook, client_key: bytes) -> None:
+    def __init__(self, book: AddressBook, client_key: bytes, told: dict[BrokerId, int]) -> None:
         super().__init__()
         self._book = book
         self._client_key = client_key
+        self._told = told
 
     def __missing__(self, broker_id: BrokerId) -> Address:
         address = self._book.lookup(broker_id, self._client_key)
         if self._book.is_served(broker_id):
             self[broker_id] = address
         return address
+
+    def moved_since_asked(self, broker_id: BrokerId) -> bool:
+        move = self._book.moves.get(broker_id)
+        if move is None or self._told.get(broker_id) == move:
+            return False
+        self._told[broker_id] = move
+        return True
 
     def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
         self._book.saw(broker_id, host, port, rack, has_rack)
@@ -152,7 +175,7 @@ class AddressSource:
     Args: as of ``AddressBook``.
     """
 
-    __slots__ = ("_counters", "_listener", "_me", "_on_broker_seen", "book")
+    __slots__ = ("_counters", "_listener", "_me", "_moves", "_on_broker_seen", "book")
 
     def __init__(
         self,
@@ -166,8 +189,27 @@ class AddressSource:
         self._me = me
         self._on_broker_seen = on_broker_seen
         self._counters = counters
-        self.update(directory)
+        self._moves: Mapping[BrokerId, int] = {}
+        self._publish(directory)
 
     def update(self, directory: Directory) -> None:
         """Let every response from now on carry the addresses of that directory."""
-        self.book = AddressBook(directory, self._listener, self._me, self._on_broker_seen, self._counters)
+        before = self.book.directory
+        if before.generation:  # up to then every member names itself, and nobody has a client to lose
+            moved = {
+                broker_id: directory.revision
+                for broker_id, owners in directory.advertised.items()
+                if before.advertised.get(broker_id, owners) != owners
+            }
+            self._moves = {**self._moves, **moved}
+        self._publish(directory)
+
+    def forget_moves(self, revision: int) -> None:
+        """Take every move up to a revision for known to all clients."""
+        self._moves = {broker_id: move for broker_id, move in self._moves.items() if move > revision}
+        self._publish(self.book.directory)
+
+    def _publish(self, directory: Directory) -> None:
+        self.book = AddressBook(
+            directory, self._listener, self._me, self._on_broker_seen, self._counters, self._moves
+        )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fleet.errors import OversizeFrame, TruncatedFrame
+from fleet.model import BrokerId
 from fleet.proxy.addresses import AddressBook, AddressSource
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts
 from fleet.proxy.wire.counters import WireCounters
@@ -42,6 +43,7 @@ class Rewriter:
         "_next_attempt_bytes",
         "_observe",
         "_source",
+        "_told",
         "client_key",
         "collecting",
         "left_bytes",
@@ -66,6 +68,7 @@ class Rewriter:
         self._collected = bytearray()
         self._index = 0
         self._next_attempt_bytes = 0
+        self._told: dict[BrokerId, int] = {}
         self.client_key = client_key
         self.collecting = False
         self.left_bytes = 0
@@ -144,7 +147,7 @@ class Rewriter:
         book = self._source.book
         if book is not self._book:
             self._book = book
-            self._addresses = book.client(self.client_key)
+            self._addresses = book.client(self.client_key, self._told)
         parts: Parts = [b""]
         try:
             mark = layout.patch(frame, self._addresses, parts)

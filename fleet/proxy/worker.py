@@ -40,8 +40,11 @@ when nothing is in flight, letting what is in flight answer. Control may have ha
 NOTICE_S: Final = 0.25
 """How long other members get to learn of a move before clients are sent to ask them: one that is told the old
 place once more comes back, and stays."""
+MOVE_IS_NEWS_S: Final = 600.0
+"""How long after a move clients are made to forget a coordinator's former address: above the time-outs of
+sessions and sockets, so that whoever lost a coordinator has asked for it within."""
 RETURN_S: Final = 1.0
-"""How long a stopping worker listens on when its clients have left: some come back once, and learn the way."""
+"""How long a stopping worker listens on when its clients have left: some come back once, and learn more."""
 DIAL_ROUNDS: Final = 2
 """How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
@@ -119,6 +122,7 @@ class Worker:
         self._upstreams.commit(directory.brokers)
         for source in self._sources.values():
             source.update(directory)
+            asyncio.get_running_loop().call_later(MOVE_IS_NEWS_S, source.forget_moves, directory.revision)
         for broker_id in list(self._connections):
             if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
                 broker_id, ()

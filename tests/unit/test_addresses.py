@@ -141,3 +141,28 @@ def test_a_source_swaps_the_whole_book() -> None:
     assert before.client(b"k")[1].compact == compact("a.example", 19_001)
     assert source.book.client(b"k")[1].compact == compact("b.example", 19_001)
     assert source.book.directory.advertised == {1: ("b",)}
+
+
+def test_each_connection_is_told_of_a_move_once() -> None:
+    source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
+    one: dict[int, int] = {}
+    other: dict[int, int] = {}
+    assert not source.book.client(b"k", one).moved_since_asked(1)
+    moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
+    source.update(moved)
+    assert source.book.client(b"k", one).moved_since_asked(1)
+    assert not source.book.client(b"k", one).moved_since_asked(1)
+    assert not source.book.client(b"k", one).moved_since_asked(2)
+    source.update(replace(moved, revision=6))
+    assert not source.book.client(b"k", one).moved_since_asked(1)
+    assert source.book.client(b"k", other).moved_since_asked(1), "another connection"
+    source.update(replace(moved, revision=7, advertised=DIRECTORY.advertised))
+    assert source.book.client(b"k", one).moved_since_asked(1), "another move"
+    source.forget_moves(7)
+    assert not source.book.client(b"k", {}).moved_since_asked(1)
+
+
+def test_the_first_directory_with_a_generation_is_no_move() -> None:
+    source = AddressSource(replace(DIRECTORY, generation=0), "external", "a")
+    source.update(replace(DIRECTORY, generation=1, revision=2, advertised={1: ("b",)}))
+    assert not source.book.client(b"k").moved_since_asked(1)

@@ -1,4 +1,4 @@
-"""The answer that sends a group's member to look for its coordinator, read by an implementation of its own."""
+"""The answer that sends a group's member to look for its coordinator, as kio reads it."""
 
 from __future__ import annotations
 

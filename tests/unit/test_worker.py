@@ -591,7 +591,7 @@ async def test_clients_that_always_have_something_in_flight_are_drained_in_order
 
 
 async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_moved(tmp_path: Path) -> None:
-    """Found by a rolling restart: librdkafka came back at once, asked nobody, and stayed until it was refused."""
+    """Found by a rolling restart: librdkafka came back, asked nobody, and stayed until it was refused."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)

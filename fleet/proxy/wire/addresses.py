@@ -33,6 +33,10 @@ class Addresses(dict[BrokerId, Address]):
     def __missing__(self, broker_id: BrokerId) -> Address:
         raise NotImplementedError
 
+    def moved_since_asked(self, broker_id: BrokerId) -> bool:
+        """Whether a broker's address is another one than when this was asked last on this connection."""
+        return False
+
     def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
         """Take note of a real address that differs from ``Address.real_*``.
 

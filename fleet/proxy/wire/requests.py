@@ -14,6 +14,7 @@ from fleet.proxy.wire.api_versions import (
     API_VERSIONS_V3,
     PRODUCE,
 )
+from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_ASKED_AGAIN, asking_again
 from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.primitives import read_int16
 from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
@@ -44,7 +45,8 @@ def _layouts() -> tuple[tuple[Layout | None, ...], dict[int, int]]:
     for key, first, last, layout in PATCHED:
         for version in range(first, last + 1):
             plans[key << 16 | version] = len(layouts) << LAYOUT_SHIFT
-        layouts.append(layout)
+        asks_again = key == FIND_COORDINATOR and last <= LAST_ASKED_AGAIN
+        layouts.append(asking_again(layout, first) if asks_again else layout)
     for version in range(APIS[API_VERSIONS].min_version, APIS[API_VERSIONS].max_version + 1):
         plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
     layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
@@ -58,7 +60,8 @@ LAYOUTS, PLANS = _layouts()
 UNKNOWN_API_VERSIONS = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
 API_KEYS = tuple(
-    next((key for key, _, _, known in PATCHED if known is layout), API_VERSIONS) for layout in LAYOUTS
+    next((key for key, _, _, known in PATCHED if layout and known.name == layout.name), API_VERSIONS)
+    for layout in LAYOUTS
 )
 """Index into LAYOUTS → api key."""
 

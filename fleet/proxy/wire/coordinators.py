@@ -1,0 +1,53 @@
+"""FindCoordinator up to v2, where a coordinator that has kept its id has got another address.
+
+librdkafka, which asks in these versions, takes a new address of a coordinator only where the id differs from
+the one before: a group whose coordinator's proxy died would dial the dead address for ever. Told once that
+there is no coordinator it forgets what it had, asks again half a second later, and takes the answer.
+
+Source: FindCoordinatorResponse.json; rd_kafka_cgrp_coord_update and rd_kafka_txn_coord_set of librdkafka 2.16
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Patch
+from fleet.proxy.wire.primitives import read_int16, read_int32
+
+FIND_COORDINATOR: Final = 10
+LAST_ASKED_AGAIN: Final = 2
+"""The last version that is treated so. Clients that ask in later ones take an address as it comes."""
+COORDINATOR_NOT_AVAILABLE: Final = 15
+
+_nobody: Final = Struct(">ihi").pack(-1, 0, -1)
+"""Node id, empty host, port."""
+_error_v0: Final = Struct(">h").pack(COORDINATOR_NOT_AVAILABLE)
+_error_v1: Final = Struct(">hh").pack(COORDINATOR_NOT_AVAILABLE, -1)
+"""Error, error message null."""
+
+
+def asking_again(layout: Layout, version: int) -> Layout:
+    """A layout of FindCoordinator v0 to v2 that has clients ask again, once, after a coordinator's move."""
+    throttle_bytes = 0 if version == 0 else 4
+
+    def patch(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+        """See ``fleet.proxy.wire.addresses.Patch``."""
+        pos = 8 + throttle_bytes
+        (error_code,) = read_int16(buf, pos)
+        error_at, pos = pos, pos + 2
+        if version > 0:
+            (length,) = read_int16(buf, pos)
+            pos += 2 + max(int(length), 0)
+        (broker_id,) = read_int32(buf, pos)
+        (length,) = read_int16(buf, pos + 4)
+        end = pos + 6 + max(int(length), 0) + 4
+        if end > len(buf):
+            raise IndexError(end)
+        if error_code or broker_id < 0 or not addresses.moved_since_asked(broker_id):
+            return generated(buf, addresses, parts)
+        parts += (buf[4:error_at], _error_v0 if version == 0 else _error_v1, _nobody)
+        return end
+
+    generated: Patch = layout.patch
+    return layout._replace(patch=patch)
