@@ -44,6 +44,7 @@ from fleet.errors import (
     ConfigError,
     DemoError,
     FleetError,
+    JournalError,
     NoQuorum,
     RestartFailed,
     StaleGeneration,
@@ -77,6 +78,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (StaleGeneration, "conflict", FAILURE),
     (RestartFailed, "restart", FAILURE),
     (DemoError, "demo", FAILURE),
+    (JournalError, "journal", FAILURE),
     (FleetError, "internal", FAILURE),
 )
 
@@ -135,6 +137,7 @@ Examples:
   fleet node --config fleet.yaml --node p1     run one member
   fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
   fleet plan --without p2                      what would move if p2 were drained
+  fleet journal check --node p1                what is in a member's Raft files, and is it sound
   fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again
   fleet rolling-restart --command '...'        restart all members, one after the other
   fleet demo --json                            Kafka, a fleet, a kill and an audit, on this machine
@@ -442,6 +445,69 @@ def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, 
     document = asyncio.run(rolling.restart_all(urls, only or tuple(urls), template, limit_s, say))
     _print(document, ROLLING_RESTART, as_json, tables.print_rolling_restart)
     return OK
+
+
+_node = click.option(
+    "--node", envvar="FLEET_NODE", required=True, show_envvar=True, metavar="ID", help="Which member."
+)
+
+
+@cli.group(
+    name="journal",
+    short_help="Look at a member's Raft files; set them aside.",
+    epilog="\b\nExamples:\n  fleet journal check --node p1\n  fleet journal reset --node p1",
+)
+def journal_group() -> None:
+    """Look at the Raft journal and snapshot of a member on this machine, and put them right.
+
+    A member whose files are damaged takes no part in Raft, and says so. `check` says what is in them and what
+    is wrong, and changes nothing. The others refuse while the member runs.
+    """
+
+
+@journal_group.command(name="check")
+@_config
+@_node
+@_json
+def journal_check(config: str, node: str, as_json: bool) -> int:
+    """Say what is in the files, and what is damaged. Exits with 1 where no member starts with them."""
+    return _journal("check", config, node, as_json)
+
+
+@journal_group.command(name="repair")
+@_config
+@_node
+@_json
+def journal_repair(config: str, node: str, as_json: bool) -> int:
+    """Trim what an interrupted write has left, as the next start would. Refuses anything that could have been
+    acknowledged: only a reset is safe then.
+    """
+    return _journal("repair", config, node, as_json)
+
+
+@journal_group.command(name="reset")
+@_config
+@_node
+@click.option(
+    "--start-over",
+    is_flag=True,
+    help="Let it vote at once. For a fleet that begins anew: every voter stopped, and reset this way.",
+)
+@_json
+def journal_reset(config: str, node: str, as_json: bool, start_over: bool) -> int:
+    """Set the files aside under new names. The member comes back empty, is caught up by the others, and votes
+    once it has heard of all other voters: so reset one at a time.
+    """
+    return _journal("reset", config, node, as_json, start_over)
+
+
+def _journal(action: str, config: str, node: str, as_json: bool, *options: bool) -> int:
+    settings = load(config, os.environ)
+    settings.member(node)
+    journal = importlib.import_module("fleet.journal")
+    result = getattr(journal, action)(settings, node, *options)
+    _print(result, journal.JOURNAL, as_json, journal.print_result)
+    return OK if result.survey.verdict != "corrupt" else FAILURE
 
 
 @cli.command(

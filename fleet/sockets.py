@@ -9,7 +9,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,9 +85,22 @@ def lock_data_dir(member: MemberSettings) -> int:
                 f"(process {holder or 'unknown'}); stop that one first, or give this member its own"
             )
         time.sleep(0.02)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # it is there for people, and the disk may be full
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
+
+
+def is_locked(member: MemberSettings) -> bool:
+    """Whether a supervisor, or a child of one, works in the data directory."""
+    try:
+        fd = os.open(member.data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _locked(fd)
+    finally:
+        os.close(fd)
 
 
 def _locked(fd: int) -> bool:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
 
@@ -22,6 +23,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "check": documents.CHECK,
     "drain": documents.DRAIN,
     "error": documents.ERROR,
+    "journal": journal.JOURNAL,
     "node": documents.NODE,
     "ownership": documents.OWNERSHIP,
     "plan": documents.PLAN,

@@ -36,6 +36,7 @@ ErrorKind: TypeAlias = Literal[
     "forbidden",
     "not_found",
     "restart",
+    "journal",
     "demo",
     "internal",
 ]

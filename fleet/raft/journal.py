@@ -36,8 +36,9 @@ _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
 
 ADVICE: Final = (
-    "Stop this member, move its raft folder away and start it again: it fetches everything from the others. "
-    "Do so with one voter at a time, and only while the others have a quorum."
+    "This member takes no part in Raft with it. Stop the member, run `fleet journal reset --config FILE "
+    "--node ID`, which sets the files aside, and start it again: it fetches everything from the others, and "
+    "votes once it has. `fleet journal check` says what is in the files."
 )
 
 
@@ -59,12 +60,15 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         path: the file; made if it is not there.
         member: id of the member it belongs to: the vote in it must not be used by another one.
         base: the last two entries that the snapshot on disk covers, which the log is trimmed to.
+        writable: False leaves the file as it is, and the object is for reading only.
 
     Raises: JournalError: the file is corrupt, another member's, does not fit the snapshot, or cannot be read
     or written
     """
 
-    def __init__(self, path: Path, member: str, base: tuple[Entry, Entry] | None = None) -> None:
+    def __init__(
+        self, path: Path, member: str, base: tuple[Entry, Entry] | None = None, writable: bool = True
+    ) -> None:
         self._path = path
         self._member = member
         self._entries: list[Entry] = []
@@ -73,8 +77,13 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self._commit_index = 1
         self._pending: list[Operation] = []
         self._descriptor = -1
-        self._read()
+        self._torn: tuple[int, int] | None = None
+        self._read(base)
         self._fit(base)
+        if not writable:
+            return
+        if self._torn:
+            log.warning("%s: trimmed %d bytes at offset %d, left by an interrupted write", path, *self._torn)
         # Always written anew: it trims, and after a failed flush only a new file is known to be on disk.
         self._rewrite()
 
@@ -183,7 +192,7 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
 
     # Reading and rewriting the file.
 
-    def _read(self) -> None:
+    def _read(self, base: tuple[Entry, Entry] | None) -> None:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -197,34 +206,39 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         _, commit_index, checksum = _HEADER.unpack_from(data)
         position = FIRST_FRAME
         while position < len(data):
-            body = _body_at(data, position)
+            body = body_at(data, position)
             if body is None:
                 self._expect_torn_tail(data, position)
                 break
             self._replay(body, position)
             position += _FRAME.size + len(body)
         if checksum == zlib.crc32(data[8:16]):
+            self._expect_committed(commit_index, base)
             self._commit_index = max(1, min(commit_index, self.last_index))
         else:
             log.warning(
                 "%s: the commit index cannot be read; the log is applied once a leader is known", self._path
             )
 
+    def _expect_committed(self, commit_index: int, base: tuple[Entry, Entry] | None) -> None:
+        """Entries are on disk before they count as committed: no interrupted write loses one of them."""
+        last = max(self.last_index, base[1].index if base else 0, 1)
+        if commit_index > last:
+            raise JournalError(
+                f"{self._path}: truncated: it was committed up to entry {commit_index}, and entry {last} is "
+                f"the last one. {ADVICE}"
+            )
+
     def _expect_torn_tail(self, data: bytes, position: int) -> None:
         later = data.find(MARKER, position + 1)
         while later >= 0:
-            if _body_at(data, later) is not None:
+            if body_at(data, later) is not None:
                 raise JournalError(
                     f"{self._path}: corrupt at offset {position}: the frame there fails its checksum, and "
                     f"the one at offset {later} is whole, so no interrupted write explains it. {ADVICE}"
                 )
             later = data.find(MARKER, later + 1)
-        log.warning(
-            "%s: trimmed %d bytes at offset %d, left by a write that was interrupted",
-            self._path,
-            len(data) - position,
-            position,
-        )
+        self._torn = (len(data) - position, position)
 
     def _replay(self, body: bytes, position: int) -> None:
         try:
@@ -310,7 +324,20 @@ def _frame(operations: Sequence[Operation]) -> bytes:
     return _FRAME.pack(MARKER, len(body), zlib.crc32(body, zlib.crc32(length))) + body
 
 
-def _body_at(data: bytes, position: int) -> bytes | None:
+def frame_bytes(body: bytes) -> int:
+    """Length of the frame around a body."""
+    return _FRAME.size + len(body)
+
+
+def check_journal(path: Path, member: str, base: tuple[Entry, Entry] | None) -> None:
+    """Find out whether a member can start with a journal. Changes nothing.
+
+    Raises: JournalError: it cannot, and why
+    """
+    Journal(path, member, base, writable=False)
+
+
+def body_at(data: bytes, position: int) -> bytes | None:
     """Body of the frame at a position; None where there is no whole one."""
     if len(data) - position < _FRAME.size:
         return None

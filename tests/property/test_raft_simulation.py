@@ -1,4 +1,4 @@
-"""Simulated schedules of the real library; see ``raft_simulation``. More of them: ``python -m tests.raft_long``."""
+"""Simulated schedules of the real library; see ``raft_simulation``. ``tests.raft_long`` plays more."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def letting_a_reset_voter_vote_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_journal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journal_module.Journal, "_read", lambda _journal: None)
+    patch.setattr(journal_module.Journal, "_read", lambda _journal, _base: None)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fleet import cli
+from fleet import cli, journal
 from fleet.admin import documents, status
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
@@ -48,6 +48,7 @@ def samples() -> dict[str, list[bytes]]:
         "check": [documents.CHECK.encode(cli._config_document(settings))],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],
+        "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
         "plan": [documents.PLAN.encode(status.plan_without(answers, ("p1",)))],
