@@ -293,6 +293,8 @@ class PeerLinks:
         while True:
             try:
                 sock, address = await loop.sock_accept(self._listen_socket)
+            except ConnectionAbortedError:  # it has gone again
+                continue
             except OSError as error:  # no file descriptor is left, for one
                 self._warn(f"nothing can be accepted: {error}")
                 await asyncio.sleep(_ACCEPT_PAUSE_S)

@@ -260,7 +260,7 @@ class TestRefusals:
             assert await stranger.closed() == b""
             await stranger.close()
 
-        assert one.links._strangers == {}
+        await until(lambda: not one.links._strangers)
         assert (one.told, two.told) == (["+p2"], ["+p1"])
 
 
