@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 from fleet import process, sockets
 from fleet.config.settings import MemberSettings, Settings
+from fleet.incarnation import next_incarnation
 from fleet.model import ProxyId
 from fleet.process import ChildSpec, Kind, ListenerFd
 
@@ -124,7 +125,7 @@ class Supervisor:
         self._timing = settings.timing
         self._member: MemberSettings = settings.member(proxy_id)
         self._command = command
-        self._incarnation = time.time_ns() // 1_000_000
+        self._incarnation = 0
         self._phase = Phase.SERVING
         self._stopping_since_s = float("inf")
         self._stop_signals = 0
@@ -144,6 +145,7 @@ class Supervisor:
         before = self._take_signals()
         try:
             self._lock_fd = sockets.lock_data_dir(self._member)
+            self._incarnation = next_incarnation(self._member.data_dir, time.time_ns() // 1_000_000)
             self._sockets = sockets.open_all(self._settings, self._member)
             log.info("serving %d data ports as %s", len(self._sockets.data), self._member.proxy_id)
             return self._loop()

@@ -147,7 +147,7 @@ def test_a_reset_sets_aside_and_marks_a_voter(settings: Settings) -> None:
 
 @pytest.mark.parametrize(("voters", "proxy_id"), [(3, "p4"), (2, "p1")])
 def test_where_nothing_can_be_voted_away_there_is_no_mark(tmp_path: Path, voters: int, proxy_id: str) -> None:
-    """An observer has no vote. Of two voters the other has every committed entry, and only it can be elected."""
+    """An observer has no vote. Of two voters the other has it all, and only that one can be elected."""
     settings = configured(tmp_path, voters)
     folder = raft(settings, proxy_id)
     journal.reset(settings, proxy_id, start_over=False)

@@ -71,6 +71,7 @@ signal.signal(signal.SIGTERM, on_term)
 listening = [socket.socket(fileno=each.fd) for each in spec.listeners]
 if (folder / f"{name}.orphan").exists():
     orphan()
+(folder / f"{name}.incarnation").write_text(str(spec.incarnation))
 say(f"start {os.getpid()} {len(listening)} {sorted(spec.fds)}")
 try:
     while not (terminated and not (folder / f"{name}.stubborn").exists()):
@@ -455,3 +456,13 @@ def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
     fcntl.flock(first, fcntl.LOCK_UN)
     os.close(sockets.lock_data_dir(member))
     os.close(first)
+
+
+def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node: Node) -> None:
+    """An hour: a member of a fleet whose clock was wrong, and has been put right."""
+    ahead = (time.time_ns() // 1_000_000) + 3_600_000
+    (node.settings.members["p1"].data_dir).mkdir(parents=True, exist_ok=True)
+    (node.settings.members["p1"].data_dir / "incarnation").write_text(str(ahead))
+    node.start()
+    assert int((node.folder / "control.incarnation").read_text()) == ahead + 1
+    assert int((node.folder / "worker-0.incarnation").read_text()) == ahead + 1
