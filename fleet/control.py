@@ -264,6 +264,7 @@ class Control:
 
     def _raft_changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         before, self.state, self.status = self.state, state, status
+        self._leader.committed(before, state, time.monotonic())
         for proxy_id, member in state.members.items():
             was = before.members.get(proxy_id)
             if was is not None and was.eligible and not member.eligible:

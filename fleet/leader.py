@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
+from fleet.flaps import Flaps
 from fleet.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, Ownership, ProxyId
 from fleet.state import (
     BrokerGone,
@@ -130,6 +131,7 @@ class Leader:
         self._timing = timing
         self._voters = frozenset(voters)
         self._members = frozenset(members)
+        self._flaps = Flaps(timing.steady_after_s)
         self.reset()
 
     def reset(self) -> None:
@@ -143,6 +145,10 @@ class Leader:
         self._outstanding: dict[Hashable, _Outstanding] = {}
         self._ownership_until = (-1, 0.0)
         self._done: _Inputs | None = None
+
+    def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
+        """A state has taken the place of another one; to be told at every member, leading or not."""
+        self._flaps.committed(before, after, now_s)
 
     def propose(
         self,
@@ -262,7 +268,8 @@ class Leader:
             return None if member == committed else MemberUp(member)
         # At the very first start there is nothing to disturb.
         first_start = committed is None and state.generation == 0
-        return MemberUp(member) if first_start or ready_for_s >= self._timing.steady_after_s else None
+        steady_s = self._flaps.steady_s(proxy_id)
+        return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
     def _is_down(self, proxy_id: ProxyId, reports: Mapping[ProxyId, Report]) -> bool:
         """Whether a majority of all voters says so; its own word counts as well."""

@@ -103,7 +103,9 @@ class Play:
         return commands
 
     def commit(self, command: Command) -> Play:
+        before = self.state
         self.state, outcome = apply(self.state, command)
+        self.leader.committed(before, self.state, self.now_s)
         assert outcome.reason in ("", "stale_generation"), (command, outcome)
         return self
 
@@ -198,6 +200,18 @@ def test_a_death_is_committed_and_taken_over_at_once(steady: Play) -> None:
     assert steady.reasons == ["takeover"]
     steady.clear().run(10.0)
     assert steady.proposed == []
+
+
+def test_a_member_that_comes_and_goes_is_taken_in_later_each_time(steady: Play) -> None:
+    steady.die("p3").run(0.1)
+    for incarnation, waits_s in ((2, 2.0), (3, 4.0), (4, 8.0)):
+        steady.come_back("p3", incarnation).clear().run(waits_s - 0.5)
+        assert steady.proposed == []
+        steady.run(1.0)
+        assert [each for each in steady.proposed if isinstance(each, MemberUp)]
+        # Whoever leads by then has seen the same.
+        steady.leader.reset()
+        steady.die("p3").run(0.1)
 
 
 def test_one_of_three_voters_does_not_commit_a_death(steady: Play) -> None:

@@ -53,6 +53,11 @@ def samples() -> dict[str, list[bytes]]:
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
         "plan": [documents.PLAN.encode(status.plan_without(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],
+        "rolling-restart": [
+            documents.ROLLING_RESTART.encode(
+                documents.RollingRestartDocument((documents.RestartedMember("p1", True, 9.5),))
+            )
+        ],
         "status": [documents.STATUS.encode(status.fleet_status(answers, urls))],
     }
 
