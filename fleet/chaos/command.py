@@ -102,6 +102,8 @@ async def _main(plans: Sequence[Plan], *, keep: bool) -> ChaosDocument:
 def _tell(result: RunResult, number: int, runs: int, took_s: float) -> None:
     verdict = "no violation" if not result.violations else f"{len(result.violations)} VIOLATIONS"
     _say(f"run {number} of {runs}, plan {result.plan}: {verdict} ({took_s:.0f} s)")
+    stalls = (f"{client} {stall_ms:.0f} ms" for client, stall_ms in result.stalls_ms.items())
+    _say(f"  longest stalls: {', '.join(stalls)}")
     for violation in result.violations:
         _say(f"  {violation.rule}: {violation.detail}")
     if result.violations:

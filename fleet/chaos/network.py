@@ -2,6 +2,7 @@
 
 with Toxiproxy(BIN, folder) as network:
     network.put_before_members(fleet)             # before the fleet starts
+    network.put_between_members(fleet)
     affected = network.client_links("p2")
     network.poison(affected, "timeout", {"timeout": 0}, "both")
     network.heal(affected)
@@ -109,11 +110,13 @@ class Toxiproxy:
             self._brokers[broker_id] = self.lead(endpoint, kafka.listener(listener, broker_id))
 
     def put_before_members(self, fleet: LocalFleet) -> None:
-        """Have members that are not started yet advertise addresses in here, and dial each other in here."""
-        self._clients, self._peers = {}, {}
+        """Have members that are not started yet advertise addresses in here."""
         for advertised, bound in advertise_elsewhere(fleet, "127.0.0.1").items():
             owner = fleet.owner_of(advertised) or _whose_bootstrap(fleet, advertised)
             self._clients.setdefault(owner, []).append(self.lead(advertised, bound))
+
+    def put_between_members(self, fleet: LocalFleet) -> None:
+        """Have members that are not started yet dial each other in here."""
         pairs = list(combinations(sorted(fleet.members), 2))
         for (lesser, greater), port in zip(pairs, free_ports(len(pairs)), strict=True):
             here = Endpoint("127.0.0.1", port)
@@ -144,6 +147,10 @@ class Toxiproxy:
             for pair, link in self._peers.items()
             if proxy_id in pair
         ]
+
+    def peer_link(self, one: ProxyId, other: ProxyId) -> Link:
+        """The one that joins two members."""
+        return self._peers[frozenset((one, other))]
 
     def broker_links(self, broker_id: BrokerId) -> list[Link]:
         """The one over which the proxies reach a broker."""

@@ -119,6 +119,7 @@ class _Run:
             stack.callback(self._fleet.remove_data)
             stack.callback(self._network.forget_members)
             self._network.put_before_members(self._fleet)
+            self._network.put_between_members(self._fleet)
             stack.callback(self._fleet.close)
             self._fleet.start()
             await in_thread(self._fleet.await_ready)
@@ -175,7 +176,8 @@ class _Run:
             folder=str(self._folder),
             violations=tuple(self.violations),
             faults=tuple(done.fault.kind.value for done in self._done),
-            takeovers_ms=tuple(each * 1000.0 for each in took_s if each is not None),
+            # Nothing is taken over from a member that nobody advertised.
+            takeovers_ms=tuple(each * 1000.0 for each in took_s if each),
             stalls_ms=stalls_ms,
             noticed={
                 name: Noticed(each.acknowledged, each.lost, each.duplicated, each.out_of_order, refused[name])

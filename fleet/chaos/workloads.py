@@ -11,7 +11,7 @@ from typing import Final
 from fleet.chaos.checker import Promise, Stream
 from fleet.demo.history import Event, HistoryReader
 from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Acks, Workload, WorkloadSpec, read_log
+from fleet.demo.workload import Acks, GroupProtocol, Workload, WorkloadSpec, read_log
 
 PARTITIONS: Final = 6
 _RATE_PER_S = 180
@@ -23,12 +23,14 @@ class Kind:
 
     promise: Promise
     acks: Acks = "all"
+    group_protocol: GroupProtocol = "classic"
     module: str = "fleet.demo.workload"
 
 
 KINDS: Final = MappingProxyType(
     {
         "idempotent": Kind(Promise("always", exact=True)),
+        "kip848": Kind(Promise("always", exact=True), group_protocol="consumer"),
         "acks1": Kind(Promise("proxies", exact=False), acks="1"),
         "acks0": Kind(Promise("never", exact=False), acks="0"),
         "transactional": Kind(Promise("always", exact=True), module="fleet.chaos.transactional"),
@@ -59,6 +61,7 @@ class Client:
             rate_per_s=_RATE_PER_S,
             client="recommended",
             acks=self.kind.acks,
+            group_protocol=self.kind.group_protocol,
         )
         self.workload = Workload(spec, self.kind.module)
         self.traffic = Traffic(self.workload)

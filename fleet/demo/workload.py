@@ -28,6 +28,7 @@ from fleet.errors import DemoError
 
 ClientSettings = Literal["default", "recommended"]
 Acks = Literal["all", "1", "0"]
+GroupProtocol = Literal["classic", "consumer"]
 CLIENTS: Final = MappingProxyType(
     {
         "default": MappingProxyType({}),
@@ -52,6 +53,7 @@ class WorkloadSpec:
     Args:
         rate_per_s: records per second, spread evenly over the partitions.
         acks: whom the producer waits for; it is idempotent with "all", and not otherwise.
+        group_protocol: "consumer" is that of KIP-848.
         folder: where the histories and the log go.
     """
 
@@ -64,6 +66,7 @@ class WorkloadSpec:
     record_bytes: int = 200
     client: ClientSettings = "default"
     acks: Acks = "all"
+    group_protocol: GroupProtocol = "classic"
 
     def path(self, history: str) -> Path:
         return Path(self.folder) / f"{history}.history"
@@ -243,6 +246,7 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
             **CLIENTS[spec.client],
             "bootstrap.servers": spec.bootstrap_servers,
             "group.id": spec.group,
+            "group.protocol": spec.group_protocol,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "client.id": "fleet-demo-consumer",

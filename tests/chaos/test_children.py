@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from functools import partial
 
+from fleet.chaos.proofs import is_gone, is_stopped
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import Stage
 from tests.chaos.scene import wait_for
-from tests.chaos.trees import Tree, is_gone, is_stopped, try_tree
+from tests.chaos.trees import Tree, try_tree
 
 REPLACED_LIMIT_S = 30.0
 QUIET_S = 2.0

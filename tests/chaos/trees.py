@@ -6,6 +6,7 @@ from functools import partial
 
 import psutil
 
+from fleet.chaos.proofs import is_gone, is_stopped
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 from tests.chaos.scene import wait_for
@@ -37,18 +38,6 @@ class Tree:
         for process in self.everyone:
             assert not is_gone(process), f"{process} is gone"
             assert not is_stopped(process), f"{process} is stopped"
-
-
-def is_gone(process: psutil.Process) -> bool:
-    """Whether a process has ended; a zombie, which only waits to be reaped, has."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def is_stopped(process: psutil.Process) -> bool:
-    return bool(process.status() == psutil.STATUS_STOPPED)
 
 
 def try_tree(fleet: LocalFleet, proxy_id: ProxyId) -> Tree | None:
