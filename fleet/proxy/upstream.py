@@ -11,6 +11,10 @@ from fleet.model import Broker, BrokerId, Endpoint
 AVOID_S: Final = 5.0
 """How long a broker that could not be reached is tried after the others."""
 
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_LIMIT_S: Final = 1.0
+"""Between two attempts at a broker that is down, of all connections together; each wait is twice the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -18,6 +22,18 @@ class Candidate:
 
     broker_id: BrokerId | None
     endpoint: Endpoint
+
+
+@dataclass(slots=True)
+class _Down:
+    """An address that could not be reached: how often in a row, when last, and whether it is being tried."""
+
+    failures: int
+    failed_at_s: float
+    trying: bool = False
+
+    def next_try_s(self) -> float:
+        return self.failed_at_s + min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
 
 
 class Upstreams:
@@ -31,7 +47,7 @@ class Upstreams:
         self._bootstrap_servers = bootstrap_servers
         self._committed: Mapping[BrokerId, Broker] = {}
         self._seen: dict[BrokerId, Broker] = {}
-        self._failed_at_s: dict[Endpoint, float] = {}
+        self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
         self._turn = 0
 
@@ -40,7 +56,7 @@ class Upstreams:
         self._committed = brokers
         self._seen = {each: broker for each, broker in self._seen.items() if each not in brokers}
         known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
-        self._failed_at_s = {each: at_s for each, at_s in self._failed_at_s.items() if each in known}
+        self._down = {each: down for each, down in self._down.items() if each in known}
         self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
 
     def saw(self, brokers: Iterable[Broker]) -> None:
@@ -65,18 +81,44 @@ class Upstreams:
         rotated += [Candidate(None, each) for each in self._bootstrap_servers if each not in taken]
         return sorted(rotated, key=lambda each: self._failed_lately(each.endpoint, now_s))
 
+    def admits(self, candidate: Candidate, now_s: float) -> bool:
+        """Whether to try to connect. One that is down is tried by one connection at a time, and not all the
+        time: the others' clients are better off with a closed connection than with waiting for a time-out.
+
+        After True, ``succeeded``, ``failed`` or ``given_up`` must follow.
+        """
+        down = self._down.get(candidate.endpoint)
+        if down is None:
+            return True
+        if down.trying or now_s < down.next_try_s():
+            return False
+        down.trying = True
+        return True
+
     def succeeded(self, candidate: Candidate) -> None:
-        self._failed_at_s.pop(candidate.endpoint, None)
+        self._down.pop(candidate.endpoint, None)
         if candidate.broker_id is not None:
             self._up[candidate.broker_id] = True
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
         """It could not be reached; whether that is news."""
-        news = candidate.endpoint not in self._failed_at_s
-        self._failed_at_s[candidate.endpoint] = now_s
+        down = self._down.get(candidate.endpoint)
         if candidate.broker_id is not None:
             self._up[candidate.broker_id] = False
-        return news
+        if down is None:
+            self._down[candidate.endpoint] = _Down(1, now_s)
+            return True
+        # Attempts that were under way together when it went down count once.
+        down.failures += now_s >= down.next_try_s()
+        down.failed_at_s = now_s
+        down.trying = False
+        return False
+
+    def given_up(self, candidate: Candidate) -> None:
+        """The client went away before there was an answer."""
+        down = self._down.get(candidate.endpoint)
+        if down is not None:
+            down.trying = False
 
     @property
     def up(self) -> Mapping[BrokerId, bool]:
@@ -88,5 +130,5 @@ class Upstreams:
         return [Candidate(each.broker_id, Endpoint(each.host, each.port)) for each in brokers.values()]
 
     def _failed_lately(self, endpoint: Endpoint, now_s: float) -> bool:
-        failed_at_s = self._failed_at_s.get(endpoint)
-        return failed_at_s is not None and now_s - failed_at_s < AVOID_S
+        down = self._down.get(endpoint)
+        return down is not None and now_s - down.failed_at_s < AVOID_S

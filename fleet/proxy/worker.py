@@ -213,8 +213,13 @@ class Worker:
         for candidate in self._candidates(connection):
             if time.monotonic() >= give_up_s:
                 break  # the client has better proxies to try
+            if not self._upstreams.admits(candidate, time.monotonic()):
+                continue
             try:
                 await self._connect(connection, candidate)
+            except asyncio.CancelledError:
+                self._upstreams.given_up(candidate)
+                raise
             except OSError as error:
                 if self._upstreams.failed(candidate, time.monotonic()):
                     why = str(error) or "timed out"

@@ -1,5 +1,5 @@
 from fleet.model import Broker, Endpoint
-from fleet.proxy.upstream import AVOID_S, Candidate, Upstreams
+from fleet.proxy.upstream import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
 
 SERVERS = (Endpoint("kafka-1", 9092), Endpoint("boot", 9092))
 ONE, TWO = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
@@ -59,3 +59,29 @@ def test_brokers_that_are_gone_are_forgotten() -> None:
     upstreams.commit({1: ONE})
     assert upstreams.up == {}
     assert upstreams.broker(2) is None
+
+
+def test_a_broker_that_is_down_is_tried_by_one_connection_at_a_time_and_less_and_less_often() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE})
+    assert upstreams.admits(at(ONE), 0.0)
+    assert upstreams.admits(at(ONE), 0.0), "it is not known to be down"
+    upstreams.failed(at(ONE), 10.0)
+    upstreams.failed(at(ONE), 10.0)
+    now_s, waits_s = 10.0, []
+    for _ in range(8):
+        wait_s = 0.0
+        while not upstreams.admits(at(ONE), now_s + wait_s):
+            wait_s += BACKOFF_FIRST_S / 2
+        assert not upstreams.admits(at(ONE), now_s + wait_s + 100.0), "somebody else tries"
+        now_s += wait_s
+        upstreams.failed(at(ONE), now_s)
+        waits_s.append(round(wait_s, 3))
+    assert waits_s[:4] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S, 8 * BACKOFF_FIRST_S]
+    assert waits_s[-2:] == [BACKOFF_LIMIT_S] * 2
+    assert upstreams.admits(at(ONE), now_s + BACKOFF_LIMIT_S)
+    upstreams.given_up(at(ONE))
+    assert upstreams.admits(at(ONE), now_s + BACKOFF_LIMIT_S), "whoever tried has gone"
+    upstreams.succeeded(at(ONE))
+    assert upstreams.admits(at(ONE), now_s)
+    assert upstreams.admits(at(TWO), now_s)
