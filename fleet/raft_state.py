@@ -70,6 +70,7 @@ class RaftStatus:
         quorum_lost_mono_s: since when it has not, on the monotonic clock; None while it has.
         journal_error: why this member takes no part (disk full, write error) until it is gone.
         dropped_messages: number of messages refused since the start.
+        rejoining: whether it was reset, and does not vote until it is caught up.
     """
 
     role: Role
@@ -80,6 +81,7 @@ class RaftStatus:
     quorum_lost_mono_s: float | None
     journal_error: str | None = None
     dropped_messages: int = field(default=0, compare=False)
+    rejoining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +365,7 @@ class RaftNode:
                 has_quorum=heard and linked,
                 quorum_lost_mono_s=lost_s,
                 dropped_messages=dropped + replica.transport.dropped,
+                rejoining=replica.transport.rejoin is not None,
             )
             # After a reopening the log is applied up to an older entry at first: nobody is shown that.
             if raft.raftLastApplied >= self._applied_index:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Final, Protocol
 
 from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
 from fleet.brokers import BrokerWatch
@@ -55,6 +55,9 @@ class Shown(Protocol):
 def moment() -> Moment:
     """This instant on both clocks."""
     return Moment(time.time_ns() // 1_000_000, time.monotonic())
+
+
+REJOINING: Final = "was reset: votes again once it is caught up and has heard of all other voters"
 
 
 class ControlSource:
@@ -152,4 +155,5 @@ def _raft_view(status: RaftStatus | None) -> RaftView:
         status.commit_index,
         status.has_quorum,
         status.quorum_lost_mono_s,
+        status.journal_error or (REJOINING if status.rejoining else None),
     )

@@ -167,6 +167,7 @@ class OwnershipDocument:
         staleness_s: 0 with a quorum, else since when ownership cannot be committed.
         suspects: the members that it advertises around.
         takeovers: the last ones, oldest first.
+        raft_trouble: why it does not vote although it should; null where it does.
     """
 
     fleet: str
@@ -188,6 +189,7 @@ class OwnershipDocument:
     brokers: tuple[BrokerDocument, ...]
     identities: tuple[IdentityDocument, ...]
     takeovers: tuple[TakeoverDocument, ...]
+    raft_trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +264,7 @@ class AnswerDocument:
     term: int | None
     has_quorum: bool | None
     staleness_s: float | None
+    raft_trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,8 @@ class _Admin:
         return web.Response(text=text)
 
     async def healthz(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+        trouble = self._source.view().raft.trouble
+        return web.json_response({"status": "ok"} | ({"raft": trouble} if trouble else {}))
 
     async def readyz(self, request: web.Request) -> web.Response:
         view = self._source.view()

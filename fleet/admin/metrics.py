@@ -185,6 +185,11 @@ class FleetCollector(Collector):
         yield _gauge(
             "fleet_raft_has_quorum", "1 where a majority of the voters is reachable.", raft.has_quorum
         )
+        yield _gauge(
+            "fleet_raft_trouble",
+            "1 where this member does not vote although it should: its disk is full, or it was reset.",
+            raft.trouble is not None,
+        )
         yield _gauge("fleet_raft_term", "The Raft term that this member is in.", raft.term)
         yield _gauge(
             "fleet_raft_commit_index", "Index of the last committed entry of Raft's log.", raft.commit_index

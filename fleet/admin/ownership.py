@@ -44,6 +44,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         brokers=_brokers(view),
         identities=tuple(_identity(view, broker_id) for broker_id in broker_ids(view.directory)),
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
+        raft_trouble=view.raft.trouble,
     )
 
 

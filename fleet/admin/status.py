@@ -47,6 +47,7 @@ def _answer(proxy_id: ProxyId, admin: str, answer: OwnershipDocument | FleetErro
         term=answer.term,
         has_quorum=answer.quorum.present,
         staleness_s=answer.staleness_s,
+        raft_trouble=answer.raft_trouble,
     )
 
 

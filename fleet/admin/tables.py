@@ -55,6 +55,8 @@ def _role(member: MemberDocument, answer: AnswerDocument | None) -> str:
 def _answered(answer: AnswerDocument | None) -> str:
     if answer is None:
         return "not asked"
+    if answer.raft_trouble is not None:
+        return f"yes; [red]no part in Raft[/]: {escape(answer.raft_trouble)}"
     return "yes" if answer.error is None else f"[red]no[/]: {escape(answer.error)}"
 
 

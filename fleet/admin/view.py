@@ -113,6 +113,7 @@ class RaftView:
 
     Args:
         quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
+        trouble: why this member does not vote although it should (disk full, reset); None where it does.
     """
 
     role: Role = "follower"
@@ -121,6 +122,7 @@ class RaftView:
     commit_index: int = 0
     has_quorum: bool = False
     quorum_lost_mono_s: float | None = None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from fleet.admin import client
-from fleet.admin.documents import OwnershipDocument
+from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.admin.http import bound_to_loopback, serve
-from fleet.admin.view import Check
+from fleet.admin.view import Check, RaftView
 from fleet.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
 from fleet.model import Endpoint
 from fleet.state import Outcome
@@ -68,6 +68,14 @@ async def test_metrics_come_as_prometheus_text(member: Member) -> None:
 async def test_healthz_is_ok_whatever_the_checks_say(member: Member) -> None:
     member.source.shown = view(checks=(Check("workers", False, "0 of 1"),))
     assert await member.ask("GET", "/healthz") == (200, '{"status": "ok"}')
+
+
+async def test_healthz_says_why_a_member_does_not_vote(member: Member) -> None:
+    member.source.shown = view(raft=RaftView(trouble="No space left on device"))
+    status, text = await member.ask("GET", "/healthz")
+    assert (status, json.loads(text)) == (200, {"status": "ok", "raft": "No space left on device"})
+    document = OWNERSHIP.decode((await member.ask("GET", "/ownership"))[1].encode())
+    assert document.raft_trouble == "No space left on device"
 
 
 async def test_readyz_names_each_check(member: Member) -> None:

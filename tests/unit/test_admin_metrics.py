@@ -104,6 +104,7 @@ def test_staleness_counts_from_the_loss_of_the_quorum(
 def test_raft_is_exported() -> None:
     assert values(view(), "fleet_raft_leader") == {(): 1}
     assert values(view(), "fleet_raft_term") == {(): 4}
+    assert values(view(), "fleet_raft_trouble") == {(): 0}
     assert values(view(), "fleet_raft_has_quorum") == {(): 1}
     leaders = values(view(), "fleet_raft_known_leader", "proxy_id")
     assert leaders == {("p1",): 1, ("p2",): 0, ("p3",): 0}
