@@ -455,7 +455,7 @@ _node = click.option(
 @cli.group(
     name="journal",
     short_help="Look at a member's Raft files; set them aside.",
-    epilog="\b\nExamples:\n  fleet journal check --node p1\n  fleet journal reset --node p1",
+    epilog="\b\nExamples:\n  fleet journal check --node p1 --json\n  fleet journal reset --node p1",
 )
 def journal_group() -> None:
     """Look at the Raft journal and snapshot of a member on this machine, and put them right.

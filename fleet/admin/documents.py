@@ -189,7 +189,7 @@ class OwnershipDocument:
     brokers: tuple[BrokerDocument, ...]
     identities: tuple[IdentityDocument, ...]
     takeovers: tuple[TakeoverDocument, ...]
-    raft_trouble: str | None = None
+    raft_trouble: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class AnswerDocument:
     term: int | None
     has_quorum: bool | None
     staleness_s: float | None
-    raft_trouble: str | None = None
+    raft_trouble: str | None
 
 
 @dataclass(frozen=True, slots=True)

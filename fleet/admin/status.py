@@ -36,7 +36,7 @@ def best_answer(answers: Answers) -> OwnershipDocument:
 
 def _answer(proxy_id: ProxyId, admin: str, answer: OwnershipDocument | FleetError) -> AnswerDocument:
     if isinstance(answer, FleetError):
-        return AnswerDocument(proxy_id, admin, str(answer), None, None, None, None, None, None)
+        return AnswerDocument(proxy_id, admin, str(answer), None, None, None, None, None, None, None)
     return AnswerDocument(
         proxy_id=answer.proxy_id,
         admin=admin,

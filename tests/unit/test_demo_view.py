@@ -55,6 +55,7 @@ def document(proxy_id: str) -> OwnershipDocument:
         brokers=(),
         identities=(IdentityDocument(1, ("p2",), ("p2",), ("p3",), None, ()),),
         takeovers=(),
+        raft_trouble=None,
     )
 
 
