@@ -16,7 +16,13 @@ from tests.conftest import fleets
 
 Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
 Note = Callable[[str, float], None]
-MEASURES = ("advertised after", "committed after", "Metadata differed for", "a planned move stalled for")
+MEASURES = (
+    "advertised after",
+    "committed after",
+    "Metadata differed for",
+    "a planned move stalled for",
+    "all clients served after",
+)
 
 # A control process is back within two seconds, but not on a machine that builds something else meanwhile.
 PATIENT = {"control_grace_s": 30.0}
