@@ -77,7 +77,7 @@ def astuple(endpoint: Endpoint) -> tuple[str, int]:
 
 
 async def play(fleet: LocalFleet, victim: str) -> float:
-    """Have all clients connect, kill the proxy, wait until all are served again; the seconds from the kill."""
+    """Have all clients connect, kill the proxy, and wait until all are served; the seconds from the kill."""
     identities = [each for each in fleet.ownership(victim).identities if victim in each.committed]
     broker_id = identities[0].broker_id
     host, _, port = identities[0].endpoints[0].addresses[0].rpartition(":")
