@@ -466,3 +466,20 @@ def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node:
     node.start()
     assert int((node.folder / "control.incarnation").read_text()) == ahead + 1
     assert int((node.folder / "worker-0.incarnation").read_text()) == ahead + 1
+
+
+def test_the_data_directory_is_had_although_the_disk_is_full(tmp_path: Path) -> None:
+    """Found: the note of who holds the lock could not be written, and the member did not start."""
+    member = make_settings(tmp_path).member("p1")
+    os.close(sockets.lock_data_dir(member))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        held = sockets.lock_data_dir(member)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert sockets.is_locked(member)
+    os.close(held)
+    assert not sockets.is_locked(member)
