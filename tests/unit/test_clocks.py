@@ -1,0 +1,49 @@
+"""The wall clock may jump: it names moments for people, and nothing is decided by it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import fleet
+from fleet.model import Broker, FleetState, Member, Ownership
+from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
+
+ROOT = Path(fleet.__file__).parent
+WALL_CLOCK = re.compile(
+    r"\btime\.time\(|\btime_ns\(|\bdatetime\.(?:now|utcnow|today)\(|\bgmtime\(|\blocaltime\("
+)
+
+ALLOWED = {
+    "certs.py": "until when a certificate is valid",
+    "cli.py": "until when a certificate is valid",
+    "control.py": "when a command was proposed, which is shown and never compared",
+    "journal.py": "the name of what is set aside",
+    "show.py": "when something was seen, in documents",
+    "supervisor.py": "the number of a life, which grows whatever the clock says",
+}
+TOOLS = ("chaos/", "demo/")
+"""Not part of a member."""
+
+
+def test_the_wall_clock_is_read_where_it_does_no_harm() -> None:
+    modules = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
+    found = {name for name, text in modules.items() if not name.startswith(TOOLS) and WALL_CLOCK.search(text)}
+    assert found <= ALLOWED.keys()
+
+
+def test_when_a_command_was_proposed_changes_nothing() -> None:
+    commands: tuple[Command, ...] = (
+        MemberUp(Member("p1")),
+        BrokersSeen((Broker(1, "kafka", 9092),)),
+        OwnershipSet(0, {1: Ownership(("p1",))}),
+    )
+
+    def played(*times_ms: int) -> FleetState:
+        state = FleetState()
+        for number, (command, at_ms) in enumerate(zip(commands, times_ms, strict=True)):
+            state, outcome = apply(state, stamp(command, f"c{number}", at_ms))
+            assert outcome.applied
+        return state
+
+    assert played(1, 2, 3) == played(3_600_000, 1, 0)
