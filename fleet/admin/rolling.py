@@ -37,6 +37,8 @@ def unrest(answers: Answers) -> str:
             return f"{proxy_id} does not answer: {answer}"
         if not answer.quorum.present:
             return f"{proxy_id} has no quorum"
+        if answer.raft_trouble is not None:
+            return f"{proxy_id} does not vote: {answer.raft_trouble}"
     best = best_answer(answers)
     if best.leader is None:
         return "there is no leader"
