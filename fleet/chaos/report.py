@@ -26,6 +26,7 @@ class Noticed:
 
     Args:
         refused: records that the client has told the application it could not deliver.
+        gave_up: producers that librdkafka has ended for good, as it does without a fleet, too.
     """
 
     acknowledged: int
@@ -33,6 +34,7 @@ class Noticed:
     duplicated: int
     reordered: int
     refused: int
+    gave_up: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +150,14 @@ def _total(results: Sequence[RunResult]) -> dict[str, Noticed]:
     total: dict[str, Noticed] = {}
     for result in results:
         for client, each in result.noticed.items():
-            before = total.get(client, Noticed(0, 0, 0, 0, 0))
+            before = total.get(client, Noticed(0, 0, 0, 0, 0, 0))
             total[client] = Noticed(
                 before.acknowledged + each.acknowledged,
                 before.lost + each.lost,
                 before.duplicated + each.duplicated,
                 before.reordered + each.reordered,
                 before.refused + each.refused,
+                before.gave_up + each.gave_up,
             )
     return dict(sorted(total.items()))
 
@@ -185,11 +188,11 @@ def page(document: ChaosDocument, first_seed: int) -> str:
         "What came through of each client. Only idempotent and transactional producers are promised no",
         "repetition; acks=1 may lose records where a broker fails, acks=0 anywhere.",
         "",
-        "| client | acknowledged | lost | duplicated | reordered | refused |",
-        "|---|---|---|---|---|---|",
+        "| client | acknowledged | lost | duplicated | reordered | refused | gave up |",
+        "|---|---|---|---|---|---|---|",
         *(
             f"| {client} | {each.acknowledged} | {each.lost} | {each.duplicated} | {each.reordered} | "
-            f"{each.refused} |"
+            f"{each.refused} | {each.gave_up} |"
             for client, each in document.noticed.items()
         ),
     ]

@@ -15,7 +15,7 @@ from fleet.demo.kafka import KafkaCluster
 
 QUIET_LIMIT_MS = 5000.0
 """Five times what a rolling restart may cost on a quiet machine."""
-ENOUGH = 200
+ENOUGH = 100
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,15 @@ def test_what_moved_before_the_last_fault_is_no_progress() -> None:
     assert rules(replace(HISTORY, whole_since_s=61.0)) == ["no_progress", "no_progress"]
 
 
+def test_a_producer_that_gave_up_by_itself_makes_no_progress_and_loses_nothing() -> None:
+    stopped = [each for each in clean() if each.at_s < WHOLE_S]
+    histories = {"acknowledged": stopped, "received": stopped, "log": stopped}
+    assert rules(with_stream(**histories)) == ["no_progress", "no_progress"]
+    assert rules(with_stream(False, gave_up=True, **histories)) == ["no_progress", "no_progress"]
+    assert rules(with_stream(True, gave_up=True, **histories)) == []
+    assert rules(with_stream(True, gave_up=True, **{**histories, "log": stopped[:-1]})) == ["lost"]
+
+
 def test_one_generation_has_one_owner_set_of_an_identity() -> None:
     other = Sighting(12.0, "p3", 5, {1: ("p3",), 2: ("p3",)})
     assert rules(replace(HISTORY, sightings=[*HISTORY.sightings, other])) == ["two_owner_sets"]
