@@ -352,7 +352,8 @@ class RaftNode:
             role = cast(Role, raft.role)
             heard_s = now_s if role == "leader" else replica.transport.leader_heard_mono_s
             heard = role == "leader" or self._hears(replica, now_s)
-            linked = replica.transport.linked_voters + self._is_voter > len(self._settings.voters) / 2
+            votes = self._is_voter and replica.transport.rejoin is None
+            linked = replica.transport.linked_voters + votes > len(self._settings.voters) / 2
             lost_s = None
             if not (heard and linked):
                 since_s = now_s if heard or heard_s is None else heard_s

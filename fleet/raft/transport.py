@@ -29,6 +29,8 @@ from fleet.raft.rejoin import Rejoin
 log = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S: Final = 10.0
+_REJOINS_FOR_S: Final = 1.0
+"""A rejoining voter asks whenever it hears of the leader; one that has not asked for so long is back."""
 
 
 class RaftView(Protocol):
@@ -67,6 +69,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         self._votes_term = -1
         self._raft: RaftView | None = None
         self._logged_mono_s = -_LOG_INTERVAL_S
+        self._asked_s: dict[ProxyId, float] = {}
         self.rejoin: Rejoin | None = None
         self.dropped = 0
         self.leader_heard_mono_s: float | None = None
@@ -85,8 +88,10 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
 
     @property
     def linked_voters(self) -> int:
-        """Number of the other voters that there is a link to."""
-        return len(self._up & self._voters.keys())
+        """Number of the other voters that there is a link to, and that vote as far as is known."""
+        since_s = time.monotonic() - _REJOINS_FOR_S
+        rejoining = {peer for peer, asked_s in self._asked_s.items() if asked_s > since_s}
+        return len((self._up & self._voters.keys()) - rejoining)
 
     # Links.
 
@@ -105,6 +110,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         if peer not in self._up:
             return
         self._up.discard(peer)
+        self._asked_s.pop(peer, None)
         if peer in self._voters:
             self._onNodeDisconnected(self._voters[peer])
         else:
@@ -160,6 +166,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
             self._drop(peer, f"{kind} from an observer")
             return
         if kind == "rejoin":
+            self._asked_s[peer] = time.monotonic()
             self._answer(node, message["reset"], self._raft)
         elif kind == "rejoin_answer":
             if self.rejoin is not None:

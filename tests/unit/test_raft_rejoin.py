@@ -1,5 +1,6 @@
 """When a voter that was reset may vote again, and what it does until then."""
 
+import time
 from pathlib import Path
 
 import msgpack
@@ -117,6 +118,16 @@ class TestUntilThen:
         harness.receive("p2", **APPEND)
         harness.transport.flush(lambda: None)
         assert harness.sent == [(peer, {"type": "rejoin", "reset": "one"}) for peer in ("p2", "p3")]
+
+    def test_the_others_do_not_count_it_for_a_quorum(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A leader with none but such voters would say that it has a quorum, and commit nothing."""
+        harness = Harness()
+        assert harness.transport.linked_voters == 2
+        harness.receive("p3", type="rejoin", reset="one")
+        assert harness.transport.linked_voters == 1
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 1.5)
+        assert harness.transport.linked_voters == 2, "it asks no more: it votes again"
 
     def test_it_says_itself_that_it_has_forgotten(self, harness: Harness) -> None:
         harness.receive("p3", type="rejoin", reset="two")
