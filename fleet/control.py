@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 
 from fleet import peer_tls, process
 from fleet.admin import http
+from fleet.admin.view import Moment
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
 from fleet.directories import Directories
@@ -96,6 +97,8 @@ class Control:
         self._wake = self._loop.call_later(0.0, lambda: None)
         self._workerless_since_s: float | None = self.started_s
         self.takeovers = TakeoverWatch()
+        self._noticed: dict[ProxyId, Moment] = {}
+        """When a peer's worker was lost: the first sign of a death, before it is one."""
 
         self.workers = Workers(
             _inherited(spec.fds[CONTROL_FD]), self._on_brokers_seen, self._on_directory_applied
@@ -336,7 +339,10 @@ class Control:
         self.takeovers.published(self.directories.current)
 
     def _note_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
-        self.takeovers.detected(proxy_id, reason, state, moment())
+        now, noticed = moment(), self._noticed.pop(proxy_id, None)
+        if noticed is None or now.mono_s - noticed.mono_s > self._timing.suspect_after_s:
+            noticed = now
+        self.takeovers.detected(proxy_id, reason, state, noticed)
         self.takeovers.published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())
@@ -359,6 +365,7 @@ class Control:
             report = self.reports.get(peer)
             if held and not self._stopping and not (report and report.stopping):
                 self.detector.worker_lost(peer, time.monotonic())
+                self._noticed[peer] = moment()
                 self._evaluate()
             await asyncio.sleep(self._timing.probe_interval_s)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 from tests.chaos.conftest import Note, Stage
-from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene
+from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
 from tests.chaos.trees import Tree
 
 MOVE_STALL_LIMIT_MS = 5000.0
@@ -31,6 +32,10 @@ def test_survivors_take_over_and_the_member_returns(
             tree.prove_gone()
             note("advertised after", scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S))
             note("committed after", scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S))
+        for survivor in survivors:
+            wait_for(
+                partial(is_told_in_order, scene, survivor, victim, killed_at_s), "a takeover told in order"
+            )
         scene.await_flow()
         for survivor in survivors:
             after = scene.committed(survivor)
@@ -43,6 +48,16 @@ def test_survivors_take_over_and_the_member_returns(
             assert fleet.ownership(survivor).generation > generation
 
         returns_quietly(scene, victim, note)
+
+
+def is_told_in_order(scene: Scene, teller: ProxyId, victim: ProxyId, killed_at_s: float) -> bool:
+    """Whether a member tells of a takeover as it was: noticed after the kill, and then advertised."""
+    told = scene.takeover(teller, victim, killed_at_s)
+    return (
+        told is not None
+        and told.advertised_mono_s is not None
+        and killed_at_s <= told.detected_mono_s <= told.advertised_mono_s
+    )
 
 
 def returns_quietly(scene: Scene, victim: ProxyId, note: Note) -> None:
