@@ -361,7 +361,9 @@ class Control:
     async def _hold_worker(self, peer: ProxyId) -> None:
         """Hold a connection to a peer's worker, and tell the detector whenever it ends."""
         while True:
-            held = await hold(self._listeners(peer)[0], self._timing.probe_timeout_s)
+            # One that was committed as a witness has none until its new life is committed.
+            listeners = self._listeners(peer)
+            held = bool(listeners) and await hold(listeners[0], self._timing.probe_timeout_s)
             report = self.reports.get(peer)
             if held and not self._stopping and not (report and report.stopping):
                 self.detector.worker_lost(peer, time.monotonic())

@@ -206,8 +206,10 @@ class AddressSource:
 
     def forget_moves(self, revision: int) -> None:
         """Take every move up to a revision for known to all clients."""
-        self._moves = {broker_id: move for broker_id, move in self._moves.items() if move > revision}
-        self._publish(self.book.directory)
+        left = {broker_id: move for broker_id, move in self._moves.items() if move > revision}
+        if left != self._moves:
+            self._moves = left
+            self._publish(self.book.directory)
 
     def _publish(self, directory: Directory) -> None:
         self.book = AddressBook(

@@ -297,8 +297,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Present it again with what comes next. Only a drain leaves more than fits, unanswered."""
         if len(unconsumed) <= RESERVE_BYTES:
             self._kept = bytes(unconsumed)
-        else:
-            self._kept = b""
+            return
+        self._kept = b""
+        if self.state is not State.LEAVING:  # what comes after a goodbye is read, and discarded
             self._deaf = True
             self._transport.pause_reading()
 

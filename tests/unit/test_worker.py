@@ -624,6 +624,28 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(t
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
+async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path: Path) -> None:
+    """Found by reading: a greater piece that is not forwarded was left unread, and ended in a reset."""
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        # As where so much of it has arrived at the first read.
+        late = produce(2, acks=1, records_bytes=DATA_BYTES)[:DATA_BYTES]
+        at.worker.buffer.target[: len(late)] = late
+        at.connections()[0].buffer_updated(len(late))
+        writer.write(bytes(40 * DATA_BYTES))
+        writer.transport.set_write_buffer_limits(0)
+        async with asyncio.timeout(LIMIT_S):
+            await writer.drain()
+        writer.close()
+        await eventually(lambda: not at.connections(), "the client has gone, in order")
+        assert one.asked == [(FETCH, 1)]
+
+
 async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], moves_per_second=20) as at:
         at.worker.apply(at.directory([one]))
