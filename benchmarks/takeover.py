@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.demo.audit import Audit, audit
-from fleet.demo.background import in_thread
+from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
 from fleet.demo.history import Event, Record
 from fleet.demo.prober import Prober
@@ -133,25 +133,23 @@ async def measure(running: Stage, options: Options, view: Lines) -> tuple[Audit,
     )
     prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
     rounds, deliveries = Rounds(fleet, running.broker_ids, workload, prober), Deliveries(workload)
-    probing = asyncio.create_task(prober.run(), name="prober")
     kills: list[Kill] = []
-    try:
-        workload.start()
-        await rounds.flowing()
-        for number, wish in enumerate(options.kills, 1):
-            kills.append(await _kill(rounds, deliveries, wish))
-            longest = milliseconds(kills[-1].delivery_ms)
-            view.say(f"{number} of {len(options.kills)}: {round_line(kills[-1].round)}; delivery {longest}")
-            await rounds.bring_back(kills[-1].round.killed)
-        await in_thread(workload.stop)
-        log = await in_thread(lambda: read_log(running.brokers, topic))
-        verdict = audit(workload.acknowledged(), workload.received(), log)
-    finally:
-        workload.kill()
-        probing.cancel()
-        (failure,) = await asyncio.gather(probing, return_exceptions=True)
-    if isinstance(failure, Exception):
-        raise failure
+    async with alongside(prober.run()):
+        try:
+            workload.start()
+            await rounds.flowing()
+            for number, wish in enumerate(options.kills, 1):
+                kills.append(await _kill(rounds, deliveries, wish))
+                longest = milliseconds(kills[-1].delivery_ms)
+                view.say(
+                    f"{number} of {len(options.kills)}: {round_line(kills[-1].round)}; delivery {longest}"
+                )
+                await rounds.bring_back(kills[-1].round.killed)
+            await in_thread(workload.stop)
+            log = await in_thread(lambda: read_log(running.brokers, topic))
+            verdict = audit(workload.acknowledged(), workload.received(), log)
+        finally:
+            workload.kill()
     if options.brokers:
         await in_thread(lambda: delete_topic(running.brokers, topic))
     return verdict, tuple(kills)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from fleet.chaos.checker import Sighting, View
-from fleet.demo.background import in_thread
+from fleet.demo.background import alongside, in_thread
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.model import BrokerId, ProxyId
@@ -35,17 +35,8 @@ class Observer:
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
         """Look on meanwhile."""
-        tasks = [asyncio.create_task(self._prober.run(), name="prober")]
-        tasks += [asyncio.create_task(self._follow(each), name=f"ask {each}") for each in self._fleet.members]
-        try:
+        async with alongside(self._prober.run(), *map(self._follow, self._fleet.members)):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for failure in ended:
-            if isinstance(failure, Exception):
-                raise failure
 
     def taken_over(self, survivors: Collection[ProxyId], since_s: float) -> bool:
         """Whether the survivors' Metadata has survivors alone."""

@@ -1,11 +1,12 @@
-"""Blocking calls beside the event loop, which nobody waits for once they are no longer wanted."""
+"""Work beside what is waited for: blocking calls in threads, and tasks that end with a block."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from fleet.errors import DemoError
 
@@ -56,3 +57,21 @@ async def happens(condition: Callable[[], bool], limit_s: float, every_s: float 
             return False
         await asyncio.sleep(every_s)
     return True
+
+
+@asynccontextmanager
+async def alongside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines that end by cancellation only while the block runs.
+
+    Raises: whatever one of them failed with, once the block has ended without an error of its own.
+    """
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for failure in ended:
+        if isinstance(failure, Exception):
+            raise failure

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import fleet as package
 from fleet.admin.documents import OwnershipDocument
 from fleet.demo.audit import audit
-from fleet.demo.background import in_thread
+from fleet.demo.background import alongside, in_thread
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
@@ -118,31 +118,27 @@ async def perform(running: Stage, options: Options, view: View) -> Result:
     )
     prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
     rounds = Rounds(fleet, running.broker_ids, workload, prober)
-    watchers = [asyncio.create_task(prober.run(), name="prober")]
+    watching = [prober.run()]
     if view.wants_pictures:
-        watchers.append(asyncio.create_task(draw(fleet, prober, rounds, view), name="pictures"))
-    try:
-        view.say("a producer and a consumer group start, through the proxies")
-        workload.start()
-        started_s = time.monotonic()
-        await rounds.flowing()
-        measured = [
-            await one_round(rounds, wish, number, options, view) for number, wish in enumerate(options.kills)
-        ]
-        await asyncio.sleep(max(0.0, started_s + options.duration_s - time.monotonic()))
-        view.say("the producer stops; the consumer reads to the end of the log")
-        await in_thread(workload.stop)
-        view.say("the audit reads the log from the brokers themselves")
-        log = await in_thread(lambda: read_log(running.brokers, topic))
-        verdict = audit(workload.acknowledged(), workload.received(), log)
-    finally:
-        workload.kill()
-        for watcher in watchers:
-            watcher.cancel()
-        failures = await asyncio.gather(*watchers, return_exceptions=True)
-    for failure in failures:
-        if isinstance(failure, Exception):
-            raise failure
+        watching.append(draw(fleet, prober, rounds, view))
+    async with alongside(*watching):
+        try:
+            view.say("a producer and a consumer group start, through the proxies")
+            workload.start()
+            started_s = time.monotonic()
+            await rounds.flowing()
+            measured = [
+                await one_round(rounds, wish, number, options, view)
+                for number, wish in enumerate(options.kills)
+            ]
+            await asyncio.sleep(max(0.0, started_s + options.duration_s - time.monotonic()))
+            view.say("the producer stops; the consumer reads to the end of the log")
+            await in_thread(workload.stop)
+            view.say("the audit reads the log from the brokers themselves")
+            log = await in_thread(lambda: read_log(running.brokers, topic))
+            verdict = audit(workload.acknowledged(), workload.received(), log)
+        finally:
+            workload.kill()
     if options.brokers:
         await in_thread(lambda: delete_topic(running.brokers, topic))
     return Result(verdict, tuple(measured), tuple(unfinished(fleet, measured)))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
 from fleet.demo.audit import audit
+from fleet.demo.background import alongside
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
@@ -207,17 +208,8 @@ class Scene:
 
     async def watch(self, stopping: asyncio.Event) -> None:
         """Look at Metadata and generations until told to stop."""
-        watchers = [asyncio.create_task(self.prober.run())]
-        watchers += [asyncio.create_task(self._follow(each)) for each in self.fleet.members]
-        try:
+        async with alongside(self.prober.run(), *map(self._follow, self.fleet.members)):
             await stopping.wait()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            ended = await asyncio.gather(*watchers, return_exceptions=True)
-        for failure in ended:
-            if isinstance(failure, Exception):
-                raise failure
 
     async def _follow(self, proxy_id: ProxyId) -> None:
         seen = self.generations[proxy_id]

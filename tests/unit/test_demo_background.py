@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fleet.demo.background import happens, in_thread, until
+from fleet.demo.background import alongside, happens, in_thread, until
 from fleet.errors import DemoError
 
 
@@ -39,3 +39,28 @@ async def test_waiting_for_what_comes_and_for_what_does_not() -> None:
     assert not await happens(lambda: False, 0.02, 0.005)
     with pytest.raises(DemoError, match="the sun rises: not within 0 s"):
         await until(lambda: False, "the sun rises", 0.0)
+
+
+async def test_work_alongside_ends_with_the_block_and_its_failure_is_told() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise DemoError("broken")
+
+    async with alongside(work()):
+        await started.wait()
+        assert not ended.is_set()
+    assert ended.is_set()
+    with pytest.raises(DemoError, match="broken"):
+        async with alongside(work(), fail()):
+            await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="the block's own"):
+        async with alongside(work(), fail()):
+            raise ValueError("the block's own")
