@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import pytest_asyncio
@@ -127,7 +128,8 @@ class TestRefusals:
         for reason in reasons:
             said = warnings(caplog, reason)
             assert len(said) == len(set(said)), "each line once"
-        await asyncio.sleep(0.3)
+        with mock.patch.object(two.links, "_dial", wraps=two.links._dial) as dial:
+            await until(lambda: dial.await_count >= 3)
         assert len(caplog.records) <= 6, "dialled again and again, and not said again and again"
 
     async def test_another_authority(
