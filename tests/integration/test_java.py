@@ -61,7 +61,8 @@ def test_console_producer_consumer_and_their_group(
     # The consumer leaves after its hundredth line, and what it commits then are the partitions whose first
     # offset it had learned by that time: those with records, and of the empty ones none to all.
     partitions = [int(row[2]) for row in rows]
-    assert len(set(partitions)) == len(partitions) and set(partitions) <= set(range(12))
+    assert len(set(partitions)) == len(partitions)
+    assert set(partitions) <= set(range(12))
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 100  # the offsets that it committed
     assert saw_the_fleet(recorded, fleet)
 
