@@ -1,4 +1,4 @@
-"""fleet/cli.py: what commands print, and the codes that they exit with."""
+"""fleet/cli: what commands print, and the codes that they exit with."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.Monke
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_kafka")
 
-    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    monkeypatch.setattr(cli.demo.importlib, "import_module", missing)
     code, told = run_json(capsys, "demo")
     assert (code, told["error"]["kind"]) == (1, "demo")
     assert "pip install 'kafka-proxy-fleet[demo]'" in told["error"]["message"]

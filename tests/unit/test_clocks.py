@@ -16,7 +16,7 @@ WALL_CLOCK = re.compile(
 
 ALLOWED = {
     "certs.py": "until when a certificate is valid",
-    "cli.py": "until when a certificate is valid",
+    "cli/certs.py": "until when a certificate is valid",
     "control.py": "when a command was proposed, which is shown and never compared",
     "journal.py": "the name of what is set aside",
     "show.py": "when something was seen, in documents",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet import cli, journal, sockets
+from fleet.cli import output
 from fleet.config import Settings, load
 from fleet.errors import JournalError, StartError
 from fleet.model import FleetState
@@ -191,12 +192,12 @@ def test_the_command_says_it_and_exits_with_1(
     folder = raft(settings)
     filled(folder)
     arguments = ["--config", str(tmp_path / "fleet.yaml"), "--node", "p1"]
-    assert cli.run(["journal", "check", *arguments]) == cli.OK
+    assert cli.run(["journal", "check", *arguments]) == output.OK
     assert "entries (1 to 5)" in capsys.readouterr().out
     (folder / "journal").write_bytes(b"something else")
-    assert cli.run(["journal", "check", *arguments, "--json"]) == cli.FAILURE
+    assert cli.run(["journal", "check", *arguments, "--json"]) == output.FAILURE
     assert json.loads(capsys.readouterr().out)["survey"]["damage"][0]["offset"] == 0
-    assert cli.run(["journal", "repair", *arguments, "--json"]) == cli.FAILURE
+    assert cli.run(["journal", "repair", *arguments, "--json"]) == output.FAILURE
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "journal"
-    assert cli.run(["journal", "reset", *arguments, "--json"]) == cli.OK
+    assert cli.run(["journal", "reset", *arguments, "--json"]) == output.OK
     assert json.loads(capsys.readouterr().out)["survey"]["rejoining"] is True

@@ -10,11 +10,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fleet import cli, journal
+from fleet import journal
 from fleet.admin import documents, status
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
+from fleet.cli import member
 from fleet.config import load
 from fleet.errors import AdminError
 from tests.unit.sample_chaos import chaos_run
@@ -45,7 +46,7 @@ def samples() -> dict[str, list[bytes]]:
     return {
         "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
         "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
-        "check": [documents.CHECK.encode(cli._config_document(settings))],
+        "check": [documents.CHECK.encode(member.config_document(settings))],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],

@@ -1,0 +1,123 @@
+"""The certificates of the links between members."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from fleet.admin import tables
+from fleet.admin.documents import CERTS, CertificateDocument, CertsDocument
+from fleet.cli.options import config_option, json_option
+from fleet.cli.output import OK, print_document
+from fleet.config import PeerTlsFiles, Settings, load
+from fleet.errors import CertificateError
+from fleet.model import ProxyId
+
+_out = click.option(
+    "--out",
+    "-o",
+    default="certs",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the authority and the certificates are.",
+)
+_days = click.option(
+    "--days",
+    default=365,
+    show_default=True,
+    type=click.IntRange(1, 3650),
+    help="For how long members' certificates are valid.",
+)
+
+
+@click.group(
+    name="certs",
+    short_help="Make certificates for member links.",
+    epilog="""\b
+Examples:
+  fleet certs init --config fleet.yaml --out certs
+  fleet certs renew --config fleet.yaml --out certs --days 90 p1
+  fleet certs show --config fleet.yaml --json
+""",
+)
+def certs_group() -> None:
+    """Make, renew and show the certificates that the links between members use (peer_tls)."""
+
+
+@certs_group.command(
+    name="init",
+    short_help="An authority, and a certificate for each member.",
+    epilog="\b\nExample:\n  fleet certs init --config fleet.yaml --out certs",
+)
+@config_option
+@_out
+@_days
+@json_option
+def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
+    """Make an authority for this fleet, and a certificate and a key for each member. Overwrites nothing."""
+    from fleet import certs
+
+    settings = load(config, os.environ)
+    certs.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC))
+    _print_certs(settings, {each: certs.files_in(out, each) for each in settings.members}, out, as_json)
+    return OK
+
+
+@certs_group.command(
+    name="renew",
+    short_help="New certificates from the same authority.",
+    epilog="\b\nExamples:\n  fleet certs renew\n  fleet certs renew p4          for a member that is new",
+)
+@click.argument("members", nargs=-1, metavar="[ID]...")
+@config_option
+@_out
+@_days
+@json_option
+def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple[ProxyId, ...]) -> int:
+    """Replace the certificates and keys in DIR (of all members, or of those named) by new ones.
+
+    Members take them up while they run, as soon as the files are replaced on their machines.
+    """
+    from fleet import certs
+
+    settings = load(config, os.environ)
+    wanted = [settings.member(each).proxy_id for each in members or settings.members]
+    certs.renew(settings.fleet, wanted, out, days, datetime.now(UTC))
+    _print_certs(settings, {each: certs.files_in(out, each) for each in wanted}, out, as_json)
+    return OK
+
+
+@certs_group.command(
+    name="show",
+    short_help="When certificates expire.",
+    epilog="\b\nExample:\n  fleet certs show --config fleet.yaml",
+)
+@config_option
+@json_option
+def certs_show(config: str, as_json: bool) -> int:
+    """Show when the certificates expire that the configuration names, as far as they are on this machine."""
+    settings = load(config, os.environ)
+    if settings.peer_tls is None:
+        raise CertificateError(f"{settings.source}: has no peer_tls, so no member has a certificate")
+    _print_certs(settings, {each: settings.peer_tls.files(each) for each in settings.members}, None, as_json)
+    return OK
+
+
+def _print_certs(
+    settings: Settings, files: Mapping[ProxyId, PeerTlsFiles], made_in: Path | None, as_json: bool
+) -> None:
+    from fleet import certs
+
+    def document(proxy_id: ProxyId, mine: PeerTlsFiles) -> CertificateDocument:
+        expires = certs.expiry(mine.certificate)
+        shown = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
+        return CertificateDocument(proxy_id, str(mine.ca), str(mine.certificate), str(mine.key), shown)
+
+    steps = () if made_in is None else certs.next_steps(settings, tuple(files), made_in)
+    members = tuple(document(proxy_id, mine) for proxy_id, mine in files.items())
+    print_document(CertsDocument(settings.fleet, members, steps), CERTS, as_json, tables.print_certs)

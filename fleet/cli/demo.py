@@ -1,0 +1,30 @@
+"""The demo, which brings packages that the other commands do without."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from fleet.cli.output import OK
+from fleet.errors import DemoError
+
+
+@click.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    short_help="Kafka, a fleet, a kill and an audit, here.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def demo(arguments: tuple[str, ...]) -> int:
+    """Everything else about it is said by ``fleet demo --help``."""
+    try:
+        command: click.Command = importlib.import_module("fleet.demo.command").command
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "fleet":
+            raise
+        raise DemoError(
+            f"the demo needs {error.name}; install it with: pip install 'kafka-proxy-fleet[demo]'"
+        ) from error
+    code = command.main(list(arguments), prog_name="fleet demo", standalone_mode=False)
+    return code if isinstance(code, int) else OK

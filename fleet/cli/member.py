@@ -1,0 +1,93 @@
+"""What is done with the configuration file: one member is run, or the whole file checked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+
+import click
+
+from fleet.admin import tables
+from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
+from fleet.cli.options import config_option, json_option, node_option
+from fleet.cli.output import OK, print_document
+from fleet.config import Settings, advice, load, survives
+from fleet.model import ProxyId
+
+
+@click.command(
+    short_help="Run one member.", epilog="\b\nExample:\n  fleet node --config /etc/fleet.yaml --node p1"
+)
+@config_option
+@node_option
+@json_option
+def node(config: str, node: str, as_json: bool) -> int:
+    """Run one member until SIGTERM, which drains it; a second one stops it at once.
+
+    With --json the one object says how it ended; log lines go to standard error either way.
+    """
+    settings = load(config, os.environ)
+    settings.member(node)
+    if settings.peer_tls is not None:
+        from fleet import certs  # 15 MB that a supervisor without certificates does not need
+
+        certs.check_member(settings, node)
+    importlib.import_module("fleet.process").log_to_stderr(node)
+    code: int = importlib.import_module("fleet.supervisor").run(settings, node)
+    if as_json:
+        click.echo(NODE.encode(NodeDocument(node, code)))
+    return code
+
+
+@click.command(
+    short_help="Check the configuration file.",
+    epilog="\b\nExamples:\n  fleet check --config fleet.yaml\n  fleet check --config fleet.yaml --node p1",
+)
+@config_option
+@click.option(
+    "--node", envvar="FLEET_NODE", show_envvar=True, metavar="ID", help="The member of this machine, if any."
+)
+@json_option
+def check(config: str, node: str | None, as_json: bool) -> int:
+    """Say every mistake in the configuration file, or what a fleet of that shape survives.
+
+    Certificates of member links are verified as far as they are on this machine; with --node, those of that
+    member alone, and they must be.
+    """
+    settings = load(config, os.environ)
+    unverified: tuple[ProxyId, ...] = ()
+    if node is not None:
+        settings.member(node)
+    if settings.peer_tls is not None:
+        from fleet import certs
+
+        if node is not None:
+            certs.check_member(settings, node)
+        else:
+            unverified = certs.check_present(settings)
+    print_document(config_document(settings, unverified), CHECK, as_json, tables.print_config)
+    return OK
+
+
+def config_document(settings: Settings, unverified: tuple[ProxyId, ...] = ()) -> ConfigDocument:
+    warnings = advice(settings)
+    if unverified:
+        names = ", ".join(unverified)
+        warnings += (f"peer_tls: the files of {names} are not all on this machine, and were not verified",)
+    return ConfigDocument(
+        source=settings.source,
+        fleet=settings.fleet,
+        members=tuple(
+            CheckedMember(
+                member.proxy_id,
+                member.rack,
+                member.voter,
+                member.witness,
+                member.advertised(settings).listeners,
+            )
+            for member in settings.members.values()
+        ),
+        voters=settings.voters,
+        survives=survives(settings),
+        warnings=warnings,
+    )

@@ -1,0 +1,137 @@
+"""Who stands for which broker: shown, planned and changed, by members that run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import click
+
+from fleet.admin import client, rolling, tables
+from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
+from fleet.admin.status import Answers, fleet_status, plan_without
+from fleet.cli.options import config_option, json_option, member_options
+from fleet.cli.output import OK, UNREACHABLE, print_document
+from fleet.config import load
+from fleet.model import ProxyId
+
+
+def _urls(config: str, admin: str | None) -> dict[ProxyId, str]:
+    """Whom to ask: every member of the file, or the one address that was named."""
+    if admin is not None:
+        return {admin: client.normal_url(admin)}
+    settings = load(config, os.environ)
+    return {proxy_id: client.admin_url(member.admin) for proxy_id, member in settings.members.items()}
+
+
+def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
+    urls = _urls(config, admin)
+    return asyncio.run(client.ask_all(urls)), urls
+
+
+@click.command(
+    short_help="Show who lives, leads, and owns what.",
+    epilog="\b\nExamples:\n  fleet status\n  fleet status --admin 127.0.0.1:7201 --json",
+)
+@member_options
+def status(config: str, admin: str | None, as_json: bool) -> int:
+    """Show members, leader, generation, and who stands for which broker.
+
+    All members are asked at once. Exits with 3 where none answers, or none has a quorum.
+    """
+    document = fleet_status(*_ask(config, admin))
+    print_document(document, STATUS, as_json, tables.print_status)
+    return OK if document.quorum.present else UNREACHABLE
+
+
+@click.command(
+    short_help="Show what would move without a member.",
+    epilog="\b\nExample:\n  fleet plan --without p2 --without p3",
+)
+@click.option(
+    "--without",
+    "without",
+    multiple=True,
+    required=True,
+    metavar="ID",
+    help="A member to do without; repeatable.",
+)
+@member_options
+def plan(config: str, admin: str | None, as_json: bool, without: tuple[str, ...]) -> int:
+    """Show which identities would move if members were drained. Changes nothing."""
+    answers, _ = _ask(config, admin)
+    print_document(plan_without(answers, tuple(dict.fromkeys(without))), PLAN, as_json, tables.print_plan)
+    return OK
+
+
+@click.command(short_help="Have a member own nothing.", epilog="\b\nExample:\n  fleet drain p2")
+@click.argument("proxy_id", metavar="ID")
+@member_options
+def drain(config: str, admin: str | None, as_json: bool, proxy_id: str) -> int:
+    """Have a member own nothing, until it is undrained; its clients move without an error."""
+    return _set_drained(config, admin, as_json, proxy_id, drained=True)
+
+
+@click.command(epilog="\b\nExample:\n  fleet undrain p2")
+@click.argument("proxy_id", metavar="ID")
+@member_options
+def undrain(config: str, admin: str | None, as_json: bool, proxy_id: str) -> int:
+    """Let a drained member own identities again."""
+    return _set_drained(config, admin, as_json, proxy_id, drained=False)
+
+
+def _set_drained(config: str, admin: str | None, as_json: bool, proxy_id: str, drained: bool) -> int:
+    if admin is not None:
+        urls: tuple[str, ...] = (client.normal_url(admin),)
+    else:
+        settings = load(config, os.environ)
+        settings.member(proxy_id)
+        urls = client.writable_urls(settings.members.values())
+    document = asyncio.run(client.drain(urls, proxy_id, drained))
+    print_document(document, DRAIN, as_json, tables.print_drain)
+    return OK
+
+
+@click.command(
+    name="rolling-restart",
+    short_help="Restart all members, one by one.",
+    epilog="""\b
+Examples:
+  fleet rolling-restart --command 'ssh {host} systemctl restart fleet@{proxy_id}'
+  fleet rolling-restart --only p2 --command 'docker restart {proxy_id}'
+""",
+)
+@click.option(
+    "--command",
+    "template",
+    required=True,
+    metavar="COMMAND",
+    help="What restarts one member: it sends SIGTERM, waits for the end, and starts it again. {proxy_id} and"
+    " {host} (of its admin address) are put in. No shell.",
+)
+@click.option("--only", multiple=True, metavar="ID", help="Restart this member; repeatable. Default: all.")
+@click.option(
+    "--limit-s",
+    type=click.FloatRange(min=1.0),
+    default=120.0,
+    show_default=True,
+    help="How long to wait for the fleet to be at rest, and for a member to be back.",
+)
+@config_option
+@json_option
+def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, ...], limit_s: float) -> int:
+    """Restart members one after the other, the Raft leader last, each when the fleet is whole and at rest.
+
+    The first thing that goes wrong ends it: no further member is touched, and the exit code is 1.
+    """
+    settings = load(config, os.environ)
+    for proxy_id in only:
+        settings.member(proxy_id)
+    urls = _urls(config, None)
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    document = asyncio.run(rolling.restart_all(urls, only or tuple(urls), template, limit_s, say))
+    print_document(document, ROLLING_RESTART, as_json, tables.print_rolling_restart)
+    return OK
