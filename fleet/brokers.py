@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
+from typing import Final
 
 from fleet.config import Settings
 from fleet.discovery import discover
@@ -13,6 +15,12 @@ from fleet.model import Broker, BrokerId, Endpoint
 from fleet.probe import probe_broker
 
 log = logging.getLogger(__name__)
+
+BACKOFF_FIRST_S: Final = 0.05
+"""Between two probes of a broker that is down; each wait is twice the last, up to `probe_interval_s`."""
+_MANY_FAILURES: Final = 16
+GATHER_S: Final = 0.01
+"""Answers that come within this time are told of together: those of all brokers at the start."""
 
 
 class BrokerWatch:
@@ -30,6 +38,10 @@ class BrokerWatch:
         self._known: dict[BrokerId, Broker] = {}
         self._listed: frozenset[BrokerId] = frozenset()
         self._reachable: dict[BrokerId, bool] = {}
+        self._doubts: dict[BrokerId, asyncio.Event] = {}
+        """Of each broker that is being probed: set where it should be asked at once."""
+        self._changed = asyncio.Event()
+        self._telling: asyncio.TimerHandle | None = None
 
     @property
     def known(self) -> Mapping[BrokerId, Broker]:
@@ -56,16 +68,29 @@ class BrokerWatch:
         self._known.update((broker.broker_id, broker) for broker in brokers)
         self._listed |= {broker.broker_id for broker in brokers} if self._listed else frozenset()
         if self._known != before:
+            self.lost(each for each in before if before[each] != self._known[each])
+            self._changed.set()
             self._on_change()
 
     def learn(self, committed: Mapping[BrokerId, Broker]) -> None:
         """Take over what the fleet knows of brokers that this member has not seen itself."""
         self.saw(broker for broker_id, broker in committed.items() if broker_id not in self._known)
 
+    def lost(self, broker_ids: Iterable[BrokerId]) -> None:
+        """A worker could not connect to these, or they have ended a connection: ask them now."""
+        for broker_id in broker_ids:
+            if broker_id in self._doubts:
+                self._doubts[broker_id].set()
+
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._discover())
-            tasks.create_task(self._probe())
+            while True:
+                for broker_id in self._known.keys() - self._doubts.keys():
+                    self._doubts[broker_id] = asyncio.Event()
+                    tasks.create_task(self._probe(broker_id))
+                self._changed.clear()
+                await self._changed.wait()
 
     async def _discover(self) -> None:
         while True:
@@ -80,15 +105,31 @@ class BrokerWatch:
             # Ask again soon while nothing is known: a fleet may be started before its cluster.
             await asyncio.sleep(self._timing.broker_refresh_s if found else self._timing.probe_interval_s)
 
-    async def _probe(self) -> None:
+    async def _probe(self, broker_id: BrokerId) -> None:
+        """Ask one broker for ever: regularly, at once where a worker has lost it, less often while down."""
+        doubt, interval_s, failures = self._doubts[broker_id], self._timing.probe_interval_s, 0
         while True:
-            brokers = list(self._known.values())
-            answers = await asyncio.gather(
-                *(probe_broker(Endpoint(b.host, b.port), self._timing.probe_timeout_s) for b in brokers)
-            )
-            reachable = {broker.broker_id: up for broker, up in zip(brokers, answers, strict=True)}
-            if reachable != self._reachable:
-                self._reachable = reachable
-                self._on_change()
-            # A first answer is waited for by /readyz and by the leader, so it is sought without delay.
-            await asyncio.sleep(self._timing.probe_interval_s if brokers else self._timing.heartbeat_s)
+            doubt.clear()
+            broker = self._known[broker_id]
+            if await probe_broker(Endpoint(broker.host, broker.port), self._timing.probe_timeout_s):
+                failures = 0
+                self._answered(broker_id, up=True)
+                await asyncio.sleep(min(interval_s, BACKOFF_FIRST_S))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(interval_s):
+                        await doubt.wait()
+            else:
+                self._answered(broker_id, up=False)
+                await asyncio.sleep(min(interval_s, BACKOFF_FIRST_S * 2.0**failures))
+                failures = min(failures + 1, _MANY_FAILURES)
+
+    def _answered(self, broker_id: BrokerId, *, up: bool) -> None:
+        if self._reachable.get(broker_id) is up:
+            return
+        self._reachable[broker_id] = up
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        self._on_change()

@@ -35,6 +35,7 @@ from fleet.links import Kind, PeerLinks
 from fleet.membership import Detector
 from fleet.model import (
     Broker,
+    BrokerId,
     Endpoint,
     FleetState,
     Liveness,
@@ -101,7 +102,10 @@ class Control:
         """When a peer's worker was lost: the first sign of a death, before it is one."""
 
         self.workers = Workers(
-            _inherited(spec.fds[CONTROL_FD]), self._on_brokers_seen, self._on_directory_applied
+            _inherited(spec.fds[CONTROL_FD]),
+            self._on_brokers_seen,
+            self._on_brokers_lost,
+            self._on_directory_applied,
         )
         self.directories = Directories(
             None if self.mine.witness else self._member, self.workers, self.mine.data_dir
@@ -286,6 +290,9 @@ class Control:
         self.brokers.saw(brokers)
         self._refresh()
 
+    def _on_brokers_lost(self, broker_ids: tuple[BrokerId, ...]) -> None:
+        self.brokers.lost(broker_ids)
+
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.applied(revision, moment())
 
@@ -329,6 +336,7 @@ class Control:
 
     def _refresh(self) -> None:
         """The brokers that are known, or can be reached, have changed."""
+        self.workers.tell_reachable(self.brokers.reachable)
         self._publish(time.monotonic())
         self._broadcast()
 

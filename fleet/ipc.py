@@ -1,7 +1,8 @@
 """What control and workers say to each other: JSON lines over a Unix socket; the last directory as a file.
 
-The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories;
-workers say hello once, then send their counters and the brokers that they saw in passing responses.
+The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories,
+and which brokers can be reached; workers say hello once, then send their counters, the brokers that they saw
+in passing responses, and those that they have lost.
 """
 
 from __future__ import annotations
@@ -96,7 +97,25 @@ class BrokersSeenMessage:
     kind: Literal["brokers_seen"] = "brokers_seen"
 
 
-Message: TypeAlias = Hello | DirectoryMessage | CountersMessage | BrokersSeenMessage
+@dataclass(frozen=True, slots=True)
+class BrokersLostMessage:
+    """Brokers that a worker could not connect to, or that have ended a connection."""
+
+    broker_ids: tuple[BrokerId, ...]
+    kind: Literal["brokers_lost"] = "brokers_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableMessage:
+    """Whether brokers answer, as control has found; it replaces the message before."""
+
+    reachable: Mapping[BrokerId, bool]
+    kind: Literal["reachable"] = "reachable"
+
+
+Message: TypeAlias = (
+    Hello | DirectoryMessage | CountersMessage | BrokersSeenMessage | BrokersLostMessage | ReachableMessage
+)
 
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
 _DIRECTORY: Final[TypeAdapter[Directory]] = TypeAdapter(Directory)

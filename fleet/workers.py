@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from socket import socket
 
 from fleet import ipc
 from fleet.admin.totals import retire
 from fleet.admin.view import WorkerView
-from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
-from fleet.model import Broker, Directory
+from fleet.ipc import (
+    BrokersLostMessage,
+    BrokersSeenMessage,
+    Channel,
+    CountersMessage,
+    DirectoryMessage,
+    Hello,
+    ReachableMessage,
+    WorkerCounters,
+)
+from fleet.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +31,7 @@ class Workers:
     Args:
         listen_socket: the bound control socket.
         on_brokers_seen: called with brokers that a passing response carried.
+        on_brokers_lost: called with brokers that did not take a connection, or have ended one.
         on_applied: called with the revision that every connected worker has in use now.
     """
 
@@ -29,10 +39,12 @@ class Workers:
         self,
         listen_socket: socket,
         on_brokers_seen: Callable[[tuple[Broker, ...]], None],
+        on_brokers_lost: Callable[[tuple[BrokerId, ...]], None],
         on_applied: Callable[[int], None],
     ) -> None:
         self._socket = listen_socket
         self._on_brokers_seen = on_brokers_seen
+        self._on_brokers_lost = on_brokers_lost
         self._on_applied = on_applied
         self._server: asyncio.Server | None = None
         self._channels: dict[Channel, WorkerCounters] = {}
@@ -43,6 +55,7 @@ class Workers:
         self.restarts = 0
         self._first = asyncio.Event()
         self._directory: Directory | None = None
+        self._reachable: dict[BrokerId, bool] = {}
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(
@@ -76,6 +89,15 @@ class Workers:
         for channel in list(self._channels):
             channel.send(message)
 
+    def tell_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
+        """Tell every worker which brokers answer, where that has changed, and those that come later."""
+        if self._reachable == reachable:
+            return
+        self._reachable = dict(reachable)
+        message = ReachableMessage(self._reachable)
+        for channel in list(self._channels):
+            channel.send(message)
+
     def views(self) -> tuple[WorkerView, ...]:
         """The workers that are connected now, each with what it said last."""
         return tuple(
@@ -88,6 +110,8 @@ class Workers:
         self._channels[channel] = WorkerCounters()
         if self._directory is not None:
             channel.send(DirectoryMessage(self._directory))
+        if self._reachable:
+            channel.send(ReachableMessage(self._reachable))
         try:
             while (message := await channel.receive()) is not None:
                 self._received(channel, message)
@@ -117,5 +141,7 @@ class Workers:
                 self._tell_applied()
             case BrokersSeenMessage(brokers=brokers):
                 self._on_brokers_seen(brokers)
-            case DirectoryMessage():
-                log.error("a worker sent a directory; only control does")
+            case BrokersLostMessage(broker_ids=broker_ids):
+                self._on_brokers_lost(broker_ids)
+            case DirectoryMessage() | ReachableMessage():
+                log.error("a worker sent a %s message; only control does", message.kind)

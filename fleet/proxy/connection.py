@@ -70,6 +70,9 @@ class Host(Protocol):
     def dial(self, connection: ClientConnection) -> None:
         """Connect ``connection.join`` to a broker, or call ``connection.broker_unreachable``."""
 
+    def broker_gone(self, connection: ClientConnection) -> None:
+        """The broker was the first to end it."""
+
     def refused(self, connection: ClientConnection, error: WireError) -> None: ...
 
 
@@ -227,6 +230,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The broker has closed, or reset, the connection."""
         self._broker = None
         if self.state is not State.LEAVING:
+            self._host.broker_gone(self)
             self.close()
 
     def broker_unreachable(self) -> None:

@@ -1,15 +1,27 @@
-"""A worker's line to control: directories in, counters and brokers out. It outlives control processes."""
+"""A worker's line to control: directories and who can be reached in, counters and brokers out.
+
+It outlives control processes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from fleet import ipc
-from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
+from fleet.ipc import (
+    BrokersLostMessage,
+    BrokersSeenMessage,
+    Channel,
+    CountersMessage,
+    DirectoryMessage,
+    Hello,
+    ReachableMessage,
+    WorkerCounters,
+)
 from fleet.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
@@ -17,7 +29,7 @@ log = logging.getLogger(__name__)
 RECONNECT_S: Final = 0.1
 COUNT_EVERY_S: Final = 1.0
 GATHER_S: Final = 0.05
-"""Brokers seen within this time are reported together: every client's first Metadata names all of them."""
+"""Brokers seen, or lost, within this time are reported together: every client's first Metadata names all."""
 
 
 class Feed:
@@ -27,6 +39,7 @@ class Feed:
         path: the control socket.
         hello: what to say first.
         apply: called with each directory, on the loop.
+        told: called with whether brokers answer, as control has found.
         count: makes a snapshot of the counters.
     """
 
@@ -35,14 +48,17 @@ class Feed:
         path: Path,
         hello: Hello,
         apply: Callable[[Directory], None],
+        told: Callable[[Mapping[BrokerId, bool]], None],
         count: Callable[[], WorkerCounters],
     ) -> None:
         self._path = path
         self._hello = hello
         self._apply = apply
+        self._told = told
         self._count = count
         self._channel: Channel | None = None
         self._seen: dict[BrokerId, Broker] = {}
+        self._lost: set[BrokerId] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self.first_directory = asyncio.Event()
 
@@ -66,15 +82,25 @@ class Feed:
     def saw(self, brokers: Iterable[Broker]) -> None:
         """Report brokers to control, soon; to the next one, where there is none now."""
         self._seen.update((broker.broker_id, broker) for broker in brokers)
-        if self._seen and self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._report_seen)
+        self._report_soon()
 
-    def _report_seen(self) -> None:
+    def lost(self, broker_id: BrokerId) -> None:
+        """Report a broker that did not take a connection, or has ended one."""
+        self._lost.add(broker_id)
+        self._report_soon()
+
+    def _report_soon(self) -> None:
+        if self._gathering is None and (self._seen or self._lost):
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._report)
+
+    def _report(self) -> None:
         self._gathering = None
-        if self._channel is None or not self._seen:
+        if self._channel is None:
             return
-        if self._channel.send(BrokersSeenMessage(tuple(self._seen.values()))):
+        if self._seen and self._channel.send(BrokersSeenMessage(tuple(self._seen.values()))):
             self._seen.clear()
+        if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
+            self._lost.clear()
 
     async def _count_regularly(self) -> None:
         while True:
@@ -89,12 +115,15 @@ class Feed:
         try:
             channel.send(self._hello)
             self._channel = channel
-            self._report_seen()
+            self._report()
             while (message := await channel.receive()) is not None:
-                if isinstance(message, DirectoryMessage):
-                    self._apply(message.directory)
-                    self.first_directory.set()
-                    self.send_counters()
+                match message:
+                    case DirectoryMessage(directory=directory):
+                        self._apply(directory)
+                        self.first_directory.set()
+                        self.send_counters()
+                    case ReachableMessage(reachable=reachable):
+                        self._told(reachable)
         except ValueError as error:
             log.error("control said what is not a message: %s", str(error).splitlines()[0])
         finally:

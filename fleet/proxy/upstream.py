@@ -1,4 +1,8 @@
-"""The real brokers as one worker sees them: where each one is, and which serves a bootstrap connection."""
+"""The real brokers as one worker sees them: where each is, which are up, which serves a bootstrap connection.
+
+That a broker is up or down is learned from the worker's own attempts to connect, and from control, which
+probes the brokers for all workers of the member: what one finds, the others know as soon as it is verified.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ AVOID_S: Final = 5.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LIMIT_S: Final = 1.0
 """Between two attempts at a broker that is down, of all connections together; each wait is twice the last."""
+_MANY_FAILURES: Final = 16
+"""After as many in a row the limit of the back-off is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,9 @@ class _Down:
     trying: bool = False
 
     def next_try_s(self) -> float:
-        return self.failed_at_s + min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, 16))
+        return self.failed_at_s + min(
+            BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(self.failures - 1, _MANY_FAILURES)
+        )
 
 
 class Upstreams:
@@ -120,9 +128,24 @@ class Upstreams:
         if down is not None:
             down.trying = False
 
+    def told(self, reachable: Mapping[BrokerId, bool], now_s: float) -> None:
+        """Control has found that these brokers answer, or do not.
+
+        One that does not is still tried now and then, because a broker may be too slow for a probe alone.
+        """
+        for broker_id, up in reachable.items():
+            candidate = self.broker(broker_id)
+            if candidate is None:
+                continue
+            if up:
+                self.succeeded(candidate)
+            elif candidate.endpoint not in self._down:
+                self._down[candidate.endpoint] = _Down(_MANY_FAILURES, now_s)
+                self._up[broker_id] = False
+
     @property
     def up(self) -> Mapping[BrokerId, bool]:
-        """Whether the last attempt to connect to a broker succeeded; only brokers that were tried."""
+        """Whether a broker was reached last; only those that somebody has tried."""
         return self._up
 
     def _known(self) -> list[Candidate]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -83,7 +83,8 @@ class Worker:
             )
             for each in self._member.listeners
         }
-        self._feed = Feed(self._member.control_socket, Hello(spec.index, os.getpid()), self.apply, self.count)
+        hello = Hello(spec.index, os.getpid())
+        self._feed = Feed(self._member.control_socket, hello, self.apply, self._told, self.count)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -148,6 +149,9 @@ class Worker:
         self._upstreams.saw([broker])
         self._feed.saw([broker])
 
+    def _told(self, reachable: Mapping[BrokerId, bool]) -> None:
+        self._upstreams.told(reachable, time.monotonic())
+
     def count(self) -> WorkerCounters:
         """The counters as they are now."""
         return self._counters.snapshot(
@@ -192,6 +196,10 @@ class Worker:
         if not self._connections:
             self._nobody_left.set()
 
+    def broker_gone(self, connection: ClientConnection) -> None:
+        if connection.broker_id is not None:
+            self._feed.lost(connection.broker_id)
+
     def refused(self, connection: ClientConnection, error: WireError) -> None:
         self._counters.refused(error, connection.peer, time.monotonic())
 
@@ -221,6 +229,8 @@ class Worker:
                 self._upstreams.given_up(candidate)
                 raise
             except OSError as error:
+                if candidate.broker_id is not None:
+                    self._feed.lost(candidate.broker_id)
                 if self._upstreams.failed(candidate, time.monotonic()):
                     why = str(error) or "timed out"
                     log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)

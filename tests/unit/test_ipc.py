@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from fleet import ipc
-from fleet.ipc import BrokersSeenMessage, CountersMessage, DirectoryMessage, Hello, Message, WorkerCounters
+from fleet.ipc import (
+    BrokersLostMessage,
+    BrokersSeenMessage,
+    CountersMessage,
+    DirectoryMessage,
+    Hello,
+    Message,
+    ReachableMessage,
+    WorkerCounters,
+)
 from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member, MemberStatus
 
 MEMBER = Member(
@@ -46,6 +55,8 @@ COUNTERS = WorkerCounters(
         DirectoryMessage(DIRECTORY),
         CountersMessage(COUNTERS),
         BrokersSeenMessage((Broker(4, "kafka-4", 9092),)),
+        BrokersLostMessage((4, 2)),
+        ReachableMessage({4: True, 2: False}),
     ],
 )
 def test_message_is_one_line_and_comes_back_equal(message: Message) -> None:

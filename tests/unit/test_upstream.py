@@ -85,3 +85,19 @@ def test_a_broker_that_is_down_is_tried_by_one_connection_at_a_time_and_less_and
     upstreams.succeeded(at(ONE))
     assert upstreams.admits(at(ONE), now_s)
     assert upstreams.admits(at(TWO), now_s)
+
+
+def test_what_control_has_found_holds_for_every_connection() -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE, 2: TWO})
+    upstreams.told({1: False, 2: True, 9: False}, 10.0)
+    assert upstreams.up == {1: False, 2: True}
+    assert not upstreams.admits(at(ONE), 10.0 + 0.9 * BACKOFF_LIMIT_S)
+    assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
+    assert upstreams.admits(at(TWO), 10.0)
+    # It may be too slow for a probe alone, so it is tried all the same, by one connection.
+    assert upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
+    upstreams.told({1: False, 2: True}, 10.0 + BACKOFF_LIMIT_S)
+    assert not upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
+    upstreams.told({1: True, 2: True}, 10.0 + BACKOFF_LIMIT_S)
+    assert all(upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S) for _ in range(2))

@@ -18,10 +18,19 @@ import pytest
 
 from fleet import ipc
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
-from fleet.ipc import BOOTSTRAP, BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello
+from fleet.ipc import (
+    BOOTSTRAP,
+    BrokersLostMessage,
+    BrokersSeenMessage,
+    Channel,
+    CountersMessage,
+    DirectoryMessage,
+    Hello,
+    ReachableMessage,
+)
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import ChildSpec, ListenerFd
-from fleet.proxy import feed, worker
+from fleet.proxy import feed, upstream, worker
 from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
@@ -759,6 +768,9 @@ class ControlScript:
     def seen(self) -> list[tuple[Broker, ...]]:
         return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage)]
 
+    def lost(self) -> set[int]:
+        return {one for each in self.said if isinstance(each, BrokersLostMessage) for one in each.broker_ids}
+
     def counted(self) -> list[ipc.WorkerCounters]:
         return [each.counters for each in self.said if isinstance(each, CountersMessage)]
 
@@ -806,6 +818,53 @@ async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> Non
                 writer.close()
             seen.append((new,))
             await eventually(lambda: control.seen() == seen, "each is reported, once")
+        control.die()
+
+
+async def test_a_broker_that_ends_a_connection_or_takes_none_is_reported(
+    tmp_path: Path, nobody: BrokerScript
+) -> None:
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+        await eventually(lambda: control.channels, "hello")
+        at.worker.apply(at.directory([one, nobody, two]))
+        served = [await at.connect(broker_id) for broker_id in (1, 3)]
+        for reader, writer in served:
+            writer.write(fetch(1))
+            assert await read_frame(reader) == response(1, b"answer")[4:]
+        served[1][1].close()  # a client that leaves says nothing about its broker
+        await eventually(lambda: two.ended, "the client of broker 3 is gone")
+        reader, writer = await at.connect(2)
+        writer.write(fetch(1))
+        assert await reader.read() == b""
+        await eventually(lambda: control.lost() == {2}, "nobody listens there")
+        one.writers[0].close()
+        await eventually(lambda: control.lost() == {1, 2}, "it has ended a connection")
+        control.die()
+
+
+async def test_a_broker_that_control_has_found_to_be_down_is_not_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "BACKOFF_LIMIT_S", 10 * LIMIT_S)
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        await eventually(lambda: control.channels, "hello")
+        at.worker.apply(at.directory([one]))
+        control.channels[0].send(ReachableMessage({1: False}))
+        await eventually(lambda: at.worker.count().upstream_up == {1: False}, "it has been told")
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await reader.read() == b""
+        assert one.accepted == 0
+        control.channels[0].send(ReachableMessage({1: True}))
+        await eventually(lambda: at.worker.count().upstream_up == {1: True}, "it has been told")
+        reader, writer = await at.connect(1)
+        writer.write(fetch(2))
+        assert await read_frame(reader) == response(2, b"answer")[4:]
+        writer.close()
         control.die()
 
 

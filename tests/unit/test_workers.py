@@ -14,7 +14,16 @@ import pytest
 
 from fleet import ipc
 from fleet.admin.view import WorkerView
-from fleet.ipc import BrokersSeenMessage, Channel, CountersMessage, DirectoryMessage, Hello, WorkerCounters
+from fleet.ipc import (
+    BrokersLostMessage,
+    BrokersSeenMessage,
+    Channel,
+    CountersMessage,
+    DirectoryMessage,
+    Hello,
+    ReachableMessage,
+    WorkerCounters,
+)
 from fleet.model import Broker, Directory
 from fleet.workers import Workers
 
@@ -33,7 +42,8 @@ class Control:
         listening.listen()
         self.seen: list[tuple[Broker, ...]] = []
         self.applied: list[int] = []
-        self.workers = Workers(listening, self.seen.append, self.applied.append)
+        self.lost: list[tuple[int, ...]] = []
+        self.workers = Workers(listening, self.seen.append, self.lost.append, self.applied.append)
 
     async def connect(self, hello: Hello | None = None) -> Channel:
         channel = await ipc.connect(self._path)
@@ -190,6 +200,21 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         assert made.seen == [(B1, B2), (B2,)]
 
 
+async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_told_to_all() -> None:
+    async with control() as made:
+        early, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+        early.send(BrokersLostMessage((2, 1)))
+        await until(lambda: made.lost == [(2, 1)])
+        for _ in range(2):
+            made.workers.tell_reachable({1: True, 2: False})
+        made.workers.tell_reachable({1: True, 2: True})
+        late = await made.connect(Hello(2, 102))
+        for each in (early, other):
+            assert await received(each) == ReachableMessage({1: True, 2: False})
+            assert await received(each) == ReachableMessage({1: True, 2: True}), "only what is news"
+        assert await received(late) == ReachableMessage({1: True, 2: True})
+
+
 async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
     async with control() as made:
         sane = await made.connect(Hello(1, 101))
@@ -208,7 +233,8 @@ async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixtu
         other = await made.connect(Hello(1, 101))
         with caplog.at_level(logging.ERROR):
             worker.send(DirectoryMessage(Directory(revision=99)))
-            await until(lambda: caplog.records)
+            worker.send(ReachableMessage({1: False}))
+            await until(lambda: len(caplog.records) == 2)
         made.workers.publish(Directory(revision=1))
         assert await received(other) == DirectoryMessage(Directory(revision=1))
     assert "only control does" in caplog.text
