@@ -10,7 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from fleet.admin.documents import ADMIN_HEADER, DRAIN, ERROR, OWNERSHIP, DrainDocument, OwnershipDocument
-from fleet.config.settings import MemberSettings, is_loopback, is_wildcard
+from fleet.config.settings import MemberSettings, Settings, is_loopback, is_wildcard
 from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.model import Endpoint, ProxyId
 
@@ -23,6 +23,11 @@ def admin_url(endpoint: Endpoint) -> str:
     if is_wildcard(endpoint.host):
         endpoint = Endpoint("::1" if ":" in endpoint.host else "127.0.0.1", endpoint.port)
     return f"http://{endpoint}"
+
+
+def admin_urls(settings: Settings) -> dict[ProxyId, str]:
+    """Where each member of a configuration is asked."""
+    return {proxy_id: admin_url(member.admin) for proxy_id, member in settings.members.items()}
 
 
 def normal_url(text: str) -> str:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
-from functools import partial
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
+import aiohttp
+
+from fleet.admin import client
+from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import Sighting, View
-from fleet.demo.background import alongside, in_thread
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
+from fleet.config import Settings, bootstrap_endpoints, identity_owners
+from fleet.demo.background import alongside
+from fleet.demo.prober import FAST_S, Prober
+from fleet.errors import FleetError
 from fleet.model import BrokerId, ProxyId
 
 _ASK_EVERY_S = 0.1
 _ASK_LIMIT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a member's /ownership said last; when is of this machine's monotonic clock."""
+
+    at_s: float
+    document: OwnershipDocument
 
 
 class Observer:
@@ -22,21 +36,35 @@ class Observer:
 
     Args:
         broker_ids: the identities that must always have a live address.
+        listener: by which way in Metadata is asked for; the first of each member where None.
+        probe_every_s: how often it is.
     """
 
-    def __init__(self, fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> None:
-        self._fleet = fleet
+    def __init__(
+        self,
+        settings: Settings,
+        broker_ids: frozenset[BrokerId],
+        listener: str | None = None,
+        probe_every_s: float = FAST_S,
+    ) -> None:
+        self._urls = client.admin_urls(settings)
         self._broker_ids = broker_ids
-        targets = {each: fleet.bootstrap_endpoint(each) for each in fleet.members}
-        self._prober = Prober(targets, fleet.owner_of)
+        self._owner_of = identity_owners(settings).get
+        self._prober = Prober(bootstrap_endpoints(settings, listener), self._owner_of, probe_every_s)
         self._prober.fast = True
         self.sightings: list[Sighting] = []
+        self.answers: dict[ProxyId, Answer] = {}
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
         """Look on meanwhile."""
-        async with alongside(self._prober.run(), *map(self._follow, self._fleet.members)):
+        async with alongside(self._prober.run(), *map(self._follow, self._urls)):
             yield
+
+    @property
+    def heard_s(self) -> Mapping[ProxyId, float]:
+        """When each member last answered a request for Metadata."""
+        return self._prober.heard_s
 
     def taken_over(self, survivors: Collection[ProxyId], since_s: float) -> bool:
         """Whether the survivors' Metadata has survivors alone."""
@@ -46,7 +74,7 @@ class Observer:
         """What each member's Metadata has said, at each change."""
         return {
             proxy_id: [
-                View(change.at_s, {each: self._fleet.owner_of(at) for each, at in change.table.items()})
+                View(change.at_s, {each: self._owner_of(at) for each, at in change.table.items()})
                 for change in changes
             ]
             for proxy_id, changes in self._prober.changes.items()
@@ -54,11 +82,14 @@ class Observer:
 
     async def _follow(self, proxy_id: ProxyId) -> None:
         newest: tuple[int, dict[BrokerId, tuple[ProxyId, ...]]] | None = None
-        while True:
-            document = await in_thread(partial(self._fleet.try_ownership, proxy_id, _ASK_LIMIT_S))
-            if document is not None:
-                owners = {each.broker_id: each.committed for each in document.identities}
-                if (document.generation, owners) != newest:
-                    newest = (document.generation, owners)
-                    self.sightings.append(Sighting(document.now_mono_s, proxy_id, *newest))
-            await asyncio.sleep(_ASK_EVERY_S)
+        async with aiohttp.ClientSession() as session:
+            while True:
+                with suppress(FleetError):
+                    document = await client.fetch_ownership(session, self._urls[proxy_id], _ASK_LIMIT_S)
+                    at_s = time.monotonic()
+                    self.answers[proxy_id] = Answer(at_s, document)
+                    owners = {each.broker_id: each.committed for each in document.identities}
+                    if (document.generation, owners) != newest:
+                        newest = (document.generation, owners)
+                        self.sightings.append(Sighting(at_s, proxy_id, *newest))
+                await asyncio.sleep(_ASK_EVERY_S)

@@ -124,7 +124,7 @@ class _Run:
             self._fleet.start()
             await in_thread(self._fleet.await_ready)
             await in_thread(lambda: self._fleet.await_settled(self._broker_ids))
-            observer = Observer(self._fleet, self._broker_ids)
+            observer = Observer(self._fleet.settings, self._broker_ids)
             await stack.enter_async_context(observer.looking())
             stack.callback(self._end_clients)
             await self._start_clients()

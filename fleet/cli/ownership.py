@@ -20,8 +20,7 @@ def _urls(config: str, admin: str | None) -> dict[ProxyId, str]:
     """Whom to ask: every member of the file, or the one address that was named."""
     if admin is not None:
         return {admin: client.normal_url(admin)}
-    settings = load(config, os.environ)
-    return {proxy_id: client.admin_url(member.admin) for proxy_id, member in settings.members.items()}
+    return client.admin_urls(load(config, os.environ))
 
 
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
@@ -127,7 +126,7 @@ def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, 
     settings = load(config, os.environ)
     for proxy_id in only:
         settings.member(proxy_id)
-    urls = _urls(config, None)
+    urls = client.admin_urls(settings)
 
     def say(line: str) -> None:
         click.echo(line, err=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fleet.config.document import Problem, parse
 from fleet.config.draft import draft
+from fleet.config.entrances import bootstrap_endpoints, identity_owners
 from fleet.config.rules import check_rules
 from fleet.config.settings import (
     CONTROL_SOCKET,
@@ -39,6 +40,8 @@ __all__ = [
     "Settings",
     "Timing",
     "advice",
+    "bootstrap_endpoints",
+    "identity_owners",
     "is_loopback",
     "is_wildcard",
     "load",

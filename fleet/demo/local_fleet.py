@@ -28,7 +28,7 @@ import yaml
 
 from fleet import certs
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.config import CONTROL_SOCKET, Settings, load
+from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners, load
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
 from fleet.errors import AdminError, DemoError
@@ -124,8 +124,7 @@ class LocalFleet:
 
     def bootstrap_endpoint(self, proxy_id: ProxyId) -> Endpoint:
         """Where clients first connect to one member."""
-        (listener,) = self.settings.member(proxy_id).listeners
-        return Endpoint(listener.advertised_host, listener.advertised_bootstrap_port)
+        return bootstrap_endpoints(self.settings)[proxy_id]
 
     def bootstrap(self, proxy_ids: Iterable[ProxyId] | None = None) -> str:
         """The addresses of some members, or of all, as a client's `bootstrap.servers` takes them."""
@@ -135,13 +134,7 @@ class LocalFleet:
 
     def owner_of(self, endpoint: Endpoint) -> ProxyId | None:
         """The member that an advertised address leads to; None where it is nobody's."""
-        for proxy_id, member in self.settings.members.items():
-            for listener in member.listeners:
-                first, known = listener.advertised_first_port, self.settings.identities
-                ports = {first + (known.offset(each) or 0) for each in known.broker_ids()}
-                if endpoint.host == listener.advertised_host and endpoint.port in ports:
-                    return proxy_id
-        return None
+        return identity_owners(self.settings).get(endpoint)
 
     # -------------------------------------------------------------------------------------- life and death
 

@@ -1,0 +1,40 @@
+"""Where clients enter a fleet: the addresses that its members advertise, from its configuration."""
+
+from __future__ import annotations
+
+from fleet.config.settings import Settings
+from fleet.errors import ConfigError
+from fleet.model import Endpoint, ProxyId
+
+
+def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict[ProxyId, Endpoint]:
+    """Where clients first connect to each member that has a data plane.
+
+    Args:
+        listener: by which way in; the first of each member where None.
+
+    Raises:
+        ConfigError: a member has no listener of that name.
+    """
+    found = {}
+    for proxy_id, member in settings.members.items():
+        if member.witness:
+            continue
+        ways = [each for each in member.listeners if listener in (None, each.name)]
+        if not ways:
+            names = ", ".join(each.name for each in member.listeners)
+            raise ConfigError(f"{proxy_id} has no listener {listener!r}; it has {names}")
+        found[proxy_id] = Endpoint(ways[0].advertised_host, ways[0].advertised_bootstrap_port)
+    return found
+
+
+def identity_owners(settings: Settings) -> dict[Endpoint, ProxyId]:
+    """The member that each advertised identity address leads to, on all listeners."""
+    known = settings.identities
+    offsets = {known.offset(each) or 0 for each in known.broker_ids()}
+    return {
+        Endpoint(listener.advertised_host, listener.advertised_first_port + offset): proxy_id
+        for proxy_id, member in settings.members.items()
+        for listener in member.listeners
+        for offset in offsets
+    }
