@@ -77,6 +77,16 @@ class Report:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """What is committed and what is seen at one moment; the fields are those of `Leader.propose`."""
+
+    state: FleetState
+    reports: Mapping[ProxyId, Report]
+    live: Mapping[ProxyId, Liveness]
+    now_s: float
+
+
 class _Since:
     """Since when each of some things has held without a break."""
 
@@ -166,33 +176,32 @@ class Leader:
         """
         if self._leading_since_s is None:
             self._leading_since_s = now_s
-        self._observe(state, reports, live, now_s)
-        if self._whole_fleet_stops(reports, live):
+        seen = _Observed(state, reports, live, now_s)
+        self._observe(seen)
+        if _whole_fleet_stops(seen):
             # Nobody is left to take over, and the fleet shall come back as it was.
             return []
         wanted: dict[Hashable, Command] = {}
         for proxy_id in sorted(state.members.keys() | reports.keys()):
-            command = self._member(proxy_id, state, reports, now_s)
+            command = self._member(proxy_id, seen)
             if command is not None:
                 wanted["member", proxy_id] = command
-        for command in self._brokers(state, reports, now_s):
+        for command in self._brokers(seen):
             wanted[_key(command)] = command
         commands = self._new(wanted, now_s)
-        return commands + self._ownership(state, reports, live, now_s)
+        return commands + self._ownership(seen)
 
     # -- what holds, and since when ------------------------------------------------------------------------
 
-    def _observe(
-        self,
-        state: FleetState,
-        reports: Mapping[ProxyId, Report],
-        live: Mapping[ProxyId, Liveness],
-        now_s: float,
-    ) -> None:
+    def _observe(self, seen: _Observed) -> None:
+        state, reports, now_s = seen.state, seen.reports, seen.now_s
         up = [
             (p, r.incarnation)
             for p, r in reports.items()
-            if r.ready and not r.stopping and live.get(p) is Liveness.UP and not self._is_down(p, reports)
+            if r.ready
+            and not r.stopping
+            and seen.live.get(p) is Liveness.UP
+            and not self._is_down(p, reports)
         ]
         self._ready.hold(up, now_s)
         self._stopping.hold(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
@@ -200,14 +209,6 @@ class Leader:
         missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
         self._missing.hold(missing, now_s)
         self._cut.hold(((p, b) for p, r in reports.items() for b in r.unreachable), now_s)
-
-    def _whole_fleet_stops(self, reports: Mapping[ProxyId, Report], live: Mapping[ProxyId, Liveness]) -> bool:
-        serving = [
-            report
-            for proxy_id, report in reports.items()
-            if report.member.listeners and live.get(proxy_id) is Liveness.UP
-        ]
-        return bool(serving) and all(report.stopping for report in serving)
 
     def _new(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
         """Those that are not under way already."""
@@ -238,17 +239,11 @@ class Leader:
 
     # -- members -------------------------------------------------------------------------------------------
 
-    def _member(
-        self,
-        proxy_id: ProxyId,
-        state: FleetState,
-        reports: Mapping[ProxyId, Report],
-        now_s: float,
-    ) -> Command | None:
+    def _member(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
         """What is to be committed about one member."""
-        committed, report = state.members.get(proxy_id), reports.get(proxy_id)
+        now_s, committed, report = seen.now_s, seen.state.members.get(proxy_id), seen.reports.get(proxy_id)
         believed = committed is not None and committed.status is not MemberStatus.DOWN
-        if committed is not None and believed and self._is_down(proxy_id, reports):
+        if committed is not None and believed and self._is_down(proxy_id, seen.reports):
             return MemberStatusChanged(proxy_id, MemberStatus.DOWN, committed.incarnation)
         if report is None:
             return None
@@ -267,7 +262,7 @@ class Leader:
             member = replace(member, drained=committed.drained)
             return None if member == committed else MemberUp(member)
         # At the very first start there is nothing to disturb.
-        first_start = committed is None and state.generation == 0
+        first_start = committed is None and seen.state.generation == 0
         steady_s = self._flaps.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
@@ -282,10 +277,10 @@ class Leader:
 
     # -- brokers -------------------------------------------------------------------------------------------
 
-    def _brokers(self, state: FleetState, reports: Mapping[ProxyId, Report], now_s: float) -> list[Command]:
+    def _brokers(self, seen: _Observed) -> list[Command]:
         """Brokers that are new, moved or gone, in commands that fit the log."""
         listed: dict[BrokerId, list[Broker]] = {}
-        for _, report in sorted(reports.items()):
+        for _, report in sorted(seen.reports.items()):
             for broker in report.brokers:
                 if broker.broker_id >= 0:
                     listed.setdefault(broker.broker_id, []).append(broker)
@@ -293,7 +288,7 @@ class Leader:
         new = [
             versions[0]
             for broker_id, versions in sorted(listed.items())
-            if state.brokers.get(broker_id) not in versions
+            if seen.state.brokers.get(broker_id) not in versions
         ]
         commands: list[Command] = [
             BrokersSeen(tuple(new[start : start + BROKERS_PER_COMMAND]))
@@ -301,22 +296,17 @@ class Leader:
         ]
         commands += [
             BrokerGone(broker_id)
-            for broker_id in sorted(state.brokers)
-            if self._missing.for_s(broker_id, now_s) >= BROKER_GONE_S
+            for broker_id in sorted(seen.state.brokers)
+            if self._missing.for_s(broker_id, seen.now_s) >= BROKER_GONE_S
         ]
         return commands
 
     # -- ownership -----------------------------------------------------------------------------------------
 
-    def _ownership(
-        self,
-        state: FleetState,
-        reports: Mapping[ProxyId, Report],
-        live: Mapping[ProxyId, Liveness],
-        now_s: float,
-    ) -> list[Command]:
-        unreachable = self._unreachable(state, reports, now_s)
-        steady = self._is_steady(state, unreachable, live, now_s)
+    def _ownership(self, seen: _Observed) -> list[Command]:
+        state, now_s = seen.state, seen.now_s
+        unreachable = self._unreachable(seen)
+        steady = self._is_steady(seen, unreachable)
         generation, proposed_s = self._ownership_until
         if state.generation < generation and now_s - proposed_s < RETRY_S:
             return []
@@ -349,34 +339,25 @@ class Leader:
         leading_since_s = now_s if self._leading_since_s is None else self._leading_since_s
         return up >= self._members or now_s - leading_since_s >= self._timing.grace_s
 
-    def _is_steady(
-        self,
-        state: FleetState,
-        unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
-        live: Mapping[ProxyId, Liveness],
-        now_s: float,
-    ) -> bool:
+    def _is_steady(self, seen: _Observed, unreachable: AbstractSet[tuple[ProxyId, BrokerId]]) -> bool:
         """Whether who may own what has been the same for long enough to balance over it."""
-        eligible = {p: live.get(p) for p, member in state.members.items() if member.eligible}
+        eligible = {p: seen.live.get(p) for p, member in seen.state.members.items() if member.eligible}
         key = (frozenset(eligible.items()), frozenset(unreachable))
-        self._settled.hold([key], now_s)
+        self._settled.hold([key], seen.now_s)
         # Members that have not been heard of since a cold start keep what they had.
         unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
-        return not unheard and self._settled.for_s(key, now_s) >= self._timing.steady_after_s
+        return not unheard and self._settled.for_s(key, seen.now_s) >= self._timing.steady_after_s
 
-    def _unreachable(
-        self, state: FleetState, reports: Mapping[ProxyId, Report], now_s: float
-    ) -> frozenset[tuple[ProxyId, BrokerId]]:
+    def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
         """Pairs that have been cut for a while, where somebody else can step in."""
         steady_s = UNREACHABLE_PERIODS * self._timing.suspect_after_s
-        able = {
-            p: r for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible
-        }
+        eligible = {p for p, member in seen.state.members.items() if member.eligible}
+        able = {p: r for p, r in seen.reports.items() if r.ready and p in eligible}
         return frozenset(
             (proxy_id, broker_id)
-            for proxy_id, report in reports.items()
+            for proxy_id, report in seen.reports.items()
             for broker_id in report.unreachable
-            if self._cut.for_s((proxy_id, broker_id), now_s) >= steady_s
+            if self._cut.for_s((proxy_id, broker_id), seen.now_s) >= steady_s
             and any(p != proxy_id and broker_id not in other.unreachable for p, other in able.items())
         )
 
@@ -388,6 +369,15 @@ class Leader:
         commands = split_ownership(state.generation, changes, removed, reason)
         self._ownership_until = (state.generation + len(commands), now_s)
         return list(commands)
+
+
+def _whole_fleet_stops(seen: _Observed) -> bool:
+    serving = [
+        report
+        for proxy_id, report in seen.reports.items()
+        if report.member.listeners and seen.live.get(proxy_id) is Liveness.UP
+    ]
+    return bool(serving) and all(report.stopping for report in serving)
 
 
 def _key(command: Command) -> Hashable:
