@@ -17,7 +17,11 @@ FleetError
 ├── StaleGeneration        a command was computed from an ownership that is no longer the newest
 ├── UnknownMember          no member of that id
 ├── AdminError             a member's admin address did not answer, or answered with an error
+├── TemplateError          an operator's command is no command line
+├── CommandFailed          an operator's command failed
 ├── RestartFailed          a rolling restart was given up: the fleet is not well
+├── GameDayError           a game day was not begun, or given up
+│   └── NotProved          nothing shows that what was to break is broken
 └── DemoError              Kafka, a client or a tool that the demo needs did not come up
 """
 
@@ -118,8 +122,24 @@ class AdminError(FleetError):
     """A member's admin address did not answer, or answered with an error."""
 
 
+class TemplateError(FleetError):
+    """A command of the operator's, with names to put in, is no command line."""
+
+
+class CommandFailed(FleetError):
+    """A command of the operator's could not be started, or failed."""
+
+
 class RestartFailed(FleetError):
     """A rolling restart was given up before the next member: the fleet is not well enough."""
+
+
+class GameDayError(FleetError):
+    """A game day was not begun, or was given up: it says nothing about the fleet's promises."""
+
+
+class NotProved(GameDayError):
+    """Nothing shows from outside that a member is as broken as it was to be."""
 
 
 class DemoError(FleetError):

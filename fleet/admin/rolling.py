@@ -7,16 +7,15 @@ restarted, and that the fleet is well again, is seen from the members themselves
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from fleet.admin import client
+from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
 from fleet.admin.status import Answers, best_answer, plan_without
-from fleet.errors import AdminError, RestartFailed
+from fleet.errors import CommandFailed, RestartFailed
 from fleet.model import ProxyId
 
 ASK_EVERY_S: Final = 0.25
@@ -66,25 +65,6 @@ def next_member(waiting: Iterable[ProxyId], leader: ProxyId | None) -> ProxyId:
     return min(waiting, key=lambda proxy_id: (proxy_id == leader, proxy_id))
 
 
-def command_for(template: str, proxy_id: ProxyId, url: str) -> list[str]:
-    """The words of the operator's command for one member.
-
-    Args:
-        template: ``{proxy_id}`` and ``{host}`` (of the member's admin address) are put in.
-
-    Raises:
-        AdminError: it is no command line.
-    """
-    host = urlsplit(url).hostname or ""
-    try:
-        words = shlex.split(template)
-    except ValueError as error:
-        raise AdminError(f"--command {template!r}: {error}") from error
-    if not words:
-        raise AdminError("--command is empty")
-    return [word.replace("{proxy_id}", proxy_id).replace("{host}", host) for word in words]
-
-
 async def restart_all(
     urls: Mapping[ProxyId, str], only: Iterable[ProxyId], template: str, limit_s: float, say: Say
 ) -> RollingRestartDocument:
@@ -102,7 +82,7 @@ async def restart_all(
     """
     waiting = set(only)
     done: list[RestartedMember] = []
-    await _at_rest(urls, limit_s, say)
+    await at_rest(urls, limit_s, say)
     while waiting:
         before = await client.ask_all(urls)
         leader = best_answer(before).leader
@@ -110,31 +90,16 @@ async def restart_all(
         waiting.discard(proxy_id)
         began_s = time.monotonic()
         say(f"{proxy_id}: restarting{', the Raft leader' if proxy_id == leader else ''}")
-        await _run(command_for(template, proxy_id, urls[proxy_id]), proxy_id)
+        try:
+            await run_command(command_for(template, proxy_id, urls[proxy_id]), proxy_id)
+        except CommandFailed as error:
+            raise RestartFailed(str(error)) from error
         await _another_life(proxy_id, before, urls, limit_s)
-        await _at_rest(urls, limit_s, say)
+        await at_rest(urls, limit_s, say)
         took_s = time.monotonic() - began_s
         say(f"{proxy_id}: back, and the fleet at rest, after {took_s:.1f} s")
         done.append(RestartedMember(proxy_id, proxy_id == leader, took_s))
     return RollingRestartDocument(tuple(done))
-
-
-async def _run(command: list[str], proxy_id: ProxyId) -> None:
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-    except OSError as error:
-        raise RestartFailed(f"{proxy_id}: {command[0]} cannot be started: {error.strerror}") from error
-    said, _ = await process.communicate()
-    if process.returncode != 0:
-        last = said.decode(errors="replace").strip().splitlines()[-1:]
-        raise RestartFailed(
-            f"{proxy_id}: {shlex.join(command)} exited with {process.returncode}: {''.join(last)}"
-        )
 
 
 async def _another_life(
@@ -159,8 +124,12 @@ async def _another_life(
         await asyncio.sleep(ASK_EVERY_S)
 
 
-async def _at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say) -> None:
-    """Wait until the fleet is whole and at rest, and has been for a moment."""
+async def at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say) -> None:
+    """Wait until the fleet is whole and at rest, and has been for a moment.
+
+    Raises:
+        RestartFailed: it is not in time.
+    """
     deadline_s = time.monotonic() + limit_s
     rests_since_s: float | None = None
     said = ""

@@ -10,7 +10,7 @@ import pytest
 from fleet.admin import client, rolling
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
-from fleet.admin.rolling import command_for, next_member, restart_all, unrest
+from fleet.admin.rolling import next_member, restart_all, unrest
 from fleet.errors import AdminError, FleetError, RestartFailed
 from fleet.model import Liveness
 from tests.unit.sample_view import COMMITTED, view
@@ -77,14 +77,6 @@ def test_the_leader_is_restarted_last() -> None:
     assert next_member({"p1", "p3"}, "p1") == "p3"
     assert next_member({"p1"}, "p1") == "p1"
     assert next_member({"p2", "p1"}, None) == "p1"
-
-
-def test_names_and_hosts_are_put_into_words_not_into_a_shell() -> None:
-    command = "ssh {host} 'systemctl restart fleet@{proxy_id}; true'"
-    assert command_for(command, "p2", URLS["p2"]) == ["ssh", "10.0.0.2", "systemctl restart fleet@p2; true"]
-    for wrong in ("", "ssh 'p2"):
-        with pytest.raises(AdminError, match="--command"):
-            command_for(wrong, "p2", URLS["p2"])
 
 
 class Script:
