@@ -25,6 +25,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
         "_SyncObj__connectedToAnyone",
         "_SyncObj__deleteEntriesFrom",
         "_SyncObj__doApplyCommand",
+        "_SyncObj__generateRaftTimeout",
         "_SyncObj__loadDumpFile",
         "_SyncObj__onMessageReceived",
         "_SyncObj__tryLogCompaction",

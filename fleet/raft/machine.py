@@ -26,6 +26,9 @@ from fleet.raft.transport import MemberTransport
 _REGULAR_TYPE: Final = REGULAR[0]
 _BATCH_BYTES: Final = 1 << 18
 """Above any command, so that an entry never travels in (pickled) parts; far below the links' frame limit."""
+_QUICK_CANDIDACIES: Final = 2
+_LONGEST_WAIT: Final = 8
+"""How many times the election timeout a candidate waits at most whose votes do not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         on_command: Callable[[bytes], None],
     ) -> None:
         self._on_command = on_command
+        self._candidacies = 0
         me = Node(settings.me) if settings.is_voter else None
         with guards.construction(journal):
             super().__init__(
@@ -105,7 +109,19 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Whether to stand for election when no leader is heard of; never while it is not known what was
         forgotten.
         """
-        return self._SyncObj__transport.rejoin is None and bool(super()._SyncObj__connectedToAnyone())
+        stands = self._SyncObj__transport.rejoin is None and bool(super()._SyncObj__connectedToAnyone())
+        self._candidacies += stands
+        return stands
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        """How long to wait for a leader: longer with each time that this member has stood in vain.
+
+        Votes that take longer than the timeout are for a term that is past when they come. A member with slow
+        links would stand again and again, and end the term of whoever leads each time.
+        """
+        wait = 2 ** max(0, self._candidacies - _QUICK_CANDIDACIES)
+        timeout_s: float = super()._SyncObj__generateRaftTimeout() * min(wait, _LONGEST_WAIT)
+        return timeout_s
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> None:
         """Apply one committed entry. The library would unpickle it."""
@@ -128,6 +144,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         following: dict[Node, int] = self._SyncObj__raftNextIndex
         before = following.get(node, 0)
         super()._SyncObj__onMessageReceived(node, message)
+        if self._getLeader() is not None:
+            self._candidacies = 0
         acknowledges = message["type"] == "next_node_idx" and message["success"] and not message["reset"]
         if acknowledges and following.get(node, before) < before:
             following[node] = before

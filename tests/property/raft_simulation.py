@@ -118,6 +118,10 @@ class SimulatedMember:
             self.replica = None
 
     @property
+    def leads(self) -> bool:
+        return self.replica is not None and self.replica.log.role == "leader"
+
+    @property
     def marked(self) -> bool:
         return (self.folder / MARK).exists()
 
@@ -150,12 +154,15 @@ class Network:
     queues: dict[tuple[ProxyId, ProxyId], deque[tuple[float, bytes]]] = field(default_factory=dict)
     stalled_until: dict[tuple[ProxyId, ProxyId], float] = field(default_factory=dict)
     broken_until: dict[frozenset[ProxyId], float] = field(default_factory=dict)
+    latency_s: dict[ProxyId, float] = field(default_factory=dict)
+    """What a member's links add, in each direction."""
 
     def send(self, source: ProxyId, target: ProxyId, payload: bytes) -> None:
         if frozenset((source, target)) not in self.up:
             return
         chance, queue = self.simulation.random, self.queues.setdefault((source, target), deque())
         arrival = self.simulation.now + chance.uniform(0.0005, 0.01)
+        arrival += self.latency_s.get(source, 0.0) + self.latency_s.get(target, 0.0)
         queue.append((max(arrival, queue[-1][0]) if queue else arrival, payload))
         if self.loose and chance.random() < 0.02:
             self.simulation.counts["reordered"] += 1
