@@ -72,9 +72,13 @@ class BrokerWatch:
             self._changed.set()
             self._on_change()
 
-    def learn(self, committed: Mapping[BrokerId, Broker]) -> None:
-        """Take over what the fleet knows of brokers that this member has not seen itself."""
-        self.saw(broker for broker_id, broker in committed.items() if broker_id not in self._known)
+    def learn(self, before: Mapping[BrokerId, Broker], committed: Mapping[BrokerId, Broker]) -> None:
+        """Take over what is new in what the fleet knows, until this member's own next look.
+
+        What is not new stays as it was seen here: members may reach the brokers by different listeners, and
+        only one address of each is committed.
+        """
+        self.saw(broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
 
     def lost(self, broker_ids: Iterable[BrokerId]) -> None:
         """A worker could not connect to these, or they have ended a connection: ask them now."""

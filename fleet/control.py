@@ -281,7 +281,7 @@ class Control:
         if state.ownership is not before.ownership:
             self.takeovers.committed(state, moment())
         if state.brokers is not before.brokers:
-            self.brokers.learn(state.brokers)
+            self.brokers.learn(before.brokers, state.brokers)
         for each in applied:
             log.debug("applied %s: %s", each.command, each.outcome)
         self._evaluate()

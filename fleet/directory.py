@@ -66,7 +66,7 @@ def build(
         suspects: the members to advertise around.
         me: this member as configured here; None where the directory is for nobody in particular.
         revision: one more than that of the directory before.
-        seen: brokers that this member knows of, committed or not.
+        seen: brokers that this member knows of, committed or not, at the addresses where it reaches them.
     """
     members = _members(state, me)
     my_id = None if me is None else me.proxy_id
@@ -79,7 +79,8 @@ def build(
         member = state.members.get(proxy_id)
         return member is not None and member.status is not MemberStatus.DOWN and proxy_id not in suspected
 
-    brokers = {**(seen or {}), **state.brokers}
+    # What I was told by the brokers myself goes first: I may reach them by another listener than the others do.
+    brokers = {**state.brokers, **(seen or {})}
     advertised: dict[BrokerId, tuple[ProxyId, ...]] = {}
     for broker_id in sorted(state.ownership.keys() | brokers.keys()):
         ownership = state.ownership.get(broker_id)

@@ -125,11 +125,23 @@ def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() ->
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.saw([MOVED_B2])
-    watch.learn({2: B2, 3: B3})
+    watch.learn({2: B2}, {2: B2, 3: B3})
     assert watch.known == {2: MOVED_B2, 3: B3}
     assert changes.count == 2
-    watch.learn({2: B2, 3: B3})
+    watch.learn({2: B2, 3: B3}, {2: B2, 3: B3})
     assert changes.count == 2
+
+
+async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
+    watch = BrokerWatch(settings(), Changes())
+    watch.saw([B2])
+    watch.learn({2: B2}, {2: MOVED_B2})
+    assert watch.known == {2: MOVED_B2}
+    # This member reaches it by another listener, whatever the others say.
+    cluster.listed = (B2,)
+    async with running(watch):
+        await rounds(cluster)
+    assert watch.known == {2: B2}
 
 
 # ---- discovery

@@ -101,11 +101,17 @@ def test_where_nobody_lives_the_committed_owners_stay() -> None:
 
 
 def test_a_broker_known_only_from_passing_traffic_is_advertised_at_me() -> None:
-    seen = {4: Broker(4, "kafka", 9094), 1: Broker(1, "stale", 1)}
+    seen = {4: Broker(4, "kafka", 9094)}
     directory = build(STATE, set(), MEMBERS["p2"], 1, seen)
     assert directory.advertised[4] == ("p2",)
     assert 4 not in directory.committed
     assert directory.brokers == {**BROKERS, 4: seen[4]}
+
+
+def test_a_broker_is_where_this_member_was_told_by_the_brokers() -> None:
+    """Found: control probed that address, and its workers dialled the one that was committed."""
+    seen = {1: Broker(1, "another-listener", 9092)}
+    assert build(STATE, set(), MEMBERS["p2"], 1, seen).brokers == {**BROKERS, **seen}
 
 
 def test_an_identity_without_a_port_here_is_advertised_where_there_is_one() -> None:
