@@ -1,0 +1,97 @@
+"""A cluster that changes under a running fleet: followed without a restart of anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.errors import DemoError
+from fleet.model import Endpoint
+from tests.conftest import broker_host
+from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
+from tests.integration.relay import Relays
+
+VALUES = [b"%02d" % number for number in range(30)]
+LATE = 3
+
+
+@contextmanager
+def leading(front: Endpoint, to: Endpoint) -> Iterator[None]:
+    """An address that stays, as a DNS name or a load balancer is, in front of one that does not."""
+    relays = Relays()
+    relays.forward(front, to)
+    try:
+        yield
+    finally:
+        relays.close()
+
+
+def knows(fleet: LocalFleet, proxy_id: str, brokers: dict[int, tuple[str, int]]) -> bool:
+    known = fleet.ownership(proxy_id, 20).brokers
+    return {each.broker_id: (each.host, each.port) for each in known} == brokers
+
+
+def at(kafka: KafkaCluster, broker_id: int) -> tuple[str, int]:
+    return kafka.brokers[broker_id].host, kafka.brokers[broker_id].port
+
+
+def test_a_cluster_that_comes_back_at_other_addresses_is_found_through_the_bootstrap_list(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    front, folder = Endpoint("127.0.0.1", port), tmp_path / "kafka"
+    addresses: set[tuple[str, int]] = set()
+    fleet: LocalFleet | None = None
+    with ExitStack() as stack:
+        for times in (1, 2):
+            # The same data each time, and new ports for everything.
+            kafka = KafkaCluster(1, folder, host_of=broker_host, ephemeral=False)
+            addresses.add(at(kafka, 1))
+            with leading(front, kafka.endpoints[0]), kafka:
+                if fleet is None:
+                    fleet = stack.enter_context(LocalFleet(tmp_path / "fleet", (front,)))
+                for proxy_id in fleet.members:
+                    wait_for(
+                        partial(knows, fleet, proxy_id, {1: at(kafka, 1)}), f"{proxy_id} has found the broker"
+                    )
+                fleet.await_settled(frozenset(kafka.brokers))
+                produce(fleet.bootstrap(), "kept", VALUES)
+                written = read_all(fleet.bootstrap(), "kept", times * len(VALUES), partitions=3)
+                assert sorted(each.value() for each in written) == sorted(times * VALUES)
+    assert len(addresses) == 2
+
+
+def brokers_through(fleet: LocalFleet) -> dict[int, Endpoint]:
+    client = AdminClient({"bootstrap.servers": fleet.bootstrap()})
+    brokers = client.list_topics(timeout=LIMIT_S).brokers
+    return {broker_id: Endpoint(each.host, each.port) for broker_id, each in brokers.items()}
+
+
+def test_a_broker_that_appears_gets_an_owner_and_an_address_and_one_that_goes_is_named_no_more(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka.stop_broker(LATE)
+    others = kafka.brokers.keys() - {LATE}
+    try:
+        with LocalFleet(tmp_path / "fleet", [Endpoint(*at(kafka, each)) for each in others]) as fleet:
+            wait_for(lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE}")
+            fleet.await_settled(frozenset(others))
+            kafka.start_broker(LATE)
+            kafka.await_ready()
+            fleet.await_settled(frozenset(kafka.brokers))
+            wait_for(lambda: LATE in brokers_through(fleet), f"Metadata with broker {LATE}")
+            assert fleet.owner_of(brokers_through(fleet)[LATE]) in fleet.members
+            kafka.stop_broker(LATE)
+            wait_for(lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE}")
+            assert all(fleet.is_ready(each) for each in fleet.members)
+    finally:
+        with suppress(DemoError):  # it runs already
+            kafka.start_broker(LATE)
+        kafka.await_ready()
