@@ -110,6 +110,10 @@ class JournalError(RaftError):
     """The journal on disk is corrupt, or cannot be written."""
 
 
+class SpoolError(FleetError):
+    """A file of events that wait for Kafka cannot be used."""
+
+
 class StaleGeneration(FleetError):
     """A command was computed from an ownership that is no longer the newest."""
 

@@ -1,0 +1,127 @@
+"""The queue on disk in which events wait for Kafka."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.errors import SpoolError
+from fleet.events.spool import LEAST_PAGES, PAGE_BYTES, Record, Spool
+
+ROOM = 1 << 20
+
+
+def records(numbers: Iterable[int], size: int = 10) -> list[Record]:
+    return [Record("topic", None if number % 3 else b"key", b"%0*d" % (size, number)) for number in numbers]
+
+
+def waiting(spool: Spool) -> list[Record]:
+    return [each.record for each in spool.oldest(1_000_000)]
+
+
+def test_records_come_out_in_the_order_in_which_they_went_in_until_they_are_forgotten(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool", ROOM) as spool:
+        spool.append(records(range(10)))
+        spool.append(records(range(10, 20)))
+        first = spool.oldest(5)
+        assert [each.record for each in first] == records(range(5))
+        assert spool.oldest(5) == first
+        spool.forget(first[-1].number)
+        assert waiting(spool) == records(range(5, 20))
+        assert spool.waiting == 15
+
+
+def test_they_outlive_the_process_and_numbers_are_not_given_twice(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from fleet.events.spool import Record, Spool\n"
+        "spool = Spool(Path(sys.argv[1]), 1 << 20)\n"
+        "for number in range(10): spool.append([Record('topic', None, b'%d' % number)])\n"
+        "spool.forget(spool.oldest(10)[3].number)\n"
+        "os._exit(9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "spool")], check=False)
+    assert done.returncode == 9
+    with Spool(tmp_path / "spool", ROOM) as spool:
+        assert [each.value for each in waiting(spool)] == [b"%d" % number for number in range(4, 10)]
+        newest = spool.oldest(10)[-1].number
+        spool.forget(newest)
+    with Spool(tmp_path / "spool", ROOM) as spool:
+        spool.append(records([1]))
+        assert spool.oldest(1)[0].number > newest
+
+
+def test_where_there_is_no_room_the_oldest_go_and_are_counted(tmp_path: Path) -> None:
+    limit = LEAST_PAGES * PAGE_BYTES
+    with Spool(tmp_path / "spool", limit) as spool:
+        for start in range(0, 2000, 10):
+            spool.append(records(range(start, start + 10), size=1000))
+            assert (tmp_path / "spool").stat().st_size <= limit
+        left = waiting(spool)
+        assert left == records(range(2000 - len(left), 2000), size=1000)
+        assert len(left) > limit // 1000 // 2
+        assert spool.dropped == 2000 - len(left)
+
+
+def test_what_can_never_fit_is_dropped_and_counted(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool", 0) as spool:
+        spool.append(records([1]))
+        spool.append(records(range(3), size=LEAST_PAGES * PAGE_BYTES))
+        assert spool.dropped == 4
+        assert waiting(spool) == []
+        spool.append(records([2]))
+        assert waiting(spool) == records([2])
+
+
+@pytest.mark.parametrize("offset", [0, PAGE_BYTES])
+def test_a_damaged_file_is_put_aside(tmp_path: Path, offset: int, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "spool"
+    with Spool(path, ROOM) as spool:
+        spool.append(records(range(100), size=1000))
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * PAGE_BYTES)
+    damaged = path.read_bytes()
+    with Spool(path, ROOM) as spool:
+        spool.append(records([1]))
+        assert waiting(spool) == records([1])
+    assert path.with_name("spool.damaged").read_bytes() == damaged
+    assert "put aside" in caplog.text
+
+
+def test_a_file_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError, match="file/spool"):
+        Spool(tmp_path / "file" / "spool", ROOM)
+    (tmp_path / "spool").mkdir()
+    with pytest.raises(SpoolError, match="spool: unable to open"):
+        Spool(tmp_path / "spool", ROOM)
+
+
+steps = st.lists(st.one_of(st.integers(1, 5), st.just("forget"), st.just("reopen")), max_size=30)
+
+
+@given(steps)
+def test_it_is_a_queue(tmp_path_factory: pytest.TempPathFactory, steps: list[int | str]) -> None:
+    path = tmp_path_factory.mktemp("spools") / "spool"
+    spool, model, number = Spool(path, ROOM), list[Record](), 0
+    for step in steps:
+        if isinstance(step, int):
+            new = records(range(number, number + step))
+            spool.append(new)
+            model += new
+            number += step
+        elif step == "forget" and model:
+            taken = spool.oldest(3)
+            spool.forget(taken[-1].number)
+            del model[: len(taken)]
+        elif step == "reopen":
+            spool.close()
+            spool = Spool(path, ROOM)
+        assert waiting(spool) == model
+    spool.close()
