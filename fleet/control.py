@@ -32,7 +32,7 @@ from fleet.config import Settings
 from fleet.directories import Directories
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks
-from fleet.membership import Detector
+from fleet.membership import Detector, ProbeOutcome
 from fleet.model import (
     Broker,
     BrokerId,
@@ -42,7 +42,7 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.probe import hold, probe_member
+from fleet.probe import HoldEnd, HoldPace, hold, probe_member
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.show import ControlSource, moment
@@ -62,6 +62,10 @@ RETURN_S = 1.0
 comes back to it once, and learns there where it is to go."""
 SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
+LATE = 6.0
+"""How many ``probe_timeout_s`` an answer may take that comes too late to count as one at first."""
+GIVE_UP_PERIODS = 2.0
+"""How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
 WORKERS_START_S = 1.0
 """How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
 
@@ -362,22 +366,46 @@ class Control:
 
     async def _probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""
-        outcome = await probe_member(self._listeners(peer), self._timing.probe_timeout_s)
-        self.detector.probe_result(peer, outcome, time.monotonic())
-        self._evaluate()
+        sent_s, patience_s = time.monotonic(), self._timing.probe_timeout_s
+        answer = asyncio.create_task(probe_member(self._listeners(peer), patience_s * LATE))
+        try:
+            await asyncio.wait((answer,), timeout=patience_s)
+            in_time = answer.done()
+            outcome = answer.result() if in_time else ProbeOutcome.TIMED_OUT
+            self.detector.probe_result(peer, outcome, time.monotonic())
+            self._evaluate()
+            if not in_time and await answer is ProbeOutcome.ANSWERED:
+                self.detector.answered_late(peer, sent_s, time.monotonic())
+                self._evaluate()
+        finally:
+            answer.cancel()
 
     async def _hold_worker(self, peer: ProxyId) -> None:
-        """Hold a connection to a peer's worker, and tell the detector whenever it ends."""
+        """Hold a connection to a peer's worker, and tell the detector what comes of it."""
+        timing = self._timing
+        silence_s = GIVE_UP_PERIODS * timing.suspect_after_s
+        pace = HoldPace(timing.probe_timeout_s * LATE, timing.heartbeat_s, silence_s)
         while True:
             # One that was committed as a witness has none until its new life is committed.
-            listeners = self._listeners(peer)
-            held = bool(listeners) and await hold(listeners[0], self._timing.probe_timeout_s)
-            report = self.reports.get(peer)
-            if held and not self._stopping and not (report and report.stopping):
-                self.detector.worker_lost(peer, time.monotonic())
-                self._noticed[peer] = moment()
-                self._evaluate()
-            await asyncio.sleep(self._timing.probe_interval_s)
+            for listener in self._listeners(peer)[:1]:
+                end = await hold(
+                    listener,
+                    pace,
+                    lambda: self.detector.worker_asked(peer, time.monotonic()),
+                    lambda: self.detector.worker_answered(peer, time.monotonic()),
+                )
+                self._held_no_more(peer, end)
+            await asyncio.sleep(timing.probe_interval_s)
+
+    def _held_no_more(self, peer: ProxyId, end: HoldEnd) -> None:
+        now_s, report = time.monotonic(), self.reports.get(peer)
+        leaves = self._stopping or (report is not None and report.stopping)
+        if end is HoldEnd.LET_GO and not leaves:
+            self.detector.worker_lost(peer, now_s)
+            self._noticed[peer] = moment()
+        else:
+            self.detector.worker_given_up(peer, now_s)
+        self._evaluate()
 
     def _broadcast(self) -> None:
         report = self._report_bytes()

@@ -79,7 +79,7 @@ def build(
         member = state.members.get(proxy_id)
         return member is not None and member.status is not MemberStatus.DOWN and proxy_id not in suspected
 
-    # What I was told by the brokers myself goes first: I may reach them by another listener than the others do.
+    # What the brokers told me myself goes first: I may reach them by another listener than the others do.
     brokers = {**state.brokers, **(seen or {})}
     advertised: dict[BrokerId, tuple[ProxyId, ...]] = {}
     for broker_id in sorted(state.ownership.keys() | brokers.keys()):

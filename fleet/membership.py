@@ -7,6 +7,10 @@ probe of its advertised listener; ``Detector._dead`` tells them apart.
 A *probe* asks the data plane, a *heartbeat* comes from the control process. So an answered probe keeps a peer
 whose control process is being restarted for ``control_grace_s``, and heartbeats do not keep one whose
 advertised listener fails.
+
+A probe is a connection of its own, made now and then. Beside it there is one *held* connection to a worker of
+each peer, on which the same question is asked at every heartbeat. That nothing comes back on it says early
+that nothing reaches the peer, though its heartbeats arrive; and where answers take long, they keep coming.
 """
 
 from __future__ import annotations
@@ -37,6 +41,14 @@ DOUBT_AFTER_S: Final = 2.0
 
 PROBE_FAILURES: Final = 2
 """How many probes in a row must fail before they outweigh heartbeats."""
+
+SLOW_PERIODS: Final = 3.0
+"""Where they only time out, for how many ``suspect_after_s``: a connection and an answer over it may take two
+round trips."""
+
+UNANSWERED_PERIODS: Final = 1.5
+"""How many ``suspect_after_s`` a question on the held connection may be unanswered: a round trip of a second
+is slow, not dead."""
 
 
 class ProbeOutcome(StrEnum):
@@ -124,6 +136,10 @@ class _Peer:
     failing_since_s: float = 0.0
     refused: bool = False
     """The last failure was a refusal."""
+    asked_s: float | None = None
+    """The first question on the held connection since the last answer to one; None while there is none."""
+    worker_heard_s: float | None = None
+    """The last answer on a held connection."""
 
 
 class Detector:
@@ -169,9 +185,29 @@ class Detector:
         """The connection that was held to a peer's worker has ended."""
         at_s, record = self._clock(now_s), self._peers[peer]
         record.probe_now = True
+        record.asked_s = None
         steady_since_s = max(record.linked_since_s, record.doubted_until_s)
         if record.liveness is Liveness.UP and at_s - steady_since_s >= DOUBT_AFTER_S:
             record.doubted_until_s = at_s + DOUBT_S
+
+    def worker_asked(self, peer: ProxyId, now_s: float) -> None:
+        """A question went out on the connection that is held to a peer's worker."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        if record.asked_s is None:
+            record.asked_s = at_s
+
+    def worker_answered(self, peer: ProxyId, now_s: float) -> None:
+        """An answer came on the connection that is held to a peer's worker."""
+        record = self._peers[peer]
+        record.worker_heard_s = self._clock(now_s)
+        record.asked_s = None
+
+    def worker_given_up(self, peer: ProxyId, now_s: float) -> None:
+        """The connection that was held to a peer's worker was silent for too long; there is none now."""
+        self._clock(now_s)
+        record = self._peers[peer]
+        record.asked_s = None
+        record.probe_now = True
 
     def heartbeat(self, peer: ProxyId, report_ready: bool, incarnation: int, now_s: float) -> None:
         """A report of a peer has come over the link."""
@@ -200,6 +236,18 @@ class Detector:
                 record.failing_since_s = at_s if record.probe_sent_s is None else record.probe_sent_s
             record.failures += 1
             record.refused = outcome is ProbeOutcome.REFUSED
+
+    def answered_late(self, peer: ProxyId, sent_s: float, now_s: float) -> None:
+        """A probe has been answered after it counted as timed out.
+
+        Args:
+            sent_s: when it was sent, on the clock that ``now_s`` is of.
+        """
+        record = self._peers[peer]
+        self._clock(now_s)
+        record.failures = 0
+        sent_s -= self._paused_s
+        record.answered_s = sent_s if record.answered_s is None else max(record.answered_s, sent_s)
 
     # -- conclusions ---------------------------------------------------------------------------------------
 
@@ -295,7 +343,8 @@ class Detector:
     def _signs_s(self, record: _Peer) -> tuple[float, float]:
         """The last sign of life of a peer's control process, and of it as a whole."""
         heard_s = self._started_s if record.heard_s is None else record.heard_s
-        return heard_s, heard_s if record.answered_s is None else max(heard_s, record.answered_s)
+        signs = (record.answered_s, record.worker_heard_s)
+        return heard_s, max([heard_s, *(sign_s for sign_s in signs if sign_s is not None)])
 
     def _silent_s(self, record: _Peer, at_s: float) -> float:
         return at_s - self._signs_s(record)[0]
@@ -311,7 +360,9 @@ class Detector:
             record.doubted_until_s,
         ]
         if record.failures:
-            deadlines.append(record.failing_since_s + timing.suspect_after_s)
+            deadlines.append(record.failing_since_s + SLOW_PERIODS * timing.suspect_after_s)
+        if record.asked_s is not None:
+            deadlines.append(record.asked_s + UNANSWERED_PERIODS * timing.suspect_after_s)
         return deadlines
 
     def _probe_due_s(self, record: _Peer, at_s: float) -> float:
@@ -329,6 +380,8 @@ class Detector:
             return soon_s
         # Early enough for the verdict to fall at suspect_after_s.
         quiet_s = self._signs_s(record)[0] + self._half_s
+        if record.asked_s is not None:
+            quiet_s = min(quiet_s, record.asked_s + self._half_s)
         return min(due_s, max(soon_s, quiet_s))
 
     def _judge(self, record: _Peer, at_s: float) -> tuple[Verdict, str]:
@@ -361,9 +414,21 @@ class Detector:
         if at_s - heard_s >= timing.control_grace_s:
             return "control_gone"
         if record.failures >= PROBE_FAILURES and (
-            record.refused or at_s - record.failing_since_s >= timing.suspect_after_s
+            record.refused or at_s - record.failing_since_s >= SLOW_PERIODS * timing.suspect_after_s
         ):
+            return "unreachable"
+        if self._unanswered(record, at_s):
             return "unreachable"
         if record.ready is False and not in_grace:
             return "not_ready"
         return None
+
+    def _unanswered(self, record: _Peer, at_s: float) -> bool:
+        """Whether nothing has come back from a worker for too long: not over the held connection, nor over a
+        new one."""
+        if (
+            record.asked_s is None
+            or at_s - record.asked_s < UNANSWERED_PERIODS * self._timing.suspect_after_s
+        ):
+            return False
+        return record.answered_s is None or record.answered_s < record.asked_s

@@ -5,20 +5,22 @@ answers that by itself (error 35 in a v0 body, as a broker would), so the answer
 address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is answered
 before any authentication.
 
-Members also hold one such connection to each other's workers, whose end is the first sign of a death.
+Members also hold one such connection to each other's workers, and ask over it all the time: its end is the
+first sign of a death, and its silence that nothing gets through.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.tcp import keep_alive
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -26,8 +28,6 @@ _UNSUPPORTED_VERSION: Final = 35
 _CORRELATION_ID: Final = 0x46_4C_45_54
 _CLIENT_ID: Final = b"fleet-probe"
 _ANSWER_LIMIT_BYTES: Final = 64 * 1024
-_HELD_IDLE_S: Final = 5
-_HELD_INTERVAL_S: Final = 2
 
 
 def _request(version: int) -> bytes:
@@ -83,27 +83,73 @@ async def _probe_listener(endpoint: Endpoint, timeout_s: float) -> ProbeOutcome:
         return ProbeOutcome.REFUSED
 
 
-async def hold(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Keep a connection to a member's worker, and return when it ends.
+class HoldEnd(StrEnum):
+    """How it came that a connection to a worker is not held any more."""
+
+    NOBODY = "nobody"
+    """There was no worker to hold a connection to."""
+    LET_GO = "let go"
+    """The worker, or whoever is in between, ended it."""
+    SILENT = "silent"
+    """It stands, but nothing has come over it for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldPace:
+    """How long to wait for a first answer, between two questions, and for any answer (seconds)."""
+
+    first_s: float
+    interval_s: float
+    silence_s: float
+
+
+async def hold(
+    endpoint: Endpoint, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+) -> HoldEnd:
+    """Keep a connection to a member's worker, ask over it all the time, and return when it has ended.
 
     A worker that is killed lets go of its connections some milliseconds before its control process, which is
     greater, lets go of the members' link: as early as its clients learn of it.
 
-    Returns: False where there was no worker to hold a connection to.
+    Args:
+        asked, answered: called with every question but the first, and with every answer to one.
     """
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(pace.first_s):
+                first = _asked(endpoint, _IMPOSSIBLE_VERSION)
+                answer, reader, writer = await stack.enter_async_context(first)
+        except (OSError, asyncio.IncompleteReadError):
+            return HoldEnd.NOBODY
+        if answer != _UNSUPPORTED_VERSION:
+            return HoldEnd.NOBODY
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_keep_asking(writer, pace.interval_s, asked))
+            end = await _hear(reader, pace.silence_s, answered)
+            asking.cancel()
+        return end
+
+
+async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, asked: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        writer.write(_request(_IMPOSSIBLE_VERSION))
+        asked()
+
+
+async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callable[[], None]) -> HoldEnd:
     try:
-        async with AsyncExitStack() as stack:
-            async with asyncio.timeout(timeout_s):
-                asked = _asked(endpoint, _IMPOSSIBLE_VERSION)
-                answer, reader, writer = await stack.enter_async_context(asked)
-            if answer != _UNSUPPORTED_VERSION:
-                return False
-            keep_alive(writer.get_extra_info("socket"), _HELD_IDLE_S, _HELD_INTERVAL_S)
-            with suppress(OSError):
-                await reader.read(1)
-            return True
+        while True:
+            async with asyncio.timeout(silence_s):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                if not 0 <= size <= _ANSWER_LIMIT_BYTES:
+                    return HoldEnd.LET_GO
+                await reader.readexactly(size)
+            answered()
+    except TimeoutError:
+        return HoldEnd.SILENT
     except (OSError, asyncio.IncompleteReadError):
-        return False
+        return HoldEnd.LET_GO
 
 
 async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:

@@ -64,6 +64,8 @@ class World:
         before, self.modes[peer] = self.modes[peer].value, mode
         if before.linked and not mode.value.linked:
             self.detector.link_down(peer, self.now_s)
+        if mode.value.probe is ProbeOutcome.REFUSED:
+            self.detector.worker_given_up(peer, self.now_s)
         if mode.value.linked and not before.linked:
             self.lives[peer] += 1
             self.detector.link_up(peer, self.now_s)
@@ -90,9 +92,17 @@ class World:
         for peer, mode in self.modes.items():
             if peer in self._results and self._results[peer][0] <= self.now_s:
                 self.detector.probe_result(peer, self._results.pop(peer)[1], self.now_s)
+            self._hold(peer, mode.value.probe)
             if mode.value.beats and self.now_s >= self._beat_s[peer]:
                 self._beat_s[peer] = self.now_s + Timing.heartbeat_s
                 self.detector.heartbeat(peer, mode.value.ready, self.lives[peer], self.now_s)
+
+    def _hold(self, peer: str, outcome: ProbeOutcome) -> None:
+        """Ask on the connection that is held to the peer's worker, where it has one."""
+        if outcome is not ProbeOutcome.REFUSED:
+            self.detector.worker_asked(peer, self.now_s)
+        if outcome is ProbeOutcome.ANSWERED:
+            self.detector.worker_answered(peer, self.now_s)
 
 
 modes = st.sampled_from(Mode)
@@ -138,6 +148,7 @@ def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(gaps, paus
         world.run(gap_s)
         # A probe of a slow peer is answered late, not never.
         world.detector.probe_result("p1", ProbeOutcome.ANSWERED, world.now_s)
+        world.detector.worker_answered("p1", world.now_s)
         world._results.clear()
         if index < len(pauses):
             world.now_s += pauses[index]

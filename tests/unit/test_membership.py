@@ -36,6 +36,12 @@ class Play:
         self.answer: ProbeOutcome = ANSWERED
         self.transitions: list[Transition] = []
         self.probes: list[float] = []
+        self.answers_after_s: float | None = -1.0
+        """On the held connection; None: not at all; below zero: there is no such connection."""
+        self.late_s: float | None = None
+        """After how long a probe is answered, where that is too late."""
+        self._answers_s: list[float] = []
+        self._late: list[tuple[float, float]] = []
         self._next_beat_s = self.now_s
         self._result: tuple[float, ProbeOutcome] | None = None
 
@@ -47,8 +53,11 @@ class Play:
             self.transitions += self.detector.tick(self.now_s)
             if self.detector.probes_due(self.now_s):
                 self.probes.append(self.now_s)
-                took_s = Timing.probe_timeout_s if self.answer is TIMED_OUT else 0.001
-                self._result = (self.now_s + took_s, self.answer)
+                outcome = self.answer if self.late_s is None else TIMED_OUT
+                took_s = Timing.probe_timeout_s if outcome is TIMED_OUT else 0.001
+                self._result = (self.now_s + took_s, outcome)
+                if self.late_s is not None:
+                    self._late.append((self.now_s, self.now_s + self.late_s))
         return self
 
     def _world(self) -> None:
@@ -58,6 +67,18 @@ class Play:
         if self.beating and self.now_s >= self._next_beat_s:
             self._next_beat_s = self.now_s + Timing.heartbeat_s
             self.detector.heartbeat("p2", self.ready, self.incarnation, self.now_s)
+            self._ask_worker()
+        while self._answers_s and self._answers_s[0] <= self.now_s:
+            self._answers_s.pop(0)
+            self.detector.worker_answered("p2", self.now_s)
+        while self._late and self._late[0][1] <= self.now_s:
+            self.detector.answered_late("p2", self._late.pop(0)[0], self.now_s)
+
+    def _ask_worker(self) -> None:
+        if self.answers_after_s is None or self.answers_after_s >= 0:
+            self.detector.worker_asked("p2", self.now_s)
+        if self.answers_after_s is not None and self.answers_after_s >= 0:
+            self._answers_s.append(self.now_s + self.answers_after_s)
 
     def start(self) -> Play:
         self.detector.link_up("p2", self.now_s)
@@ -202,10 +223,48 @@ def test_a_peer_whose_listener_refuses_is_suspected_although_its_heart_beats(up:
 
 
 def test_a_peer_whose_listener_is_dead_silent_is_suspected(up: Play) -> None:
+    """Without a held connection, which would tell earlier."""
     broken_s, up.answer = up.now_s, TIMED_OUT
-    up.run(3.0)
-    assert 0.8 < up.after_s(broken_s) <= 1.0 + 0.5 + 0.1 + 0.5 + 4 * STEP_S
+    up.run(6.0)
+    assert 2.4 < up.after_s(broken_s) <= 1.0 + 2.4 + 4 * STEP_S
     assert up.reason == "unreachable"
+
+
+def test_a_peer_that_nothing_gets_to_is_suspected_although_its_heart_beats(up: Play) -> None:
+    """Found: a black hole into the leader alone was noticed after 1.0 to 2.0 s, by chance of the probes."""
+    up.answers_after_s = 0.0
+    up.run(1.0)
+    broken_s, up.answer, up.answers_after_s = up.now_s, TIMED_OUT, None
+    up.run(3.0)
+    assert up.after_s(broken_s) <= 0.1 + 1.2 + 2 * STEP_S
+    assert up.reason == "unreachable"
+
+
+@pytest.mark.parametrize("latency_s", [0.6, 1.0])
+def test_slow_answers_are_answers(up: Play, latency_s: float) -> None:
+    """Found: with 300 ms each way every probe timed out, and the member lost its identities."""
+    up.answers_after_s = 0.0
+    up.run(1.0)
+    up.answers_after_s = up.late_s = latency_s
+    up.run(20.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_held_connection_that_is_silent_alone_is_no_death(up: Play) -> None:
+    up.answers_after_s = 0.0
+    up.run(1.0)
+    up.answers_after_s = None
+    up.run(5.0)
+    assert len(up.transitions) == 1
+
+
+def test_a_held_connection_that_was_given_up_asks_nothing(up: Play) -> None:
+    up.detector.worker_asked("p2", up.now_s)
+    up.detector.worker_given_up("p2", up.now_s)
+    assert up.detector.probes_due(up.now_s) == ["p2"]
+    up.answer = TIMED_OUT
+    up.run(1.5)
+    assert len(up.transitions) == 1
 
 
 def test_one_probe_that_times_out_is_no_death(up: Play) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 import pytest
 from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
@@ -15,7 +16,7 @@ from kio.serial import entity_reader
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.probe import hold, probe_broker, probe_member
+from fleet.probe import HoldEnd, HoldPace, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
 
 PATIENT_S = 30.0
@@ -204,25 +205,70 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
 # ---- connections that are held
 
 
+HASTY = HoldPace(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
+PATIENT = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
+
+
+@dataclass
+class Heard:
+    """What was asked and answered on a held connection."""
+
+    asked: int = 0
+    answered: int = 0
+
+    def ask(self) -> None:
+        self.asked += 1
+
+    def answer(self) -> None:
+        self.answered += 1
+
+    async def until_answered(self, times: int) -> None:
+        async with asyncio.timeout(PATIENT_S):
+            while self.answered < times:  # noqa: ASYNC110 (what the other end does is waited for)
+                await asyncio.sleep(0.005)
+
+
+def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None]) -> Script:
+    """Answers every question until an event is set; does something then."""
+
+    async def script(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not stop.is_set():
+            writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        then(writer)
+
+    return script
+
+
 async def test_a_held_connection_ends_with_the_worker() -> None:
-    gone = asyncio.Event()
-
-    async def answer_then_die(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
-        await gone.wait()
-        writer.write_eof()
-
-    async with serving(answer_then_die) as (_, endpoint):
-        holding = asyncio.create_task(hold(endpoint, HASTY_S))
-        await asyncio.wait([holding], timeout=3 * HASTY_S)
-        assert not holding.done(), "the limit is for the answer alone"
+    gone, heard = asyncio.Event(), Heard()
+    async with serving(answering(gone, lambda writer: writer.write_eof())) as (server, endpoint):
+        holding = asyncio.create_task(hold(endpoint, HASTY, heard.ask, heard.answer))
+        await heard.until_answered(20)
+        assert heard.asked >= heard.answered
+        assert not holding.done(), "the limit is for the first answer alone"
         gone.set()
         async with asyncio.timeout(PATIENT_S):
-            assert await holding
+            assert await holding is HoldEnd.LET_GO
+    assert len(server.asked) == 1, "all over one connection"
+
+
+async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
+    silent, heard = asyncio.Event(), Heard()
+    pace = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
+    async with serving(answering(silent, lambda _: None)) as (_, endpoint):
+        holding = asyncio.create_task(hold(endpoint, pace, heard.ask, heard.answer))
+        await heard.until_answered(1)
+        silent.set()
+        async with asyncio.timeout(PATIENT_S):
+            assert await holding is HoldEnd.SILENT
+    assert heard.asked > heard.answered
 
 
 async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
-    assert not await hold(nobody, PATIENT_S)
-    for script, limit_s in ((silence, HASTY_S), (answer(0), PATIENT_S), (raw(lambda _: b""), PATIENT_S)):
+    heard = Heard()
+    assert await hold(nobody, PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
+    for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert not await hold(endpoint, limit_s)
+            assert await hold(endpoint, pace, heard.ask, heard.answer) is HoldEnd.NOBODY
+    assert heard == Heard()
