@@ -1,9 +1,10 @@
-"""aiokafka: a producer with its defaults but for acks=all, and a group; as a workload's process."""
+"""aiokafka: an idempotent producer and a group, with its defaults; as a workload's process."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import signal
 import sys
@@ -13,10 +14,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.workload import WorkloadSpec
+from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec
 from fleet.errors import DemoError
 
-_DRAIN_LIMIT_S = 90.0
 _TICK_S = 0.02
 
 
@@ -30,7 +30,7 @@ async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
     )
     producer_id = random.getrandbits(63)
     producer = AIOKafkaProducer(
-        bootstrap_servers=spec.bootstrap_servers, acks="all", client_id="fleet-chaos-aiokafka"
+        bootstrap_servers=spec.bootstrap_servers, enable_idempotence=True, client_id="fleet-chaos-aiokafka"
     )
     outstanding: set[asyncio.Future[object]] = set()
 
@@ -65,7 +65,7 @@ async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
                 history.flush()
             await asyncio.sleep(_TICK_S)
         if outstanding:
-            await asyncio.wait(set(outstanding), timeout=_DRAIN_LIMIT_S)
+            await asyncio.wait(set(outstanding), timeout=DRAIN_LIMIT_S)
         if outstanding:
             raise DemoError(f"{len(outstanding)} records were not acknowledged in time")
     finally:
@@ -92,7 +92,7 @@ async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
             try:
                 batches = await consumer.getmany(timeout_ms=50)
                 if finishing.is_set() and ends is None:
-                    deadline_s = min(deadline_s, time.monotonic() + _DRAIN_LIMIT_S)
+                    deadline_s = min(deadline_s, time.monotonic() + DRAIN_LIMIT_S)
                     places = [TopicPartition(spec.topic, partition) for partition in range(spec.partitions)]
                     ends = {
                         place.partition: high for place, high in (await consumer.end_offsets(places)).items()
@@ -107,7 +107,7 @@ async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
                     next_offset[message.partition] = message.offset + 1
             received.flush()
             if time.monotonic() > deadline_s:
-                raise DemoError(f"the group did not reach the end of the log within {_DRAIN_LIMIT_S:.0f} s")
+                raise DemoError(f"the group did not reach the end of the log within {DRAIN_LIMIT_S:.0f} s")
     finally:
         received.close()
         await consumer.stop()
@@ -125,4 +125,6 @@ async def _main(spec: WorkloadSpec) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What it only logs begins with %, as with librdkafka.
+    logging.basicConfig(format="%%%(asctime)s %(levelname)s %(name)s %(message)s")
     asyncio.run(_main(WorkloadSpec(**json.loads(sys.argv[1]))))

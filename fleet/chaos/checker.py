@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from fleet.demo.audit import Audit, audit
 from fleet.demo.history import Event, Record
 from fleet.model import BrokerId, ProxyId
 
+Key: TypeAlias = tuple[int, int]
+"""A partition, and the number of one of its keys."""
 Rule = Literal[
     "lost",
+    "stale_key",
     "duplicated",
     "reordered",
     "aborted_seen",
@@ -34,10 +37,12 @@ class Promise:
     Args:
         durable: "always", "proxies" (as long as no broker fails) or "never".
         exact: nothing twice, and all in order.
+        in_turn: the group gets the records of a partition in order, too.
     """
 
     durable: Literal["always", "proxies", "never"]
     exact: bool
+    in_turn: bool = True
 
     def holds(self, *, brokers_failed: bool) -> bool:
         """Whether acknowledged records must be there in the end."""
@@ -52,6 +57,7 @@ class Stream:
         log: what the brokers hold in the end, each partition in the order of its offsets.
         aborted: what was produced in transactions that were aborted.
         gave_up: its producer has ended by a fault of its own, so that nothing more can come.
+        keys: how many keys each partition of a compacted topic has, which its records take in turn; else 0.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Stream:
     log: Sequence[Event]
     aborted: Sequence[Event] = ()
     gave_up: bool = False
+    keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +143,46 @@ def check(history: History) -> list[Violation]:
 
 
 def audit_of(stream: Stream) -> Audit:
-    return audit(stream.acknowledged, stream.received, stream.log)
+    """The verdict on a workload; of a compacted topic, what is lost are last writes of keys."""
+    received = stream.received
+    if not stream.promise.in_turn:
+        received = sorted(received, key=lambda event: (event.partition, event.offset))
+    verdict = audit(stream.acknowledged, received, stream.log)
+    return replace(verdict, lost=len(stale_keys(stream))) if stream.keys else verdict
+
+
+def stale_keys(stream: Stream) -> list[Key]:
+    """The keys of which a reader has an older record in the end than the last one that was acknowledged."""
+    promised = {
+        key: max(event.record.sequence for event in events)
+        for key, events in _by_key(stream.acknowledged, stream.keys).items()
+    }
+    stale = set()
+    for events in (stream.log, stream.received):
+        held = _by_key(events, stream.keys)
+        for key, sequence in promised.items():
+            newest = max(held.get(key, ()), key=lambda event: event.offset, default=None)
+            if newest is None or newest.record.sequence < sequence:
+                stale.add(key)
+    return sorted(stale)
+
+
+def _by_key(events: Iterable[Event], keys: int) -> dict[Key, list[Event]]:
+    found: dict[Key, list[Event]] = {}
+    for event in events:
+        found.setdefault((event.partition, event.record.sequence % keys), []).append(event)
+    return found
 
 
 def _records(stream: Stream, history: History) -> Iterator[Violation]:
     verdict, promise = audit_of(stream), stream.promise
     if promise.holds(brokers_failed=history.brokers_failed) and verdict.lost:
+        yield _lost(stream, verdict)
+    if stream.keys and len(stream.log) >= verdict.acknowledged:
         yield Violation(
-            "lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records"
+            "no_effect",
+            f"{stream.name}: nothing was compacted: {verdict.acknowledged} records were acknowledged, and "
+            f"{len(stream.log)} are in the log",
         )
     if promise.exact and verdict.duplicated:
         yield Violation("duplicated", f"{stream.name}: {verdict.duplicated} records are in the log again")
@@ -167,6 +206,17 @@ def _records(stream: Stream, history: History) -> Iterator[Violation]:
                 f"{stream.name}: partitions {sorted(stuck)} have {what} nothing within "
                 f"{PROGRESS_LIMIT_S:.0f} s after the last fault",
             )
+
+
+def _lost(stream: Stream, verdict: Audit) -> Violation:
+    if stream.keys:
+        stale = stale_keys(stream)
+        return Violation(
+            "stale_key",
+            f"{stream.name}: {len(stale)} keys without their last acknowledged write, the first of them "
+            f"{stale[0][1]} of partition {stale[0][0]}",
+        )
+    return Violation("lost", f"{stream.name}: {verdict.lost} of {verdict.acknowledged} acknowledged records")
 
 
 def _records_of(events: Iterable[Event]) -> set[tuple[int, Record]]:

@@ -25,6 +25,8 @@ class Noticed:
     """What came about for clients of one kind, whether it was promised not to or not.
 
     Args:
+        lost: acknowledged records; of a compacted topic, keys without their last acknowledged write.
+        redelivered: records that a group was given again.
         refused: records that the client has told the application it could not deliver.
         gave_up: producers that librdkafka has ended for good, as it does without a fleet, too.
     """
@@ -33,6 +35,7 @@ class Noticed:
     lost: int
     duplicated: int
     reordered: int
+    redelivered: int
     refused: int
     gave_up: int
 
@@ -150,12 +153,13 @@ def _total(results: Sequence[RunResult]) -> dict[str, Noticed]:
     total: dict[str, Noticed] = {}
     for result in results:
         for client, each in result.noticed.items():
-            before = total.get(client, Noticed(0, 0, 0, 0, 0, 0))
+            before = total.get(client, Noticed(0, 0, 0, 0, 0, 0, 0))
             total[client] = Noticed(
                 before.acknowledged + each.acknowledged,
                 before.lost + each.lost,
                 before.duplicated + each.duplicated,
                 before.reordered + each.reordered,
+                before.redelivered + each.redelivered,
                 before.refused + each.refused,
                 before.gave_up + each.gave_up,
             )
@@ -188,11 +192,11 @@ def page(document: ChaosDocument, first_seed: int) -> str:
         "What came through of each client. Only idempotent and transactional producers are promised no",
         "repetition; acks=1 may lose records where a broker fails, acks=0 anywhere.",
         "",
-        "| client | acknowledged | lost | duplicated | reordered | refused | gave up |",
-        "|---|---|---|---|---|---|---|",
+        "| client | acknowledged | lost | duplicated | reordered | redelivered | refused | gave up |",
+        "|---|---|---|---|---|---|---|---|",
         *(
             f"| {client} | {each.acknowledged} | {each.lost} | {each.duplicated} | {each.reordered} | "
-            f"{each.refused} | {each.gave_up} |"
+            f"{each.redelivered} | {each.refused} | {each.gave_up} |"
             for client, each in document.noticed.items()
         ),
     ]

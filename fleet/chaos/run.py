@@ -24,7 +24,7 @@ from fleet.chaos.observer import Observer
 from fleet.chaos.proofs import NoEffect
 from fleet.chaos.report import Noticed, RunResult
 from fleet.chaos.schedule import LENGTH_S, Plan
-from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.chaos.workloads import KINDS, PARTITIONS, Client
 from fleet.demo.audit import longest_stall_ms
 from fleet.demo.background import happens, in_thread, until
 from fleet.demo.kafka import KafkaCluster
@@ -84,7 +84,8 @@ async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResu
 
     Returns: what was found; its folder is left for whoever wants to look into it.
     """
-    say(f"plan {plan.name}: {', '.join(plan.workloads)}; {len(plan.faults)} faults")
+    clients = ", ".join(plan.workloads)
+    say(f"plan {plan.name}: {plan.members} members; {clients}; {len(plan.faults)} faults")
     for fault in plan.faults:
         say(f"  {fault}")
     run = _Run(plan, ground, folder, say)
@@ -106,7 +107,7 @@ class _Run:
         self._say = say
         self._broker_ids = frozenset(ground.kafka.brokers)
         identities = IdentitySpace(min(self._broker_ids), len(self._broker_ids) + _SPARE_IDENTITIES)
-        self._fleet = LocalFleet(folder / "fleet", ground.upstream, identities=identities)
+        self._fleet = LocalFleet(folder / "fleet", ground.upstream, plan.members, identities=identities)
         self._clients: list[Client] = []
         self._done: list[Done] = []
         self._history: History | None = None
@@ -185,6 +186,7 @@ class _Run:
                     each.lost,
                     each.duplicated,
                     each.out_of_order,
+                    each.redelivered,
                     refused[name],
                     int(streams[name].gave_up),
                 )
@@ -229,7 +231,12 @@ class _Run:
         stamp = time.time_ns() // 1_000_000
         topics = {name: f"chaos-{stamp}-{name}" for name in self._plan.workloads}
         admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap_servers, "log_level": 0})
-        making = admin.create_topics([NewTopic(topic, PARTITIONS, BROKERS) for topic in topics.values()])
+        making = admin.create_topics(
+            [
+                NewTopic(topic, PARTITIONS, BROKERS, config=dict(KINDS[name].topic))
+                for name, topic in topics.items()
+            ]
+        )
         for future in making.values():
             await in_thread(lambda future=future: future.result(30))  # type: ignore[misc]
         self._from_s = time.monotonic()

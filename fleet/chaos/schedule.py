@@ -13,8 +13,21 @@ Direction = Literal["both", "in", "out"]
 """As the target sees it: what it is sent, what it sends, or both."""
 
 LENGTH_S: Final = 20.0
-OTHER_WORKLOADS: Final = ("acks1", "acks0", "transactional", "aiokafka", "kip848")
+OTHER_WORKLOADS: Final = (
+    "acks1",
+    "acks0",
+    "transactional",
+    "aiokafka",
+    "kip848",
+    "compacted",
+    "java",
+    "share",
+)
 """Two of them are at work in a run, beside the idempotent producer and its group."""
+HEAVY: Final = frozenset({"java", "share"})
+"""Those that start virtual machines: one of them at most is among the two."""
+MEMBERS: Final = (3, 3, 3, 5)
+"""How many members a fleet has; one of these for each seed."""
 
 
 class Kind(StrEnum):
@@ -145,12 +158,14 @@ class Plan:
     Args:
         name: how it is asked for again: a seed, or one of `CHOSEN`.
         workloads: the clients that are at work meanwhile; see `fleet.chaos.workloads`.
+        members: how many the fleet has.
     """
 
     name: str
     faults: tuple[Fault, ...]
     workloads: tuple[str, ...] = ("idempotent",)
     length_s: float = LENGTH_S
+    members: int = 3
 
     @property
     def brokers_fail(self) -> bool:
@@ -169,9 +184,14 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
         fault = _draw(chance, fitting, at_s)
         faults.append(fault)
         at_s = round(at_s + SHAPES[fault.kind].room_s + chance.uniform(0.0, 2.0), 1)
-    others = chance.sample(OTHER_WORKLOADS, 2)
+    first = chance.choice(OTHER_WORKLOADS)
+    second = chance.choice([each for each in OTHER_WORKLOADS if each != first and not {each, first} <= HEAVY])
     return Plan(
-        str(seed), tuple(sorted(faults, key=lambda fault: fault.at_s)), ("idempotent", *others), length_s
+        str(seed),
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        ("idempotent", first, second),
+        length_s,
+        chance.choice(MEMBERS),
     )
 
 
@@ -192,28 +212,33 @@ def _draw(chance: random.Random, kinds: Sequence[Kind], at_s: float) -> Fault:
     )
 
 
-CHOSEN: Final = MappingProxyType(
+CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]](
     {
         "leader-kill": (
-            Fault(1.0, Kind.KILL_MEMBER, "leader", 2.0),
-            Fault(7.0, Kind.KILL_MEMBER, "leader", 2.0),
+            ("acks1", "compacted"),
+            (
+                Fault(1.0, Kind.KILL_MEMBER, "leader", 2.0),
+                Fault(7.0, Kind.KILL_MEMBER, "leader", 2.0),
+            ),
         ),
         "follower-freeze": (
-            Fault(0.5, Kind.JITTER_CLIENTS, "leader", 6.0, 200),
-            Fault(1.0, Kind.FREEZE_MEMBER, "follower", 4.0),
+            ("acks0",),
+            (
+                Fault(0.5, Kind.JITTER_CLIENTS, "leader", 6.0, 200),
+                Fault(1.0, Kind.FREEZE_MEMBER, "follower", 4.0),
+            ),
         ),
-        "broker-kill": (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),),
-        "blackhole": (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),),
-        "kill-all": (Fault(1.0, Kind.KILL_ALL, "-", 0.5),),
-        "rolling-restart": (Fault(1.0, Kind.ROLLING_RESTART, "-", 0.1),),
+        "broker-kill": (("transactional",), (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),)),
+        "blackhole": (("aiokafka", "share"), (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),)),
+        "kill-all": (("kip848",), (Fault(1.0, Kind.KILL_ALL, "-", 0.5),)),
+        "rolling-restart": (("java",), (Fault(1.0, Kind.ROLLING_RESTART, "-", 0.1),)),
     }
 )
-"""Faults by the name of the plan: what `make test` runs."""
+"""Clients and faults by the name of the plan: what `make test` runs."""
 
 
 def chosen(name: str) -> Plan:
     """A plan by its name."""
-    faults = CHOSEN[name]
-    other = OTHER_WORKLOADS[list(CHOSEN).index(name) % len(OTHER_WORKLOADS)]
+    others, faults = CHOSEN[name]
     length_s = max(fault.at_s + fault.duration_s for fault in faults) + 2.0
-    return Plan(name, faults, ("idempotent", other), length_s)
+    return Plan(name, faults, ("idempotent", *others), length_s)

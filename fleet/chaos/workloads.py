@@ -11,7 +11,7 @@ from typing import Final
 from fleet.chaos.checker import Promise, Stream
 from fleet.demo.history import Event, HistoryReader
 from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Acks, GroupProtocol, Workload, WorkloadSpec, read_log
+from fleet.demo.workload import Acks, ClientSettings, GroupProtocol, Workload, WorkloadSpec, read_log
 
 PARTITIONS: Final = 6
 _RATE_PER_S = 180
@@ -20,11 +20,19 @@ _DESYNCHRONIZED = "Fatal error: Broker: Broker received an out of order sequence
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of workload; `module` is what runs."""
+    """One kind of workload.
+
+    Args:
+        keys: of each partition; see `WorkloadSpec`.
+        topic: how its topic is configured.
+        module: what runs.
+    """
 
     promise: Promise
     acks: Acks = "all"
     group_protocol: GroupProtocol = "classic"
+    keys: int = 0
+    topic: tuple[tuple[str, str], ...] = ()
     module: str = "fleet.demo.workload"
 
 
@@ -35,7 +43,18 @@ KINDS: Final = MappingProxyType(
         "acks1": Kind(Promise("proxies", exact=False), acks="1"),
         "acks0": Kind(Promise("never", exact=False), acks="0"),
         "transactional": Kind(Promise("always", exact=True), module="fleet.chaos.transactional"),
-        "aiokafka": Kind(Promise("always", exact=False), module="fleet.chaos.aio"),
+        "compacted": Kind(
+            Promise("always", exact=True),
+            keys=20,
+            topic=(
+                ("cleanup.policy", "compact"),
+                ("segment.ms", "1000"),
+                ("min.cleanable.dirty.ratio", "0.01"),
+            ),
+        ),
+        "java": Kind(Promise("always", exact=True), module="fleet.chaos.java"),
+        "share": Kind(Promise("always", exact=True, in_turn=False), module="fleet.chaos.share"),
+        "aiokafka": Kind(Promise("always", exact=True), module="fleet.chaos.aio"),
     }
 )
 
@@ -46,12 +65,19 @@ class Client:
     Args:
         name: one of `KINDS`.
         folder: where its histories and its log go.
+        settings: librdkafka's.
     """
 
-    def __init__(self, name: str, bootstrap_servers: str, topic: str, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap_servers: str,
+        topic: str,
+        folder: Path,
+        settings: ClientSettings = "recommended",
+    ) -> None:
         folder.mkdir(parents=True)
         self.name = name
-        self._log = folder / "workload.log"
         self.topic = topic
         self.kind = KINDS[name]
         spec = WorkloadSpec(
@@ -61,9 +87,10 @@ class Client:
             group=topic,
             partitions=PARTITIONS,
             rate_per_s=_RATE_PER_S,
-            client="recommended",
+            client=settings,
             acks=self.kind.acks,
             group_protocol=self.kind.group_protocol,
+            keys=self.kind.keys,
         )
         self.workload = Workload(spec, self.kind.module)
         self.traffic = Traffic(self.workload)
@@ -80,7 +107,8 @@ class Client:
 
         Seen where a broker is killed, of 8 producers straight at the brokers once (librdkafka 2.16.1).
         """
-        return self._log.exists() and _DESYNCHRONIZED in self._log.read_text(errors="replace")
+        log = self.workload.log
+        return log.exists() and _DESYNCHRONIZED in log.read_text(errors="replace")
 
     def refused(self) -> int:
         return len(self._history("failed"))
@@ -96,6 +124,7 @@ class Client:
             read_log(brokers, self.topic),
             self._history("aborted"),
             self.gave_up(),
+            self.kind.keys,
         )
 
     def _history(self, name: str) -> Sequence[Event]:

@@ -15,8 +15,6 @@ from typing import BinaryIO
 from fleet.errors import DemoError
 
 _EVENT = struct.Struct("<dIQQq")  # at_s, partition, producer_id, sequence, offset
-_RECORD = struct.Struct(">4sQQ")
-_MAGIC = b"flt1"
 NO_OFFSET = -1
 """librdkafka's offset of a record that was acknowledged as a repetition of one that is in the log already."""
 
@@ -29,16 +27,17 @@ class Record:
     sequence: int
 
     def encode(self, size_bytes: int) -> bytes:
-        """The value of a Kafka record, filled up to a size."""
-        return _RECORD.pack(_MAGIC, self.producer_id, self.sequence).ljust(size_bytes, b".")
+        """The value of a Kafka record, filled up to a size; as Kafka's VerifiableProducer writes them."""
+        return f"{self.producer_id}.{self.sequence}".encode().ljust(size_bytes, b".")
 
     @staticmethod
     def decode(value: bytes | None) -> Record:
         """Undo `encode`. Raises: DemoError: not a value that a workload wrote."""
-        if value is None or len(value) < _RECORD.size or not value.startswith(_MAGIC):
-            raise DemoError(f"not a record of this workload: {value!r:.80}")
-        _, producer_id, sequence = _RECORD.unpack_from(value)
-        return Record(producer_id, sequence)
+        try:
+            producer_id, sequence = (value or b"").rstrip(b".").split(b".")
+            return Record(int(producer_id), int(sequence))
+        except ValueError:
+            raise DemoError(f"not a record of this workload: {value!r:.80}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,13 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+import fleet
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn, tail
 from fleet.errors import DemoError
 from fleet.model import Broker, BrokerId, Endpoint
 
+LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
@@ -57,6 +59,7 @@ transaction.state.log.min.isr={in_sync}
 share.coordinator.state.topic.num.partitions=9
 share.coordinator.state.topic.replication.factor={replication}
 share.coordinator.state.topic.min.isr={in_sync}
+log.cleaner.backoff.ms=1000
 """
 _LOGGING = """\
 status=ERROR
@@ -270,9 +273,7 @@ class KafkaCluster:
     # ------------------------------------------------------------------------------------------ internals
 
     def _java(self, heap: Sequence[str], *arguments: str, logging: Path | None = None) -> list[str]:
-        logging = logging or self._folder / "log4j2.properties"
-        jars = f"{self._libs}/*"
-        return ["java", *_JVM, *heap, f"-Dlog4j2.configurationFile={logging}", "-cp", jars, *arguments]
+        return java(self._libs, logging or self._folder / "log4j2.properties", *heap, *arguments)
 
     def _properties(self, broker_id: BrokerId) -> Path:
         return self._folder / f"kafka-{broker_id}.properties"
@@ -340,6 +341,16 @@ class KafkaCluster:
             if code is not None:
                 log = self.log(broker_id)
                 raise DemoError(f"broker {broker_id} ended with code {code}; see {log}:\n{tail(log)}")
+
+
+def java(libs: Path, logging: Path, *arguments: str) -> list[str]:
+    """The command line of a program in Kafka's jars.
+
+    Args:
+        logging: properties of Log4j.
+        arguments: of the virtual machine, the class, and those of the class.
+    """
+    return ["java", *_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{libs}/*", *arguments]
 
 
 def _registered(client: AdminClient, cluster_id: str) -> set[BrokerId]:

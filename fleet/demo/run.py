@@ -14,11 +14,10 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-import fleet as package
 from fleet.admin.documents import OwnershipDocument
 from fleet.demo.audit import audit
 from fleet.demo.background import alongside, in_thread
-from fleet.demo.kafka import KafkaCluster
+from fleet.demo.kafka import LIBS, KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.result import Result, Round
@@ -28,7 +27,6 @@ from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
 from fleet.errors import DemoError
 from fleet.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 
-LIBS = Path(package.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 PARTITIONS = 12
 _PICTURE_EVERY_S = 0.25
 _SPARE_IDENTITIES = 4
@@ -216,11 +214,11 @@ def identities_for(broker_ids: frozenset[BrokerId]) -> IdentitySpace:
     return IdentitySpace(explicit=tuple((known, offset) for offset, known in enumerate(sorted(broker_ids))))
 
 
-def create_topic(bootstrap_servers: str, topic: str, replication: int) -> None:
+def create_topic(bootstrap_servers: str, topic: str, replication: int, partitions: int = PARTITIONS) -> None:
     """Create the demo's topic. Raises: DemoError: it cannot be."""
     client = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     try:
-        client.create_topics([NewTopic(topic, PARTITIONS, replication)])[topic].result(30)
+        client.create_topics([NewTopic(topic, partitions, replication)])[topic].result(30)
     except (KafkaException, TimeoutError) as error:
         raise DemoError(f"topic {topic} cannot be created through the fleet: {error}") from error
 

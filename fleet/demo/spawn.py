@@ -34,6 +34,7 @@ def spawn(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    piped: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a child that dies with this process and writes its output to a file.
 
@@ -42,6 +43,7 @@ def spawn(
         log: where standard output and error are appended to.
         env: its whole environment; this process's where None.
         cwd: its working directory; this process's where None.
+        piped: leave standard output to the caller to read.
     Raises:
         DemoError: called outside the main thread (the kernel sends the death signal when the *thread* that
             started the child ends), or the program cannot be started.
@@ -54,8 +56,8 @@ def spawn(
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE if piped else output,
+                stderr=output,
                 env=None if env is None else dict(env),
                 cwd=cwd,
                 start_new_session=True,

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.spawn import end, spawn_module, tail
-from fleet.errors import DemoError
+from fleet.errors import ConfigError, DemoError
 
 ClientSettings = Literal["default", "recommended"]
 Acks = Literal["all", "1", "0"]
@@ -43,7 +43,7 @@ CLIENTS: Final = MappingProxyType(
     }
 )
 """librdkafka's settings that go through a takeover faster than its defaults, and its defaults."""
-_DRAIN_LIMIT_S = 90.0
+DRAIN_LIMIT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class WorkloadSpec:
         rate_per_s: records per second, spread evenly over the partitions.
         acks: whom the producer waits for; it is idempotent with "all", and not otherwise.
         group_protocol: "consumer" is that of KIP-848.
+        keys: how many keys each partition has, which its records take in turn; 0 for records without one.
         folder: where the histories and the log go.
+        client_config: a file with further settings of the clients; see `properties`.
     """
 
     bootstrap_servers: str
@@ -67,9 +69,19 @@ class WorkloadSpec:
     client: ClientSettings = "default"
     acks: Acks = "all"
     group_protocol: GroupProtocol = "classic"
+    keys: int = 0
+    client_config: str = ""
 
     def path(self, history: str) -> Path:
         return Path(self.folder) / f"{history}.history"
+
+    def client_settings(self) -> dict[str, Any]:
+        """What all its clients have in common."""
+        return {
+            **CLIENTS[self.client],
+            **properties(self.client_config),
+            "bootstrap.servers": self.bootstrap_servers,
+        }
 
 
 class Workload:
@@ -82,12 +94,17 @@ class Workload:
     def __init__(self, spec: WorkloadSpec, module: str = "fleet.demo.workload") -> None:
         self.spec = spec
         self._module = module
-        self._log = Path(spec.folder) / "workload.log"
+        self.log = Path(spec.folder) / "workload.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start to produce and consume. Raises: DemoError: the process cannot be started."""
-        self._process = spawn_module(self._module, json.dumps(asdict(self.spec)), log=self._log)
+        self._process = spawn_module(self._module, json.dumps(asdict(self.spec)), log=self.log)
+
+    def reported(self) -> list[str]:
+        """The errors that clients have reported to the application; what they only log begins with %."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return [line for line in lines if not line.startswith("%")]
 
     def check(self) -> None:
         """Raises: DemoError: the workload has ended, or a record could not be delivered."""
@@ -96,7 +113,7 @@ class Workload:
             reason = KafkaError(failed.offset).str()
             raise DemoError(f"the producer was refused a record of partition {failed.partition}: {reason}")
         if self._process is None or self._process.poll() is not None:
-            raise DemoError(f"the workload has ended; see {self._log}:\n{tail(self._log)}")
+            raise DemoError(f"the workload has ended; see {self.log}:\n{tail(self.log)}")
 
     def stop(self, *, strict: bool = True) -> None:
         """Let it deliver and consume what is outstanding, and end.
@@ -109,10 +126,10 @@ class Workload:
             return
         if strict:
             self.check()
-        end([self._process], patience_s=2 * _DRAIN_LIMIT_S)
+        end([self._process], patience_s=2 * DRAIN_LIMIT_S)
         code = self._process.returncode
         if code != 0:
-            raise DemoError(f"the workload ended with code {code}; see {self._log}:\n{tail(self._log)}")
+            raise DemoError(f"the workload ended with code {code}; see {self.log}:\n{tail(self.log)}")
 
     def kill(self) -> None:
         """End it at once, whatever is outstanding."""
@@ -138,8 +155,34 @@ class Workload:
         return HistoryReader(self.spec.path("received"))
 
 
-def read_log(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> list[Event]:
-    """All entries of a topic, read from the brokers themselves, each partition in the order of its offsets.
+def properties(path: Path | str | None) -> dict[str, str]:
+    """Settings of librdkafka out of a file: ``key=value`` lines, and comments that begin with #.
+
+    In a file, because what clients authenticate with is nobody else's business.
+
+    Raises: ConfigError: it cannot be read, or is something else.
+    """
+    if not path:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        key, equals, value = line.strip().partition("=")
+        if not key or key.startswith("#"):
+            continue
+        if not equals:
+            raise ConfigError(f"{path}:{number}: is no key=value")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def read_log(
+    bootstrap_servers: str, topic: str, limit_s: float = 60.0, *, client_config: str = ""
+) -> list[Event]:
+    """All entries of a topic, read at the end, each partition in the order of its offsets.
 
     Of a transaction, those that are committed.
 
@@ -147,8 +190,9 @@ def read_log(bootstrap_servers: str, topic: str, limit_s: float = 60.0) -> list[
     """
     reader = Consumer(
         {
+            **properties(client_config),
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "fleet-demo-audit",
+            "group.id": f"{topic}-audit",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,  # behind the markers of transactions, which are no records
@@ -184,7 +228,7 @@ def _event(message: Message) -> Event:
 # ----------------------------------------------------------------------------------- the workload's process
 
 
-def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
+def produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
     """Produce at a steady rate until told to stop, then wait for every outstanding acknowledgement."""
     produced, acknowledged, failed = (
         HistoryWriter(spec.path(history)) for history in ("produced", "acknowledged", "failed")
@@ -192,11 +236,10 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
     producer_id = random.getrandbits(63)
     producer = Producer(
         {
-            **CLIENTS[spec.client],
-            "bootstrap.servers": spec.bootstrap_servers,
+            **spec.client_settings(),
             "enable.idempotence": spec.acks == "all",
             "acks": spec.acks,
-            "client.id": "fleet-demo-producer",
+            "client.id": f"{spec.topic}-producer",
             "error_cb": say,
         }
     )
@@ -221,9 +264,10 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
         while number < due:
             record = Record(producer_id, number // spec.partitions)
             value, partition = record.encode(spec.record_bytes), number % spec.partitions
+            key = str(record.sequence % spec.keys) if spec.keys else None
             given = Event(time.monotonic(), partition, record, NO_OFFSET)
             try:
-                producer.produce(spec.topic, value, partition=partition, on_delivery=report(record))
+                producer.produce(spec.topic, value, key, partition, on_delivery=report(record))
             except BufferError:  # the queue is full for as long as nothing is acknowledged
                 break
             produced.append(given)
@@ -231,11 +275,11 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
         producer.poll(0.004)
         for history in (produced, acknowledged, failed):
             history.flush()
-    outstanding = producer.flush(_DRAIN_LIMIT_S)
+    outstanding = producer.flush(DRAIN_LIMIT_S)
     for history in (produced, acknowledged, failed):
         history.close()
     if outstanding:
-        raise DemoError(f"{outstanding} records were not acknowledged within {_DRAIN_LIMIT_S:.0f} s")
+        raise DemoError(f"{outstanding} records were not acknowledged within {DRAIN_LIMIT_S:.0f} s")
 
 
 def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str]) -> None:
@@ -243,13 +287,12 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
     received = HistoryWriter(spec.path("received"))
     consumer = Consumer(
         {
-            **CLIENTS[spec.client],
-            "bootstrap.servers": spec.bootstrap_servers,
+            **spec.client_settings(),
             "group.id": spec.group,
             "group.protocol": spec.group_protocol,
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "client.id": "fleet-demo-consumer",
+            "client.id": f"{spec.topic}-consumer",
             "error_cb": say,
         }
     )
@@ -272,10 +315,10 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
                 say(message.error())
             received.flush()
             if finishing.is_set() and ends is None:
-                deadline_s = time.monotonic() + _DRAIN_LIMIT_S
-                ends = _ends_of_log(spec)
+                deadline_s = time.monotonic() + DRAIN_LIMIT_S
+                ends = ends_of_log(spec)
             if time.monotonic() > deadline_s:
-                raise DemoError(f"the group did not reach the end of the log within {_DRAIN_LIMIT_S:.0f} s")
+                raise DemoError(f"the group did not reach the end of the log within {DRAIN_LIMIT_S:.0f} s")
         consumer.close()
     except Exception as error:
         problems.append(repr(error))
@@ -283,12 +326,12 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
         received.close()
 
 
-def _ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
+def ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
     """The offset behind the last record of each partition.
 
     Not asked of the consumer: on its connections every answer waits for the long poll before it.
     """
-    client = AdminClient({"bootstrap.servers": spec.bootstrap_servers, "error_cb": say})
+    client = AdminClient({**spec.client_settings(), "error_cb": say})
     wanted = {
         TopicPartition(spec.topic, partition): OffsetSpec.latest() for partition in range(spec.partitions)
     }
@@ -321,4 +364,4 @@ def work(produce: Callable[[WorkloadSpec, threading.Event], None]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(work(_produce))
+    sys.exit(work(produce))

@@ -17,7 +17,7 @@ def chaos_run(**changes: Any) -> RunResult:
         "faults": ("kill_member", "kill_member", "kill_all"),
         "takeovers_ms": (30.0, 10.0),
         "stalls_ms": {"idempotent": 300.0, "acks0": 100.0},
-        "noticed": {"idempotent": Noticed(90, 2, 0, 0, 0, 0), "acks0": Noticed(50, 9, 3, 1, 4, 0)},
+        "noticed": {"idempotent": Noticed(90, 2, 0, 0, 0, 0, 0), "acks0": Noticed(50, 9, 3, 1, 2, 4, 0)},
         "exact": frozenset({"idempotent"}),
         "durable": frozenset({"idempotent"}),
         **changes,

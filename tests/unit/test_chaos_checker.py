@@ -116,6 +116,53 @@ def test_order_is_judged_where_it_was_promised(exact: bool, expected: list[str])
     assert rules(with_stream(promise=replace(STRICT, exact=exact), received=swapped)) == expected
 
 
+def test_order_is_judged_in_the_log_alone_where_a_group_has_none() -> None:
+    promise = replace(STRICT, in_turn=False)
+    swapped = [*clean()[2:4], *clean()[:2], *clean()[4:]]
+    assert rules(with_stream(promise=promise, received=swapped)) == []
+    assert rules(with_stream(promise=promise, received=swapped, log=swapped)) == ["reordered"]
+    assert rules(with_stream(promise=promise, received=without(3))) == ["lost"]
+
+
+def compacted() -> list[Event]:
+    """The last two records of each partition, which has two keys."""
+    return [each for each in clean() if each.record.sequence in (5, 6)]
+
+
+def test_a_compacted_topic_holds_the_last_write_of_each_key() -> None:
+    assert rules(with_stream(keys=2, log=compacted())) == []
+    assert rules(with_stream(keys=2, log=compacted(), received=compacted())) == []
+
+
+@pytest.mark.parametrize("where", ["log", "received"])
+def test_a_key_without_its_last_acknowledged_write_is_found(where: str) -> None:
+    older = [each for each in clean() if each.record.sequence in (3, 4, 6)]  # key 1 ends at 3, not at 5
+    missing = [each for each in clean() if each.record.sequence in (2, 6)]  # key 1 is not there at all
+    for events in (older, missing):
+        histories = {"log": compacted(), "received": compacted(), where: events}
+        assert rules(with_stream(keys=2, **histories)) == ["stale_key"]
+        unpromised = replace(STRICT, durable="never")
+        assert rules(with_stream(keys=2, promise=unpromised, **histories)) == []
+
+
+def test_a_key_may_hold_a_later_write_that_nobody_acknowledged() -> None:
+    log = [*compacted(), event(0, 7), event(1, 7), event(0, 9), event(1, 9)]
+    assert rules(with_stream(keys=2, log=log, received=[*clean(), *log[4:]])) == []
+
+
+def test_an_older_write_behind_the_last_one_is_what_a_reader_gets() -> None:
+    log = [*compacted(), event(1, 3, offset=7)]
+    assert rules(with_stream(keys=2, log=log)) == ["stale_key", "reordered"]
+
+
+def test_a_group_may_be_given_older_records_again() -> None:
+    assert rules(with_stream(keys=2, log=compacted(), received=[*clean(), *clean()[4:8]])) == []
+
+
+def test_a_topic_that_was_not_compacted_proves_nothing() -> None:
+    assert rules(with_stream(keys=2)) == ["no_effect"]
+
+
 @pytest.mark.parametrize("where", ["received", "log"])
 def test_a_record_of_an_aborted_transaction_must_not_be_read(where: str) -> None:
     aborted = [event(0, 90)]

@@ -10,20 +10,20 @@ from tests.unit.sample_chaos import chaos_run
 
 
 def test_runs_add_up() -> None:
-    clean = chaos_run(violations=(), noticed={"idempotent": Noticed(10, 0, 0, 0, 0, 0)}, stalls_ms={})
+    clean = chaos_run(violations=(), noticed={"idempotent": Noticed(10, 0, 0, 0, 0, 0, 0)}, stalls_ms={})
     document = summarize([chaos_run(), clean, chaos_run(takeovers_ms=(20.0,))])
     assert (document.runs, document.violations) == (3, 2)
     assert document.faults == {"kill_all": 3, "kill_member": 6}
     assert document.takeover_ms == Measures(20.0, 30.0, 30.0)
     assert document.stall_ms == {"acks0": Measures(100, 100, 100), "idempotent": Measures(300, 300, 300)}
-    assert document.noticed["idempotent"] == Noticed(190, 4, 0, 0, 0, 0)
+    assert document.noticed["idempotent"] == Noticed(190, 4, 0, 0, 0, 0, 0)
     assert document.details[1].replay == 'make chaos ARGS="--runs 1 --seed 7"'
 
 
 def test_what_was_not_promised_is_noticed_alone() -> None:
     document = summarize([chaos_run()])
     assert (document.lost, document.duplicated, document.reordered) == (2, 0, 0)
-    assert document.noticed["acks0"] == Noticed(50, 9, 3, 1, 4, 0)
+    assert document.noticed["acks0"] == Noticed(50, 9, 3, 1, 2, 4, 0)
     everything = summarize(
         [chaos_run(exact=frozenset({"acks0"}), durable=frozenset({"acks0", "idempotent"}))]
     )

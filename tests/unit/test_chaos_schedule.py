@@ -9,6 +9,7 @@ import pytest
 from fleet.chaos.schedule import (
     CHOSEN,
     GENTLE,
+    HEAVY,
     LENGTH_S,
     OTHER_WORKLOADS,
     SHAPES,
@@ -16,6 +17,7 @@ from fleet.chaos.schedule import (
     chosen,
     plan_of,
 )
+from fleet.chaos.workloads import KINDS
 
 SEEDS = range(300)
 
@@ -38,6 +40,18 @@ def test_the_exact_clients_are_always_there_and_the_others_in_turn() -> None:
     plans = [plan_of(seed).workloads for seed in SEEDS]
     assert all(workloads[0] == "idempotent" and len(set(workloads)) == 3 for workloads in plans)
     assert {name for workloads in plans for name in workloads[1:]} == set(OTHER_WORKLOADS)
+    assert not any(set(workloads) >= HEAVY for workloads in plans)
+
+
+def test_one_fleet_in_four_has_five_members() -> None:
+    members = [plan_of(seed).members for seed in SEEDS]
+    assert set(members) == {3, 5}
+    assert 0.2 < members.count(5) / len(members) < 0.3
+
+
+def test_chosen_plans_have_each_kind_of_client_between_them() -> None:
+    assert {name for each in CHOSEN for name in chosen(each).workloads} == set(KINDS)
+    assert set(KINDS) == {"idempotent", *OTHER_WORKLOADS}
 
 
 def test_harsh_faults_leave_one_another_room() -> None:

@@ -13,9 +13,10 @@ def test_a_record_is_read_back_from_its_value() -> None:
     value = record.encode(200)
     assert len(value) == 200
     assert Record.decode(value) == record
+    assert Record.decode(b"17.42") == Record(17, 42)
 
 
-@pytest.mark.parametrize("value", [None, b"", b"flt1", b"x" * 200])
+@pytest.mark.parametrize("value", [None, b"", b"17", b"17.", b"1.2.3", b"x" * 200])
 def test_a_foreign_value_is_refused(value: bytes | None) -> None:
     with pytest.raises(DemoError, match="not a record"):
         Record.decode(value)

@@ -1,0 +1,31 @@
+"""The Java client, an idempotent producer and a group that commits all it gets; as a workload's process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+
+from fleet.chaos.verifiable import Member, Producer
+from fleet.demo.workload import WorkloadSpec
+
+_EVERY_S = 0.1
+
+
+def main() -> None:
+    """Run the workload that the one argument describes, until SIGTERM."""
+    spec = WorkloadSpec(**json.loads(sys.argv[1]))
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    member, producer = Member("VerifiableConsumer", spec), Producer(spec)
+    while not stopping.wait(_EVERY_S):
+        member.check()
+        producer.check()
+    producer.stop()
+    member.stop()
+
+
+if __name__ == "__main__":
+    main()

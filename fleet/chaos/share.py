@@ -1,0 +1,26 @@
+"""An idempotent librdkafka producer and a share group (KIP-932) of Java; as a workload's process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+
+from fleet.chaos.verifiable import Member
+from fleet.demo.workload import WorkloadSpec, produce
+
+
+def main() -> None:
+    """Run the workload that the one argument describes, until SIGTERM."""
+    spec = WorkloadSpec(**json.loads(sys.argv[1]))
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    member = Member("VerifiableShareConsumer", spec, "--offset-reset-strategy", "earliest")
+    produce(spec, stopping)
+    member.stop()
+
+
+if __name__ == "__main__":
+    main()
