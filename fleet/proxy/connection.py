@@ -75,6 +75,9 @@ class Host(Protocol):
 
     def refused(self, connection: ClientConnection, error: WireError) -> None: ...
 
+    def cut(self, connection: ClientConnection) -> None:
+        """It leaves, and its client will not get every answer."""
+
 
 class State(Enum):
     IDLE = auto()
@@ -269,7 +272,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.moving = self.draining = True
         self.session.drain()
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(answer_s, self._leave)
+        self._timer = asyncio.get_running_loop().call_later(answer_s, self._run_out)
         self._advance()
 
     def close(self) -> None:
@@ -340,6 +343,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _refuse(self, error: WireError) -> None:
         self._host.refused(self, error)
         self.close()
+
+    def _run_out(self) -> None:
+        """What is in flight has had its time."""
+        if self.session.in_flight:
+            self._host.cut(self)
+        self._leave()
 
     def _leave(self) -> None:
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""

@@ -203,6 +203,10 @@ class Worker:
     def refused(self, connection: ClientConnection, error: WireError) -> None:
         self._counters.refused(error, connection.peer, time.monotonic())
 
+    def cut(self, connection: ClientConnection) -> None:
+        where, requests = connection.broker_id or "bootstrap", connection.session.in_flight
+        log.warning("a client of %s leaves with %d requests unanswered", where, requests)
+
     # ---- brokers
 
     def dial(self, connection: ClientConnection) -> None:

@@ -685,7 +685,9 @@ async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_pat
             writer.close()
 
 
-async def test_drain_ends_within_its_time_whatever_the_broker_does(tmp_path: Path) -> None:
+async def test_drain_ends_within_its_time_whatever_the_broker_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -695,6 +697,7 @@ async def test_drain_ends_within_its_time_whatever_the_broker_does(tmp_path: Pat
         assert await ends(reader) == b""
         # The client never closes its side: the worker does not wait for ever.
         await eventually(lambda: not at.connections(), "the connection is cut")
+        assert "a client of 1 leaves with 1 requests unanswered" in caplog.text
         writer.close()
 
 
