@@ -16,11 +16,13 @@ from tests.conftest import fleets
 
 Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
 Note = Callable[[str, float], None]
+CLIENTS = ("librdkafka", "java", "aiokafka")
 MEASURES = (
     "advertised after",
     "committed after",
     "Metadata differed for",
     "a planned move stalled for",
+    *(f"a planned move stalled {name}{who} for" for name in CLIENTS for who in ("", " group")),
     "all clients served after",
 )
 

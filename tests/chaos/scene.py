@@ -69,7 +69,6 @@ class Scene:
         self.traffic = Traffic(self.workload)
         self.prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
         self.generations: dict[ProxyId, list[int]] = {each: [] for each in fleet.members}
-        self.log = folder / "workload.log"
 
     # ------------------------------------------------------------------------------------------- clients
 
@@ -85,11 +84,12 @@ class Scene:
 
     def said(self) -> list[str]:
         """All that the clients have logged or reported so far."""
-        return self.log.read_text().splitlines() if self.log.exists() else []
+        log = self.workload.log
+        return log.read_text().splitlines() if log.exists() else []
 
     def reported(self) -> list[str]:
-        """The errors that librdkafka has reported to the application; what it only logs begins with %."""
-        return [line for line in self.said() if not line.startswith("%")]
+        """The errors that librdkafka has reported to the application."""
+        return self.workload.reported()
 
     # ------------------------------------------------------------------------------------------ Metadata
 

@@ -6,17 +6,24 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fleet.chaos.checker import audit_of
+from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
+from tests.chaos.scene import FLOW_LIMIT_S, wait_for
 from tests.conftest import fleets
 
+OTHERS = ("java", "aiokafka")
+"""What is at work beside librdkafka, each as an idempotent producer and a group."""
 STALL_LIMIT_MS = 5000.0
 """Five times what is promised on a quiet machine."""
 
@@ -34,31 +41,76 @@ def roomy(
 
 
 def test_a_rolling_restart_is_not_noticed_by_applications(
-    roomy: LocalFleet, stage: Stage, note: Note
+    roomy: LocalFleet,
+    stage: Stage,
+    kafka: KafkaCluster,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+    note: Note,
 ) -> None:
     fleet = roomy
-    with stage(fleet) as scene, Manager(fleet, fleet.data) as manager:
+    others = [Client(name, fleet.bootstrap(), make_topic(PARTITIONS), tmp_path / name) for name in OTHERS]
+    with stage(fleet) as scene, at_work(others, kafka), Manager(fleet, fleet.data) as manager:
         leader, reported = scene.member("leader"), scene.reported()
         lives = {each: fleet.ownership(each).incarnation for each in fleet.members}
         since_s = time.monotonic()
-        command = [sys.executable, "-m", "fleet", "rolling-restart", "--config", str(fleet.config), "--json"]
-        with subprocess.Popen(
-            [*command, "--command", manager.command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            manager.serve_while(lambda: process.poll() is None)
-            printed, progress = process.communicate()
-        assert process.returncode == 0, progress
+        restarted = rolling_restart(fleet, manager)
         scene.await_flow()
+        await_flow(others)
 
-        restarted = json.loads(printed)["members"]
         assert [each["proxy_id"] for each in restarted] == manager.restarted
         assert sorted(manager.restarted) == sorted(fleet.members)
         assert leader == manager.restarted[-1] or restarted[-1]["was_leader"]
         assert all(fleet.ownership(each).incarnation > life for each, life in lives.items())
         assert scene.reported() == reported
-        stall_ms, _ = scene.traffic.stalls_ms(since_s, time.monotonic())
-        note("a planned move stalled for", stall_ms / 1000.0)
-        assert stall_ms < STALL_LIMIT_MS
+        until_s = time.monotonic()
+        for name, traffic in [("librdkafka", scene.traffic), *((each.name, each.traffic) for each in others)]:
+            for who, stall_ms in zip(
+                (name, f"{name} group"), traffic.stalls_ms(since_s, until_s), strict=True
+            ):
+                note(f"a planned move stalled {who} for", stall_ms / 1000.0)
+                assert stall_ms < STALL_LIMIT_MS, who
+
+
+def rolling_restart(fleet: LocalFleet, manager: Manager) -> list[dict[str, Any]]:
+    """What `fleet rolling-restart` says that it did."""
+    command = [sys.executable, "-m", "fleet", "rolling-restart", "--config", str(fleet.config), "--json"]
+    with subprocess.Popen(
+        [*command, "--command", manager.command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        manager.serve_while(lambda: process.poll() is None)
+        printed, progress = process.communicate()
+    assert process.returncode == 0, progress
+    members: list[dict[str, Any]] = json.loads(printed)["members"]
+    return members
+
+
+@contextmanager
+def at_work(clients: Sequence[Client], kafka: KafkaCluster) -> Iterator[None]:
+    """Clients that report no error meanwhile, and of whose records none is lost, repeated or out of order."""
+    try:
+        for client in clients:
+            client.workload.start()
+        await_flow(clients)
+        yield
+        for client in clients:
+            client.stop()
+    finally:
+        for client in clients:
+            client.workload.kill()
+    for client in clients:
+        assert client.workload.reported() == [], client.name
+        verdict = audit_of(client.stream(kafka.bootstrap_servers))
+        assert verdict.passed, (client.name, verdict)
+
+
+def await_flow(clients: Sequence[Client]) -> None:
+    """Wait until every partition of every client has acknowledged and delivered something from now on."""
+    since_s = time.monotonic()
+
+    def flows() -> bool:
+        for client in clients:
+            client.workload.check()
+        return all([client.traffic.flows_since(since_s) for client in clients])
+
+    wait_for(flows, f"records of {', '.join(each.name for each in clients)}", FLOW_LIMIT_S)
