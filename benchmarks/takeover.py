@@ -164,15 +164,15 @@ async def _kill(rounds: Rounds, deliveries: Deliveries, wish: str) -> Kill:
 
 def figures(kills: Sequence[Kill]) -> dict[str, Figures]:
     """The median and the worst of each measure; None where a kill has none, or there was no kill."""
-    found = {}
-    for each in MEASURES:
-        values = [kill.value(each) for kill in kills]
-        known = [value for value in values if value is not None]
-        complete = bool(known) and len(known) == len(values)
-        found[each] = (
-            Figures(statistics.median(known), max(known)) if complete else Figures(median=None, worst=None)
-        )
-    return found
+    return {each: spread([kill.value(each) for kill in kills]) for each in MEASURES}
+
+
+def spread(values: Sequence[float | None]) -> Figures:
+    """The median and the worst; None where a value is missing, or there is none."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return Figures(median=None, worst=None)
+    return Figures(statistics.median(known), max(known))
 
 
 def missed(found: dict[str, Figures], goals: Sequence[Goal]) -> list[str]:

@@ -1,0 +1,263 @@
+"""What planned moves cost clients: drains members in turn, and takes them in again, under every client.
+
+    python -m benchmarks.drain --drains 20 --json
+
+For each client the longest interval without an acknowledgement on any partition, and without a record for its
+group: around each drain, around each undrain, and for as long before them, when nobody moves, which is what
+the machine itself costs. Exit code 1 where a request was cut or the audit failed; that a goal was missed is
+said, and only `--strict` makes a failure of it, because a goal is for a quiet machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final, Literal, get_args
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
+from fleet.admin.client import admin_url
+from fleet.admin.client import drain as commit_drain
+from fleet.chaos.checker import audit_of
+from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.demo.audit import Audit
+from fleet.demo.background import in_thread, until
+from fleet.demo.command import parse_brokers
+from fleet.demo.run import Options, Stage, create_topic, delete_topic, stage
+from fleet.demo.view import Lines, milliseconds
+from fleet.demo.workload import ClientSettings
+from fleet.errors import FleetError
+from fleet.model import ProxyId
+
+When = Literal["calm", "drain", "undrain"]
+
+CLIENTS: Final = MappingProxyType[str, tuple[str, ClientSettings]](
+    {
+        "librdkafka": ("idempotent", "default"),
+        "librdkafka-recommended": ("idempotent", "recommended"),
+        "java": ("java", "default"),
+        "aiokafka": ("aiokafka", "default"),
+    }
+)
+"""What they are in `fleet.chaos.workloads`."""
+GOAL_MS: Final = 150.0
+CUT: Final = "requests unanswered"
+"""What a member logs when it leaves a client that it still owes answers to."""
+_WATCH_S = 6.0
+"""Longer than a connection may take to move (`move_timeout_s`)."""
+_FLOW_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A time that was watched.
+
+    Args:
+        proxy_id: who was drained or taken in again, or nobody.
+        stalls_ms: by client, and by its group.
+    """
+
+    when: When
+    proxy_id: ProxyId | None
+    stalls_ms: dict[str, float]
+
+
+class Drains:
+    """Drains members, and takes them in again, while clients are at work."""
+
+    def __init__(self, running: Stage, clients: Mapping[str, Client]) -> None:
+        self._fleet = running.fleet
+        self._broker_ids = running.broker_ids
+        self._clients = clients
+
+    async def one(self, victim: ProxyId) -> list[Move]:
+        """Watch while nobody moves, drain a member, and take it in again.
+
+        Raises: DemoError: the clients, or the fleet, break.
+        """
+        others = [each for each in self._fleet.members if each != victim]
+        calm = await self._watch("calm", None, self._fleet.members)
+        drain = await self._watch("drain", victim, others)
+        undrain = await self._watch("undrain", victim, self._fleet.members)
+        return [calm, drain, undrain]
+
+    async def flowing(self) -> None:
+        """Wait until records pass on every partition of every client. Raises: DemoError: they do not."""
+        since_s = time.monotonic()
+
+        def flows() -> bool:
+            for client in self._clients.values():
+                client.workload.check()
+            return all([client.traffic.flows_since(since_s) for client in self._clients.values()])
+
+        await until(flows, "records of every client", _FLOW_LIMIT_S)
+
+    async def _watch(self, when: When, victim: ProxyId | None, owners: Sequence[ProxyId]) -> Move:
+        since_s = time.monotonic()
+        if victim is not None:
+            urls = [admin_url(self._fleet.settings.member(each).admin) for each in owners]
+            await commit_drain(urls, victim, when == "drain")
+        await in_thread(lambda: self._fleet.await_settled(self._broker_ids, owners))
+        await asyncio.sleep(max(0.0, since_s + _WATCH_S - time.monotonic()))
+        await self.flowing()
+        stalls_ms: dict[str, float] = {}
+        for name, client in self._clients.items():
+            pair = client.traffic.stalls_ms(since_s, time.monotonic())
+            stalls_ms |= zip((name, f"{name} group"), pair, strict=True)
+        return Move(when, victim, stalls_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that came of it.
+
+    Args:
+        load: the machine's load average over the last minute, before anything was started.
+        cut: answers that a member owed a client when it left it, as the members' logs say.
+    """
+
+    load: float
+    moves: tuple[Move, ...]
+    audits: dict[str, Audit]
+    cut: int
+
+    def figures(self) -> dict[str, Figures]:
+        """The stalls of each client, at each kind of time."""
+        return {
+            f"{name}, {when}": spread([move.stalls_ms[name] for move in self.moves if move.when == when])
+            for name in self.moves[0].stalls_ms
+            for when in get_args(When)
+        }
+
+    def missed(self) -> list[str]:
+        """The goals that were not reached, in sentences."""
+        goals = [Goal(each, MEDIAN, GOAL_MS) for each in self.figures() if not each.endswith(", calm")]
+        return missed(self.figures(), goals)
+
+    @property
+    def failed(self) -> bool:
+        return self.cut > 0 or not all(each.passed for each in self.audits.values())
+
+    def document(self) -> dict[str, object]:
+        """What `--json` prints."""
+        return {
+            "load_average": self.load,
+            "moves": [asdict(move) for move in self.moves],
+            "figures": {each: asdict(value) for each, value in self.figures().items()},
+            "missed": self.missed(),
+            "audits": {name: asdict(each) for name, each in self.audits.items()},
+            "cut": self.cut,
+        }
+
+
+async def measure(running: Stage, drains: int, names: Sequence[str], load: float, view: Lines) -> Measured:
+    """Have clients work through a fleet whose members are drained in turn, and audit what came through.
+
+    Raises: DemoError: the clients, or the fleet, break.
+    """
+    fleet = running.fleet
+    stamp = time.time_ns() // 1_000_000
+    clients: dict[str, Client] = {}
+    moves: list[Move] = []
+    async with AsyncExitStack() as stack:
+        for name in names:
+            kind, settings = CLIENTS[name]
+            topic = f"fleet-drain-{stamp}-{name}"
+            making = partial(
+                create_topic, running.brokers, topic, min(3, len(running.broker_ids)), PARTITIONS
+            )
+            await in_thread(making)
+            stack.push_async_callback(in_thread, partial(delete_topic, running.brokers, topic))
+            clients[name] = Client(kind, fleet.bootstrap(), topic, running.folder / name, settings)
+            stack.callback(clients[name].workload.kill)
+            clients[name].workload.start()
+        at_work = Drains(running, clients)
+        await at_work.flowing()
+        for number in range(drains):
+            victim = fleet.members[number % len(fleet.members)]
+            moves += await at_work.one(victim)
+            view.say(f"{number + 1} of {drains}: {victim}; {line(moves[-2:])}")
+        audits = {}
+        for name, client in clients.items():
+            await in_thread(client.stop)
+            stream = await in_thread(partial(client.stream, running.brokers))
+            audits[name] = audit_of(stream)
+    cut = sum(fleet.log(each).read_text(errors="replace").count(CUT) for each in fleet.members)
+    return Measured(load, tuple(moves), audits, cut)
+
+
+def line(moves: Sequence[Move]) -> str:
+    """The longest stall of each, in a sentence."""
+    worst = (max(move.stalls_ms, key=lambda name: move.stalls_ms[name]) for move in moves)
+    return ", ".join(
+        f"{move.when} {milliseconds(move.stalls_ms[name])} ({name})"
+        for move, name in zip(moves, worst, strict=True)
+    )
+
+
+def show(measured: Measured, console: Console) -> None:
+    """The figures for people."""
+    console.print(
+        f"load average {measured.load:.1f} before the start; answers that clients did not get: {measured.cut}"
+    )
+    table = Table(title=f"longest stall of a partition in {_WATCH_S:.0f} s, median / worst")
+    table.add_column("client")
+    for when in get_args(When):
+        table.add_column(when, justify="right")
+    found = measured.figures()
+    for name in measured.moves[0].stalls_ms:
+        cells = (found[f"{name}, {when}"] for when in get_args(When))
+        table.add_row(name, *(f"{milliseconds(each.median)} / {milliseconds(each.worst)}" for each in cells))
+    console.print(table)
+
+
+async def run(options: Options, drains: int, names: Sequence[str]) -> Measured:
+    """Set the stage and measure."""
+    load, view = os.getloadavg()[0], Lines()
+    async with stage(options, view) as running:
+        return await measure(running, drains, names, load, view)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option(
+    "--client",
+    "names",
+    type=click.Choice(list(CLIENTS)),
+    multiple=True,
+    default=list(CLIENTS),
+    help="One of them alone; may be repeated.  [default: all at the same time]",
+)
+@click.option(
+    "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def main(drains: int, names: tuple[str, ...], brokers: str, strict: bool, as_json: bool) -> None:
+    """Drain members in turn, take them in again, and measure how long clients wait."""
+    try:
+        measured = asyncio.run(run(Options(brokers=parse_brokers(brokers)), drains, names))
+    except FleetError as error:
+        sys.exit(f"drain: {error}")
+    show(measured, Console(stderr=True))
+    for each in measured.missed():
+        print(f"missed: {each}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(measured.document()))
+    if measured.failed or (strict and measured.missed()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What the drain benchmark makes of stalls and audits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.drain import CLIENTS, Measured, Move, line
+from benchmarks.takeover import Figures
+from fleet.chaos.workloads import KINDS
+from fleet.demo.audit import Audit
+
+CLEAN = Audit(9, 9, 0, 0, 0, 0)
+
+
+def moves(*stalls_ms: float) -> tuple[Move, ...]:
+    return tuple(
+        Move(when, "p1", {"java": stall_ms / 2, "java group": stall_ms})
+        for stall_ms in stalls_ms
+        for when in ("calm", "drain", "undrain")
+    )
+
+
+MEASURED = Measured(0.5, moves(100.0, 140.0, 900.0), {"java": CLEAN}, 0)
+
+
+def test_each_client_and_its_group_have_figures_for_each_kind_of_time() -> None:
+    figures = MEASURED.figures()
+    assert set(figures) == {
+        f"java{who}, {when}" for who in ("", " group") for when in ("calm", "drain", "undrain")
+    }
+    assert figures["java, drain"] == Figures(70.0, 450.0)
+    assert figures["java group, calm"] == Figures(140.0, 900.0)
+    assert MEASURED.missed() == []
+
+
+def test_a_median_above_the_goal_is_missed_but_not_where_nobody_moved() -> None:
+    slower = replace(MEASURED, moves=moves(160.0))
+    assert slower.missed() == [
+        "java group, drain: median 160 ms, wanted 150 ms",
+        "java group, undrain: median 160 ms, wanted 150 ms",
+    ]
+    assert slower.document()["missed"] == slower.missed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "failed"),
+    [({}, False), ({"cut": 1}, True), ({"audits": {"java": replace(CLEAN, duplicated=1)}}, True)],
+)
+def test_a_request_that_was_cut_and_a_record_that_came_twice_are_failures(
+    changes: dict[str, object], failed: bool
+) -> None:
+    assert replace(MEASURED, **changes).failed is failed
+
+
+def test_a_line_tells_who_waited_longest() -> None:
+    assert line(moves(160.0)[1:]) == "drain 160 ms (java group), undrain 160 ms (java group)"
+
+
+def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
+    assert all(KINDS[kind].promise.exact for kind, _ in CLIENTS.values())
