@@ -11,7 +11,7 @@ import click
 
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
-from fleet.cli import certs, demo, journal, member, ownership
+from fleet.cli import certs, chaos, demo, journal, member, ownership
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
 from fleet.errors import (
     AdminError,
@@ -61,6 +61,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         ownership.undrain,
         ownership.rolling_restart,
         journal.journal_group,
+        chaos.chaos,
         demo.demo,
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -74,6 +75,7 @@ Examples:
   fleet journal check --node p1                what is in a member's Raft files, and is it sound
   fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again
   fleet rolling-restart --command '...'        restart all members, one after the other
+  fleet chaos --scenario drain                 a game day: break one thing, and see who notices
   fleet demo --json                            Kafka, a fleet, a kill and an audit, on this machine
 
 \b

@@ -28,7 +28,7 @@ with socket.socket(socket.AF_UNIX) as manager:
 
 
 class Manager:
-    """Restarts members of a fleet when its command says so.
+    """Restarts and starts members of a fleet when a command says so.
 
     Args:
         folder: for the socket.
@@ -43,19 +43,25 @@ class Manager:
     @property
     def command(self) -> str:
         """What an operator would give as ``--command``."""
-        return shlex.join([sys.executable, "-c", _ASK, str(self._path), "{proxy_id}"])
+        return self.command_to("restart")
+
+    def command_to(self, verb: str) -> str:
+        """What an operator would give to have a member restarted, or started."""
+        return shlex.join([sys.executable, "-c", _ASK, str(self._path), f"{verb} {{proxy_id}}"])
 
     def serve_while(self, condition: Callable[[], bool]) -> None:
-        """Restart whom the command names, for as long as the condition holds."""
+        """Do what commands say, for as long as the condition holds."""
         while condition():
             try:
                 asker, _ = self._socket.accept()
             except TimeoutError:
                 continue
             with asker:
-                proxy_id = asker.recv(100).decode()
-                assert self._fleet.stop(proxy_id) == 0
-                self._fleet.start(proxy_id)
+                verb, proxy_id = asker.recv(100).decode().split()
+                if verb == "restart":
+                    assert self._fleet.stop(proxy_id) == 0
+                if proxy_id not in self._fleet.running:
+                    self._fleet.start(proxy_id)
                 self.restarted.append(proxy_id)
                 asker.send(b"done")
 

@@ -1,0 +1,1 @@
+"""A game day on a fleet that runs: one fault, clients at work meanwhile, and what came of it."""

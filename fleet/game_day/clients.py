@@ -1,0 +1,161 @@
+"""The clients of a game day: a topic of its own, an idempotent producer and a group, through the fleet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.chaos.checker import Promise, Stream
+from fleet.demo.background import until
+from fleet.demo.history import HistoryReader
+from fleet.demo.rounds import Traffic
+from fleet.demo.workload import Workload, WorkloadSpec, properties, read_log
+from fleet.errors import DemoError, GameDayError
+from fleet.game_day.plan import Options, Plan
+from fleet.game_day.verdict import Report
+
+PROMISE: Final = Promise("always", exact=True)
+FLOW_LIMIT_S: Final = 60.0
+_ADMIN_LIMIT_S = 30.0
+_FORBIDDEN = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+class Topic:
+    """A topic that exists for one game day.
+
+    Args:
+        bootstrap_servers: of the fleet.
+    """
+
+    def __init__(self, plan: Plan, options: Options, bootstrap_servers: str) -> None:
+        self.name = f"{options.topic_prefix}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        self._plan = plan
+        self._bootstrap_servers = bootstrap_servers
+        further = properties(options.client_config)
+        self._admin = AdminClient({"log_level": 0, **further, "bootstrap.servers": bootstrap_servers})
+
+    def create(self) -> None:
+        """Raises: GameDayError: it cannot be created; says what to do about it."""
+        topic = NewTopic(
+            self.name,
+            self._plan.partitions,
+            replica_assignment=self._plan.assignment,
+            config={"min.insync.replicas": str(self._plan.min_in_sync)},
+        )
+        try:
+            self._admin.create_topics([topic], request_timeout=_ADMIN_LIMIT_S)[self.name].result(
+                _ADMIN_LIMIT_S
+            )
+        except (KafkaException, TimeoutError) as error:
+            raise GameDayError(self._why(error)) from error
+
+    def delete(self) -> None:
+        """Leave neither the topic nor the group behind. Raises: GameDayError: the topic stays."""
+        with suppress(KafkaException, TimeoutError):
+            self._admin.delete_consumer_groups([self.name])[self.name].result(_ADMIN_LIMIT_S)
+        try:
+            self._admin.delete_topics([self.name])[self.name].result(_ADMIN_LIMIT_S)
+        except (KafkaException, TimeoutError) as error:
+            raise GameDayError(f"topic {self.name} cannot be deleted, and stays: {_said(error)}") from error
+
+    def _why(self, error: Exception) -> str:
+        said = _said(error)
+        if isinstance(error, KafkaException) and error.args[0].code() in _FORBIDDEN:
+            return (
+                f"topic {self.name} may not be created: {said}; give --topic-prefix one that is allowed, "
+                "and --client-config what these clients authenticate with"
+            )
+        return (
+            f"topic {self.name} cannot be created through the fleet at {self._bootstrap_servers}: {said}; "
+            "this machine has to reach every address that members advertise, and every broker has to be up"
+        )
+
+
+def _said(error: Exception) -> str:
+    return str(error.args[0].str()) if isinstance(error, KafkaException) else "no answer in time"
+
+
+class Clients:
+    """A producer and a group that are at work meanwhile, in a process of their own.
+
+    Args:
+        folder: where their histories and their log go.
+    """
+
+    def __init__(
+        self, plan: Plan, options: Options, topic: str, bootstrap_servers: str, folder: Path
+    ) -> None:
+        self._spec = WorkloadSpec(
+            bootstrap_servers,
+            topic,
+            str(folder),
+            group=topic,
+            partitions=plan.partitions,
+            rate_per_s=options.rate_per_s * plan.partitions,
+            client="recommended",
+            client_config=str(options.client_config or ""),
+        )
+        self.workload = Workload(self._spec)
+        self.traffic = Traffic(self.workload)
+
+    async def flowing(self) -> None:
+        """Wait until records pass on every partition. Raises: GameDayError: they do not."""
+        since_s = time.monotonic()
+
+        def flows() -> bool:
+            self.workload.check()
+            return self.traffic.flows_since(since_s)
+
+        try:
+            await until(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
+        except DemoError as error:
+            last = "".join(f"; the last error of a client: {each.text}" for each in self.reports()[-1:])
+            raise GameDayError(f"{error}{last}") from error
+
+    def stop(self) -> str:
+        """Let them deliver and consume all. Returns: what kept them from it; empty where nothing did."""
+        try:
+            self.workload.stop(strict=False)
+        except DemoError as error:
+            return str(error)
+        return ""
+
+    def refused(self) -> dict[str, int]:
+        """How many records could not be delivered, as the producer has told the application, by reason."""
+        found: dict[str, int] = {}
+        for event in HistoryReader(self._spec.path("failed")).read():
+            reason = KafkaError(event.offset).str()
+            found[reason] = found.get(reason, 0) + 1
+        return found
+
+    def reports(self) -> list[Report]:
+        """The errors that were reported so far."""
+        return reports_in(self.workload.reported())
+
+    def stream(self) -> Stream:
+        """What they have seen, and what the log holds. Raises: DemoError: it cannot be read."""
+        spec = self._spec
+        return Stream(
+            "clients",
+            PROMISE,
+            spec.partitions,
+            self.workload.acknowledged(),
+            self.workload.received(),
+            read_log(spec.bootstrap_servers, spec.topic, client_config=spec.client_config),
+        )
+
+
+def reports_in(lines: Iterable[str]) -> list[Report]:
+    """What clients have said, and when; what else is printed there has no time."""
+    found = []
+    for line in lines:
+        at_s, _, text = line.partition(" ")
+        with suppress(ValueError):
+            found.append(Report(float(at_s), text))
+    return found
