@@ -117,8 +117,7 @@ def _stands(
     for broker_id in broker_ids:
         mine = [(at_s, owners.get(broker_id)) for at_s, owners in changes]
         turns = [turn for before, turn in pairwise([(0.0, _UNSEEN), *mine]) if turn[1] != before[1]]
-        ends = [at_s for at_s, _ in turns[1:]] + [within.until_s]
-        for (at_s, owner), end_s in zip(turns, ends, strict=True):
+        for (at_s, owner), (end_s, _) in pairwise([*turns, (within.until_s, None)]):
             span = _cut(Span(at_s, end_s), within)
             if span is not None:
                 stands.append(Stand(broker_id, owner, span))

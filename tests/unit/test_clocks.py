@@ -22,7 +22,7 @@ ALLOWED = {
     "show.py": "when something was seen, in documents",
     "supervisor.py": "the number of a life, which grows whatever the clock says",
 }
-TOOLS = ("chaos/", "demo/")
+TOOLS = ("chaos/", "demo/", "game_day/")
 """Not part of a member."""
 
 

@@ -18,7 +18,10 @@ from fleet.chaos import report
 from fleet.cli import member
 from fleet.config import load
 from fleet.errors import AdminError
+from fleet.game_day import report as report_of_game_day
+from fleet.game_day import verdict
 from tests.unit.sample_chaos import chaos_run
+from tests.unit.sample_game_day import seen
 from tests.unit.sample_view import view
 from tools import gen_schemas
 
@@ -49,6 +52,9 @@ def samples() -> dict[str, list[bytes]]:
         "check": [documents.CHECK.encode(member.config_document(settings))],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],
+        "game-day": [
+            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
+        ],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],

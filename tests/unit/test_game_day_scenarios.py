@@ -1,0 +1,37 @@
+"""What a game day's scenarios ask of the operator."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from fleet.admin.commands import command_for
+from fleet.game_day.scenarios import SCENARIOS, mistakes, page
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: str) -> None:
+    scenario = SCENARIOS[name]
+    assert mistakes(name, scenario.needs) == ""
+    for example in scenario.examples:
+        words = [shlex.split(each) for each in example.commands]
+        given = frozenset(option.removeprefix("--") for option, _ in words)
+        assert mistakes(name, given) == "", example
+        for option, template in words:
+            assert command_for(template, "p1", "http://10.0.0.1:7201", option)
+        assert page(name).count(example.where) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "wrong"),
+    [
+        ("leader-kill", frozenset(), "leader-kill needs --break. --break ends every process"),
+        ("blackhole", frozenset({"break"}), "blackhole needs --mend"),
+        ("drain", frozenset({"break"}), "drain takes --break and --mend together"),
+        ("watch", frozenset({"break"}), "watch has no use for --break"),
+        ("rolling-restart", frozenset({"command", "mend"}), "rolling-restart has no use for --mend"),
+    ],
+)
+def test_what_is_missing_or_useless_is_said(name: str, given: frozenset[str], wrong: str) -> None:
+    assert mistakes(name, given).startswith(wrong)
