@@ -1,6 +1,7 @@
 """What all tests share: a real Kafka, fleets in front of it, and where to look when one fails.
 
-Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports), `make_fleet`
+Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports, and by a listener
+that leads nowhere yet at `AWAY`), `make_fleet`
 (fleets that end with the test), `make_topic` (topics that nobody else uses).
 """
 
@@ -19,8 +20,10 @@ from hypothesis import HealthCheck, settings
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
 
 BROKERS = 3
+AWAY_LISTENER = "AWAY"
 
 # Every run on a build machine tries the same examples: what passed once passes again.
 settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -38,6 +41,10 @@ def broker_host(broker_id: int) -> str:
     return f"127.77.{broker_id}.{broker_id}"
 
 
+AWAY = {broker_id: Endpoint(f"127.78.{broker_id}.{broker_id}", 9092) for broker_id in range(1, BROKERS + 1)}
+"""What the brokers advertise on one more listener; a test that wants a way there makes it."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Names the logs of what ran beside a test that failed."""
@@ -51,7 +58,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers; a test that stops one starts it again."""
     folder = tmp_path_factory.mktemp("kafka")
-    with KafkaCluster(BROKERS, folder, host_of=broker_host) as cluster:
+    with KafkaCluster(BROKERS, folder, host_of=broker_host, more_listeners={AWAY_LISTENER: AWAY}) as cluster:
         _FOLDERS.append(cluster.logs)
         yield cluster
 

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import yaml
 
@@ -144,8 +145,23 @@ class LocalFleet:
         For a network in between that can be broken; from the member's next start on. Of two members the one
         with the greater id dials.
         """
-        document = yaml.safe_load(self._own_config.get(proxy_id, self.config).read_text())
+        document = self._own_document(proxy_id)
         document["members"][peer]["peer"] = str(via)
+        self._configure(proxy_id, document)
+
+    def reach_brokers_at(self, proxy_id: ProxyId, bootstrap_servers: Sequence[Endpoint]) -> None:
+        """Give one member a configuration file of its own, with a way of its own to the real brokers.
+
+        From the member's next start on; what the brokers advertise there is where it reaches them.
+        """
+        document = self._own_document(proxy_id)
+        document["bootstrap_servers"] = [str(endpoint) for endpoint in bootstrap_servers]
+        self._configure(proxy_id, document)
+
+    def _own_document(self, proxy_id: ProxyId) -> Any:
+        return yaml.safe_load(self._own_config.get(proxy_id, self.config).read_text())
+
+    def _configure(self, proxy_id: ProxyId, document: Any) -> None:
         self._own_config[proxy_id] = self._folder / f"fleet-{proxy_id}.yaml"
         self._own_config[proxy_id].write_text(yaml.safe_dump(document, sort_keys=False))
 

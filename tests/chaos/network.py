@@ -1,14 +1,17 @@
-"""Links between members that can be broken: every one of them leads through Toxiproxy."""
+"""Networks between members, their clients and the brokers that can be broken: all leads through Toxiproxy."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
-from fleet.chaos.network import Toxiproxy
+from fleet.chaos.network import Link, Toxiproxy
+from fleet.chaos.proofs import prove_black, time_of_answer, time_of_hanging_up
 from fleet.chaos.run import toxiproxy
+from fleet.chaos.schedule import Direction
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 
@@ -28,6 +31,12 @@ class Network:
         """Let a link stand, and whatever is sent over it vanish, in both directions."""
         self._between.poison([self._between.peer_link(one, other)], "timeout", {"timeout": 0}, "both")
 
+    def deafen(self, one: ProxyId, other: ProxyId) -> None:
+        """Let a link stand, and whatever the other sends to the one vanish; what the one sends arrives."""
+        link = self._between.peer_link(one, other)
+        heard = Link(link.proxy, link.at, dials=one > other)
+        self._between.poison([heard], "timeout", {"timeout": 0}, "in")
+
     def mend(self) -> None:
         """Bring everything back in order."""
         links = [self._between.peer_link(one, other) for one, other in self._pairs]
@@ -36,9 +45,81 @@ class Network:
             link.proxy.enable()
 
 
+class Surroundings:
+    """Everything around each member: its links to the others, and the addresses that it advertises."""
+
+    def __init__(self, between: Toxiproxy) -> None:
+        self._between = between
+        self._broken: list[Link] = []
+
+    def swallow(self, victim: ProxyId, direction: Direction) -> None:
+        """Let whatever goes to a member, or comes from it, vanish: from its peers and its clients."""
+        self._poison([*self._links(victim), *self._doors(victim)], "timeout", {"timeout": 0}, direction)
+
+    def silence_doors(self, victim: ProxyId) -> None:
+        """Let a member's advertised addresses take connections, and do nothing with them."""
+        self._poison(self._doors(victim), "timeout", {"timeout": 0}, "both")
+
+    def shut_doors(self, victim: ProxyId) -> None:
+        """Let a member's advertised addresses refuse connections."""
+        self._broken += self._doors(victim)
+        for door in self._doors(victim):
+            door.proxy.disable()
+
+    def delay(self, victim: ProxyId, latency_s: float) -> None:
+        """Have everything to and from a member take so long, in each direction."""
+        self.mend()
+        links = [*self._links(victim), *self._doors(victim)]
+        self._poison(links, "latency", {"latency": int(latency_s * 1000)}, "both")
+
+    def hang_up(self, victim: ProxyId) -> None:
+        """Close a member's links to all others; they may be dialled again at once."""
+        for link in self._links(victim):
+            link.proxy.disable()
+            link.proxy.enable()
+
+    def mend(self) -> None:
+        """Bring everything back in order."""
+        self._between.heal(self._broken)
+        for link in self._broken:
+            link.proxy.enable()
+        self._broken = []
+
+    def prove_black(self, victim: ProxyId) -> None:
+        """Nothing is answered where clients reach a member."""
+        asyncio.run(prove_black(self._doors(victim)[0]))
+
+    def prove_slow(self, victim: ProxyId, latency_s: float) -> None:
+        """A member's clients, and its peers, wait for it so long."""
+        assert asyncio.run(time_of_answer(self._doors(victim)[0])) >= 2 * latency_s
+        for link in self._links(victim):
+            assert asyncio.run(time_of_hanging_up(link)) >= latency_s
+
+    def _links(self, victim: ProxyId) -> list[Link]:
+        return self._between.peer_links(victim)
+
+    def _doors(self, victim: ProxyId) -> list[Link]:
+        return self._between.client_links(victim)
+
+    def _poison(
+        self, links: list[Link], toxic: str, attributes: dict[str, int], direction: Direction
+    ) -> None:
+        self._broken += links
+        self._between.poison(links, toxic, attributes, direction)
+
+
 @contextmanager
 def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
     """Put a Toxiproxy between each two members of a fleet that has not been started yet."""
     with toxiproxy(folder) as between:
         between.put_between_members(fleet)
         yield Network(between, fleet)
+
+
+@contextmanager
+def surroundings(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
+    """Put Toxiproxy between members, and before each, of a fleet that has not been started yet."""
+    with toxiproxy(folder) as between:
+        between.put_before_members(fleet)
+        between.put_between_members(fleet)
+        yield Surroundings(between)

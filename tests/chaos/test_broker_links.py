@@ -1,0 +1,150 @@
+"""One member alone cannot reach one broker, which lives; the others can, and it reaches the others.
+
+The two members reach the brokers by different listeners, and Toxiproxy is in the way of the one of p2 only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fleet.admin import client
+from fleet.chaos.network import Link, Toxiproxy, knock
+from fleet.chaos.proofs import prove_black
+from fleet.chaos.run import toxiproxy
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import BrokerId, Endpoint, ProxyId
+from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.scene import Scene, View, wait_for
+from tests.conftest import AWAY, AWAY_LISTENER
+
+VICTIM, OTHER = "p2", "p1"
+MOVED_LIMIT_S = 15.0
+"""Five times what is measured on a quiet machine."""
+BACK_LIMIT_S = 30.0
+BLINKS = 4
+QUIET_S = 3.0
+"""Longer than all must be steady before identities move for balance."""
+
+
+@pytest.fixture(scope="module")
+def away(
+    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalFleet, Toxiproxy]]:
+    """Two members, one of which reaches the brokers through Toxiproxy."""
+    folder = tmp_path_factory.mktemp("away")
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, 2, timing=PATIENT)
+    fleet.reach_brokers_at(VICTIM, list(AWAY.values()))
+    with toxiproxy(folder) as network:
+        network.put_before_brokers(kafka, AWAY_LISTENER, AWAY)
+        try:
+            with fleet:
+                yield fleet, network
+        finally:
+            fleet.remove_data()
+
+
+def refuse(_: Toxiproxy, link: Link) -> None:
+    link.proxy.disable()
+    assert asyncio.run(knock(link.at, 5.0)).broken
+
+
+def swallow(network: Toxiproxy, link: Link) -> None:
+    network.poison([link], "timeout", {"timeout": 0}, "both")
+    asyncio.run(prove_black(link))
+
+
+def mend(network: Toxiproxy, link: Link) -> None:
+    network.heal([link])
+    link.proxy.enable()
+
+
+@pytest.mark.parametrize("breaks", [refuse, swallow])
+def test_an_identity_moves_to_who_can_reach_its_broker_and_the_others_stay(
+    away: tuple[LocalFleet, Toxiproxy],
+    kafka: KafkaCluster,
+    stage: Stage,
+    note: Note,
+    breaks: Callable[[Toxiproxy, Link], None],
+) -> None:
+    """Found: workers dialled the brokers where another member had been told of them, not where theirs had."""
+    fleet, network = away
+    fleet.await_ready()
+    give_most_to(fleet, VICTIM, frozenset(kafka.brokers))
+    wait_for(lambda: dials(fleet, VICTIM) == AWAY, "a way of its own", BACK_LIMIT_S)
+    with stage(fleet) as scene:
+        before = scene.committed(VICTIM)
+        lost, *kept = sorted(each for each, owner in before.items() if owner == VICTIM)
+        (link,) = network.broker_links(lost)
+        after = {**before, lost: OTHER}
+
+        if breaks is refuse:
+            blink(scene, network, link, before)
+
+        with scene.closely():
+            cut_s = time.monotonic()
+            breaks(network, link)
+            wait_for(lambda: scene.committed(OTHER) == after, "the identity moved", MOVED_LIMIT_S)
+            wait_for(lambda: all(each == after for each in scene.advertised().values()), "Metadata", 5.0)
+            note("advertised after", max(views[-1].at_s for views in all_views(scene, cut_s)) - cut_s)
+        scene.await_flow()
+        scene.await_quiet(QUIET_S)
+        assert [view.owners for view in scene.views(OTHER, cut_s)] == [before, after]
+        assert kept
+        assert cannot_reach(fleet, VICTIM) == {lost}
+        assert cannot_reach(fleet, OTHER) == set()
+
+        generation, mended_s = scene.generation(), time.monotonic()
+        mend(network, link)
+        wait_for(lambda: not cannot_reach(fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
+        # It may own it again, and nothing moves for that: the loads are even.
+        scene.await_quiet(QUIET_S)
+        assert scene.generation() == generation
+        assert [[view.owners for view in views] for views in all_views(scene, mended_s)] == [[after], [after]]
+
+
+def give_most_to(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> None:
+    """Have a member own two of three identities: it may lose one of them without a move for balance."""
+    fleet.await_settled(broker_ids)
+    if owned(fleet, proxy_id) < 2:
+        urls = [f"http://{fleet.settings.member(OTHER).admin}"]
+        asyncio.run(client.drain(urls, OTHER, True))
+        wait_for(lambda: owned(fleet, proxy_id) == len(broker_ids), f"all owned by {proxy_id}", BACK_LIMIT_S)
+        asyncio.run(client.drain(urls, OTHER, False))
+        fleet.await_settled(broker_ids)
+
+
+def owned(fleet: LocalFleet, proxy_id: ProxyId) -> int:
+    return sum(each.committed == (proxy_id,) for each in fleet.ownership(proxy_id).identities)
+
+
+def blink(scene: Scene, network: Toxiproxy, link: Link, owners: dict[BrokerId, ProxyId]) -> None:
+    """A link that breaks now and then for a moment moves nothing."""
+    since_s = time.monotonic()
+    for _ in range(BLINKS):
+        refuse(network, link)
+        wait_for(lambda: cannot_reach(scene.fleet, VICTIM) == {broker_of(link)}, "a broker not reached")
+        mend(network, link)
+        wait_for(lambda: not cannot_reach(scene.fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
+    assert [[view.owners for view in views] for views in all_views(scene, since_s)] == [[owners], [owners]]
+
+
+def broker_of(link: Link) -> BrokerId:
+    return next(broker_id for broker_id, endpoint in AWAY.items() if endpoint == link.at)
+
+
+def all_views(scene: Scene, since_s: float) -> list[list[View]]:
+    return [scene.views(each, since_s) for each in scene.fleet.members]
+
+
+def dials(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, Endpoint]:
+    """Where a member reaches the brokers."""
+    return {each.broker_id: Endpoint(each.host, each.port) for each in fleet.ownership(proxy_id).brokers}
+
+
+def cannot_reach(fleet: LocalFleet, proxy_id: ProxyId) -> set[BrokerId]:
+    return {each.broker_id for each in fleet.ownership(proxy_id).brokers if each.up is False}

@@ -1,0 +1,176 @@
+"""A member that runs, in a network that is bad: nothing gets through to it, or from it, or all is slow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from fleet.chaos.schedule import Direction
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Liveness, ProxyId
+from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.network import Surroundings, surroundings
+from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, wait_for
+
+SLOW_S = 0.3
+SLOWER_S = 0.5
+HOLD_S = 15.0
+MOST_TERMS = 20
+"""Where every vote came too late it was three a second; on a quiet machine it is five in all."""
+HANG_UPS = 5
+QUIET_S = 2.0
+WHOLE_LIMIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def surrounded(
+    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalFleet, Surroundings]]:
+    """Three members that are reached through Toxiproxy alone, by clients and by each other."""
+    folder = tmp_path_factory.mktemp("gray")
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=PATIENT)
+    with surroundings(fleet, folder) as around:
+        try:
+            with fleet:
+                yield fleet, around
+        finally:
+            fleet.remove_data()
+
+
+@pytest.fixture
+def gray(
+    surrounded: tuple[LocalFleet, Surroundings], kafka: KafkaCluster, stage: Stage
+) -> Iterator[tuple[LocalFleet, Surroundings, Scene]]:
+    """The same, whole again before each test, with clients at work."""
+    fleet, around = surrounded
+    fleet.await_ready()
+    fleet.await_settled(frozenset(kafka.brokers))
+    wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+    try:
+        with stage(fleet) as scene:
+            yield fleet, around, scene
+    finally:
+        around.mend()
+
+
+Gray = tuple[LocalFleet, Surroundings, Scene]
+
+
+def shut_doors(around: Surroundings, victim: ProxyId) -> None:
+    around.shut_doors(victim)
+
+
+def silence_doors(around: Surroundings, victim: ProxyId) -> None:
+    around.silence_doors(victim)
+    around.prove_black(victim)
+
+
+def swallow(around: Surroundings, victim: ProxyId, *, direction: Direction) -> None:
+    around.swallow(victim, direction)
+    around.prove_black(victim)
+
+
+Fault = Callable[[Surroundings, ProxyId], None]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "role"),
+    [
+        (partial(swallow, direction="both"), "follower"),
+        (partial(swallow, direction="in"), "leader"),
+        (partial(swallow, direction="out"), "leader"),
+        (shut_doors, "follower"),
+        (silence_doors, "follower"),
+    ],
+    ids=["black hole", "deaf leader", "mute leader", "refuses clients", "silent to clients"],
+)
+def test_a_member_that_nobody_gets_an_answer_from_is_taken_over(
+    gray: Gray, note: Note, breaks: Fault, role: str
+) -> None:
+    """Found: where nothing got in, and heartbeats came out, it took 1.0 to 2.0 s, by chance of the probes."""
+    fleet, around, scene = gray
+    victim = scene.member(role)
+    survivors = [each for each in fleet.members if each != victim]
+    with scene.closely():
+        broken_s = time.monotonic()
+        breaks(around, victim)
+        note("advertised after", scene.await_advertised(survivors, broken_s, FROZEN_LIMIT_S))
+        limit_s = FROZEN_LIMIT_S + COMMITTED_LIMIT_S
+        note("committed after", scene.await_committed(victim, survivors, broken_s, limit_s))
+    around.mend()
+    fleet.await_settled(scene.broker_ids)
+    scene.await_flow()
+
+
+def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
+    """Slow to reach for its peers and its clients: the leader, 300 ms each way; then 500.
+
+    Found: every probe was answered too late, so the others went around it. And a follower that stood for
+    election stood again before its votes could come, for as long as it was slow: 48 elections in 30 s.
+    """
+    fleet, around, scene = gray
+    victim = scene.member("leader")
+    before, generation, slow_s = scene.committed(victim), scene.generation(), time.monotonic()
+    for latency_s in (SLOW_S, SLOWER_S):
+        since_s, term = time.monotonic(), fleet.ownership(victim).term
+        around.delay(victim, latency_s)
+        around.prove_slow(victim, latency_s)
+        hold(since_s + HOLD_S, partial(nothing_moves, scene, slow_s))
+        around.prove_slow(victim, latency_s)
+        assert fleet.ownership(victim).term - term <= MOST_TERMS
+    around.mend()
+    wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+    scene.await_flow()
+    nothing_moves(scene, slow_s)
+    assert scene.generation() == generation
+    assert scene.committed(victim) == before
+
+
+def test_links_that_break_now_and_then_move_nothing(gray: Gray) -> None:
+    fleet, around, scene = gray
+    victim = scene.member("leader")
+    generation, since_s, lost = scene.generation(), time.monotonic(), links_lost(fleet, victim)
+    for number in range(1, HANG_UPS + 1):
+        around.hang_up(victim)
+        wait_for(partial(has_lost, fleet, victim, lost + 2 * number), "links that are lost")
+        wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+        nothing_moves(scene, since_s)
+    scene.await_quiet(QUIET_S)
+    nothing_moves(scene, since_s)
+    assert scene.generation() == generation
+
+
+def hold(until_s: float, check: Callable[[], None]) -> None:
+    """Leave everything as it is until a moment, and look at it meanwhile."""
+    while time.monotonic() < until_s:
+        check()
+        time.sleep(0.2)
+
+
+def nothing_moves(scene: Scene, since_s: float) -> None:
+    """Nobody's Metadata has changed since a moment, and nobody has held anybody for dead."""
+    for teller in scene.fleet.members:
+        assert len(scene.views(teller, since_s)) == 1
+        assert not [t for t in scene.fleet.ownership(teller).takeovers if t.detected_mono_s >= since_s]
+
+
+def links_lost(fleet: LocalFleet, proxy_id: ProxyId) -> int:
+    return fleet.log(proxy_id).read_text().count(" is down: ")
+
+
+def has_lost(fleet: LocalFleet, proxy_id: ProxyId, links: int) -> bool:
+    return links_lost(fleet, proxy_id) >= links
+
+
+def is_whole(fleet: LocalFleet) -> bool:
+    """Whether every member is connected to every other one, and holds it for alive."""
+    return all(
+        each.connected and each.liveness is Liveness.UP
+        for teller in fleet.members
+        for each in fleet.ownership(teller).members
+        if each.proxy_id != teller
+    )
