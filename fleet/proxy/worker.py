@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from fleet.ipc import BOOTSTRAP, Hello, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer
+from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
 from fleet.proxy.session import Session
@@ -44,7 +44,10 @@ MOVE_IS_NEWS_S: Final = 600.0
 """How long after a move clients are made to forget a coordinator's former address: above the time-outs of
 sessions and sockets, so that whoever lost a coordinator has asked for it within."""
 RETURN_S: Final = 1.0
-"""How long a stopping worker listens on when its clients have left: some come back once, and learn more."""
+"""How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
+A stopping worker listens for so long, and one that goes on then tells them again."""
+BACK_S: Final = 10.0
+"""How long after a move those that come back are told again: then whoever stays has no other way."""
 DIAL_ROUNDS: Final = 2
 """How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
@@ -75,7 +78,9 @@ class Worker:
         self._draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
-        self._nobody_left = asyncio.Event()
+        self._moved_s: dict[BrokerId, float] = {}
+        self._waited_for: set[ClientConnection] = set()
+        self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
         self._sources = {
             each.name: AddressSource(
@@ -135,6 +140,7 @@ class Worker:
         leaving = list(self._connections[broker_id])
         log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
         loop = asyncio.get_running_loop()
+        self._moved_s[broker_id] = loop.time()
         for connection in leaving:
             self._next_move_s = max(self._next_move_s, loop.time() + NOTICE_S)
             loop.call_at(self._next_move_s, self._move, connection)
@@ -180,8 +186,12 @@ class Worker:
         connection.traffic.connections += 1
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         self._connections.setdefault(key, set()).add(connection)
+        loop = asyncio.get_running_loop()
         if self._draining:
+            self._waited_for.add(connection)
             connection.drain(0.0)
+        elif loop.time() < self._moved_s.get(key, -BACK_S) + BACK_S:
+            loop.call_later(RETURN_S, self._move, connection)
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
@@ -193,8 +203,9 @@ class Worker:
         dial = self._dials.get(connection)
         if dial is not None:
             dial.cancel()
-        if not self._connections:
-            self._nobody_left.set()
+        self._waited_for.discard(connection)
+        if not self._waited_for:
+            self._all_left.set()
 
     def broker_gone(self, connection: ClientConnection) -> None:
         if connection.broker_id is not None:
@@ -260,7 +271,7 @@ class Worker:
 
     async def _drain_all(self) -> None:
         """Have all clients leave, and refuse them only then: whoever is refused is told of an error."""
-        everyone = [connection for served in self._connections.values() for connection in served]
+        everyone = self._everyone()
         log.info("draining %d connections", len(everyone))
         phase_s = self._timing.drain_timeout_s * PHASE_SHARE
         interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
@@ -269,23 +280,28 @@ class Worker:
             starts_s = number * interval_s
             asyncio.get_running_loop().call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
         if everyone:
-            await self._wait_for_nobody(3 * phase_s)
+            await self._wait_for(everyone, 3 * phase_s)
             await asyncio.sleep(min(RETURN_S, phase_s))
         self._draining = True
         self._feed.send_counters()
         for server in self._servers:
             server.close()
-        for served in list(self._connections.values()):
-            for connection in list(served):
-                connection.drain(phase_s)
-        await self._wait_for_nobody(self._timing.drain_timeout_s)
+        back = self._everyone()
+        for connection in back:
+            connection.drain(phase_s)
+        await self._wait_for(back, self._timing.drain_timeout_s)
 
-    async def _wait_for_nobody(self, limit_s: float) -> None:
-        if self._connections:
-            self._nobody_left.clear()
+    def _everyone(self) -> list[ClientConnection]:
+        return [connection for served in self._connections.values() for connection in served]
+
+    async def _wait_for(self, leaving: Iterable[ClientConnection], limit_s: float) -> None:
+        """Wait until these have gone, whoever has come back meanwhile."""
+        self._waited_for = {each for each in leaving if each.state is not State.CLOSED}
+        if self._waited_for:
+            self._all_left.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
-                    await self._nobody_left.wait()
+                    await self._all_left.wait()
 
 
 async def serve(spec: ChildSpec) -> None:

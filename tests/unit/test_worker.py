@@ -685,6 +685,21 @@ async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_pat
             writer.close()
 
 
+async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(tmp_path: Path) -> None:
+    """Found by a rolling restart: aiokafka reconnects before it has asked who stands for the broker now."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        await eventually(lambda: at.connections(), "it is connected")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await at.connect(1)
+        back_writer.write(fetch(1))
+        assert await ends(back_reader) == response(1, b"answer")
+        for each in (writer, back_writer):
+            each.close()
+
+
 async def test_drain_ends_within_its_time_whatever_the_broker_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -735,6 +750,25 @@ async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_pa
             await at.connect()
         back_writer.close()
         async with asyncio.timeout(LIMIT_S):
+            await at.task
+
+
+async def test_stop_waits_for_those_that_were_there_and_not_for_those_that_came_back(tmp_path: Path) -> None:
+    """Found by a rolling restart: idle connections to a bootstrap port came back, and cost ten seconds."""
+    timing = {"drain_timeout_s": 10 * LIMIT_S}
+    async with broker_script() as one, running(tmp_path, [one.port], **timing) as at:
+        at.worker.apply(at.directory([one]))
+        (reader, writer), (other_reader, other_writer) = await at.connect(), await at.connect()
+        await eventually(lambda: len(at.connections()) == 2, "both are connected")
+        at.stop.set()
+        assert await ends(reader) == b""
+        back_reader, back_writer = await at.connect()
+        assert await ends(other_reader) == b""
+        writer.close()
+        other_writer.close()
+        async with asyncio.timeout(LIMIT_S):
+            assert await ends(back_reader) == b""
+            back_writer.close()
             await at.task
 
 
