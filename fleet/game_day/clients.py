@@ -139,15 +139,19 @@ class Clients:
         return reports_in(self.workload.reported())
 
     def stream(self) -> Stream:
-        """What they have seen, and what the log holds. Raises: DemoError: it cannot be read."""
+        """What they have seen, and what the log holds. Raises: GameDayError: it cannot be read."""
         spec = self._spec
+        try:
+            log = read_log(spec.bootstrap_servers, spec.topic, client_config=spec.client_config)
+        except (DemoError, KafkaException) as error:
+            raise GameDayError(f"topic {spec.topic} cannot be read to its end: {error}") from error
         return Stream(
             "clients",
             PROMISE,
             spec.partitions,
             self.workload.acknowledged(),
             self.workload.received(),
-            read_log(spec.bootstrap_servers, spec.topic, client_config=spec.client_config),
+            log,
         )
 
 

@@ -11,6 +11,7 @@ from fleet.admin import client, rolling
 from fleet.admin.commands import command_for, run_command
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
+from fleet.demo.background import alongside
 from fleet.errors import FleetError, NotProved, RestartFailed
 from fleet.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_missing
 from fleet.game_day.plan import Options, Plan
@@ -66,7 +67,8 @@ class Breaker:
         since_s = time.monotonic()
         try:
             self._say(f"breaking {victim}{', the Raft leader' if self._plan.was_leader else ''}")
-            await self._do("break", victim)
+            async with alongside(self._listen(victim, since_s)):
+                await self._do("break", victim)
             proof, at_s = await self._prove(victim, since_s)
             self._say(proof)
             until_s = await self._hold(victim, since_s, at_s)
@@ -86,6 +88,12 @@ class Breaker:
         elif self._options.what.effect == "drained":
             members = self._settings.members.values()
             await client.drain(client.writable_urls(members), victim, option == "break")
+
+    async def _listen(self, victim: ProxyId, since_s: float) -> None:
+        """Hear a goodbye that is over before the command is. Raises: NotProved: there was one."""
+        while True:
+            proof_of(self._options.what.effect, self._glimpse(victim, since_s))
+            await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _prove(self, victim: ProxyId, since_s: float) -> tuple[str, float]:
         """What shows it, and when the victim was heard of last. Raises: NotProved: nothing does, in time."""

@@ -148,9 +148,9 @@ def print_report(document: GameDayDocument, console: Console) -> None:
 def _fault_lines(fault: FaultDocument | None) -> list[str]:
     if fault is None:
         return []
-    leader = " (the Raft leader)" if fault.was_leader else ""
+    leader = f" ({fault.victim} was the Raft leader)" if fault.was_leader else ""
     lines = [
-        f"proof{leader}: {fault.proof}",
+        f"proof: {fault.proof}{leader}",
         f"whole and at rest again: {fault.whole_s - fault.at_s:.1f} s after it began",
     ]
     if fault.takeover_limit_ms is not None:

@@ -47,7 +47,6 @@ async def perform(settings: Settings, options: Options, say: Say) -> Seen:
     Raises:
         GameDayError: it could not begin, or nothing shows that it happened.
         CommandFailed, RestartFailed: a command of the operator's failed.
-        DemoError: the log cannot be read.
     """
     day = _GameDay(settings, options, await plan(settings, options), say)
     with _mending_first(say), _folder(options) as folder:

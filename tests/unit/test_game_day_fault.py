@@ -22,9 +22,10 @@ from fleet.errors import CommandFailed, NotProved
 from fleet.game_day import fault
 from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options
+from fleet.model import MemberStatus
 from tests.unit.sample_game_day import PLAN
 from tests.unit.test_config import tree
-from tests.unit.test_game_day_evidence import GIVEN_UP, HEARD
+from tests.unit.test_game_day_evidence import GIVEN_UP, HEARD, saying
 from tests.unit.test_rolling import told
 
 
@@ -35,12 +36,15 @@ class Outside:
 
     def __init__(self, folder: Path) -> None:
         self.broken = folder / "broken-p1"
+        self.stopping = folder / "stopping-p1"
         self.mended = folder / "mended-p1"
-        self._broken_s = 0.0
+        self.while_stopping: Mapping[str, OwnershipDocument] = {}
 
     @property
     def answers(self) -> Mapping[str, Answer]:
         said: Mapping[str, OwnershipDocument] = GIVEN_UP if self.broken.exists() else HEARD
+        if self.stopping.exists():
+            said = self.while_stopping
         return {each: Answer(time.monotonic(), document) for each, document in said.items()}
 
     def heard_s(self, proxy_id: str) -> float:
@@ -111,6 +115,14 @@ async def test_a_command_without_an_effect_ends_it_and_is_mended(
         await breaker(outside, said, templates={"break": template}, limit_s=0.5).perform()
     assert outside.mended.exists()
     assert said[-1] == "the fleet is whole and at rest"
+
+
+async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said: list[str]) -> None:
+    outside.while_stopping = saying(status=MemberStatus.DRAINING)
+    stops = f"sh -c 'touch {outside.stopping}; sleep 0.4; rm {outside.stopping}; touch {outside.broken}'"
+    with pytest.raises(NotProved, match="p1 has said goodbye"):
+        await breaker(outside, said, "leader-kill", templates={"break": stops}).perform()
+    assert outside.mended.exists()
 
 
 async def test_what_is_broken_is_mended_when_it_is_interrupted(outside: Outside, said: list[str]) -> None:
