@@ -16,9 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
@@ -26,37 +24,34 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
 from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
-from fleet.chaos.checker import audit_of
-from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.chaos.workloads import Client
 from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread, until
+from fleet.demo.background import in_thread
 from fleet.demo.command import parse_brokers
-from fleet.demo.run import Options, Stage, create_topic, delete_topic, stage
+from fleet.demo.run import Options, Stage, stage
 from fleet.demo.view import Lines, milliseconds
-from fleet.demo.workload import ClientSettings
 from fleet.errors import FleetError
 from fleet.model import ProxyId
 
 When = Literal["calm", "drain", "undrain"]
 
-CLIENTS: Final = MappingProxyType[str, tuple[str, ClientSettings]](
+CLIENTS: Final = MappingProxyType[str, Kind](
     {
-        "librdkafka": ("idempotent", "default"),
-        "librdkafka-recommended": ("idempotent", "recommended"),
-        "java": ("java", "default"),
-        "aiokafka": ("aiokafka", "default"),
+        "librdkafka": Kind("idempotent", "default"),
+        "librdkafka-recommended": Kind("idempotent", "recommended"),
+        "java": Kind("java", "default"),
+        "aiokafka": Kind("aiokafka", "default"),
     }
 )
-"""What they are in `fleet.chaos.workloads`."""
 GOAL_MS: Final = 150.0
 CUT: Final = "requests unanswered"
 """What a member logs when it leaves a client that it still owes answers to."""
 _WATCH_S = 6.0
 """Longer than a connection may take to move (`move_timeout_s`)."""
-_FLOW_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +87,6 @@ class Drains:
         undrain = await self._watch("undrain", victim, self._fleet.members)
         return [calm, drain, undrain]
 
-    async def flowing(self) -> None:
-        """Wait until records pass on every partition of every client. Raises: DemoError: they do not."""
-        since_s = time.monotonic()
-
-        def flows() -> bool:
-            for client in self._clients.values():
-                client.workload.check()
-            return all([client.traffic.flows_since(since_s) for client in self._clients.values()])
-
-        await until(flows, "records of every client", _FLOW_LIMIT_S)
-
     async def _watch(self, when: When, victim: ProxyId | None, owners: Sequence[ProxyId]) -> Move:
         since_s = time.monotonic()
         if victim is not None:
@@ -110,12 +94,8 @@ class Drains:
             await commit_drain(urls, victim, when == "drain")
         await in_thread(lambda: self._fleet.await_settled(self._broker_ids, owners))
         await asyncio.sleep(max(0.0, since_s + _WATCH_S - time.monotonic()))
-        await self.flowing()
-        stalls_ms: dict[str, float] = {}
-        for name, client in self._clients.items():
-            pair = client.traffic.stalls_ms(since_s, time.monotonic())
-            stalls_ms |= zip((name, f"{name} group"), pair, strict=True)
-        return Move(when, victim, stalls_ms)
+        await await_flow(self._clients)
+        return Move(when, victim, stalls_ms(self._clients, since_s, time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,32 +147,14 @@ async def measure(running: Stage, drains: int, names: Sequence[str], load: float
     Raises: DemoError: the clients, or the fleet, break.
     """
     fleet = running.fleet
-    stamp = time.time_ns() // 1_000_000
-    clients: dict[str, Client] = {}
     moves: list[Move] = []
-    async with AsyncExitStack() as stack:
-        for name in names:
-            kind, settings = CLIENTS[name]
-            topic = f"fleet-drain-{stamp}-{name}"
-            making = partial(
-                create_topic, running.brokers, topic, min(3, len(running.broker_ids)), PARTITIONS
-            )
-            await in_thread(making)
-            stack.push_async_callback(in_thread, partial(delete_topic, running.brokers, topic))
-            clients[name] = Client(kind, fleet.bootstrap(), topic, running.folder / name, settings)
-            stack.callback(clients[name].workload.kill)
-            clients[name].workload.start()
-        at_work = Drains(running, clients)
-        await at_work.flowing()
+    async with at_work(running, "drain", {name: CLIENTS[name] for name in names}) as clients:
+        watched = Drains(running, clients)
         for number in range(drains):
             victim = fleet.members[number % len(fleet.members)]
-            moves += await at_work.one(victim)
+            moves += await watched.one(victim)
             view.say(f"{number + 1} of {drains}: {victim}; {line(moves[-2:])}")
-        audits = {}
-        for name, client in clients.items():
-            await in_thread(client.stop)
-            stream = await in_thread(partial(client.stream, running.brokers))
-            audits[name] = audit_of(stream)
+        audits = await finish(running, clients)
     cut = sum(fleet.log(each).read_text(errors="replace").count(CUT) for each in fleet.members)
     return Measured(load, tuple(moves), audits, cut)
 

@@ -9,12 +9,13 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec
+from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, properties
 from fleet.errors import DemoError
 
 _TICK_S = 0.02
@@ -24,14 +25,22 @@ def _say(what: object) -> None:
     print(f"{time.monotonic():.3f} {what}", flush=True)
 
 
+def _settings(spec: WorkloadSpec) -> dict[str, Any]:
+    """What both clients have in common; of a configuration file, `request.timeout.ms` counts alone."""
+    timeout_ms = properties(spec.client_config).get("request.timeout.ms")
+    return {
+        "bootstrap_servers": spec.bootstrap_servers,
+        "client_id": "fleet-chaos-aiokafka",
+        **({"request_timeout_ms": int(timeout_ms)} if timeout_ms else {}),
+    }
+
+
 async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
     produced, acknowledged, failed = (
         HistoryWriter(spec.path(history)) for history in ("produced", "acknowledged", "failed")
     )
     producer_id = random.getrandbits(63)
-    producer = AIOKafkaProducer(
-        bootstrap_servers=spec.bootstrap_servers, enable_idempotence=True, client_id="fleet-chaos-aiokafka"
-    )
+    producer = AIOKafkaProducer(enable_idempotence=True, **_settings(spec))
     outstanding: set[asyncio.Future[object]] = set()
 
     def settle(future: asyncio.Future[object], record: Record, partition: int) -> None:
@@ -77,11 +86,7 @@ async def _produce(spec: WorkloadSpec, stopping: asyncio.Event) -> None:
 async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
     received = HistoryWriter(spec.path("received"))
     consumer = AIOKafkaConsumer(
-        spec.topic,
-        bootstrap_servers=spec.bootstrap_servers,
-        group_id=spec.group,
-        auto_offset_reset="earliest",
-        client_id="fleet-chaos-aiokafka",
+        spec.topic, group_id=spec.group, auto_offset_reset="earliest", **_settings(spec)
     )
     await consumer.start()
     next_offset = dict.fromkeys(range(spec.partitions), 0)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
 from fleet.demo.kafka import LIBS, java
 from fleet.demo.spawn import end, spawn
-from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log
+from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
 from fleet.errors import DemoError
 
 Line = dict[str, Any]
@@ -49,7 +49,7 @@ class Tool:
 
     Args:
         name: the class, of `org.apache.kafka.tools`.
-        settings: of the client.
+        settings: of the client, where its configuration file does not say otherwise.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Tool:
         folder = Path(spec.folder)
         logging, config = folder / "log4j2.properties", folder / f"{name}.properties"
         logging.write_text(_LOGGING)
-        config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        wanted = {**settings, **properties(spec.client_config)}
+        config.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
         command = java(LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
         command += ["--bootstrap-server", spec.bootstrap_servers, "--topic", spec.topic]
         command += ["--command-config", str(config), *arguments]

@@ -66,6 +66,7 @@ class Client:
         name: one of `KINDS`.
         folder: where its histories and its log go.
         settings: librdkafka's.
+        client_config: a file with further settings of the client.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Client:
         topic: str,
         folder: Path,
         settings: ClientSettings = "recommended",
+        client_config: str = "",
     ) -> None:
         folder.mkdir(parents=True)
         self.name = name
@@ -91,6 +93,7 @@ class Client:
             acks=self.kind.acks,
             group_protocol=self.kind.group_protocol,
             keys=self.kind.keys,
+            client_config=client_config,
         )
         self.workload = Workload(spec, self.kind.module)
         self.traffic = Traffic(self.workload)

@@ -59,4 +59,4 @@ def test_a_line_tells_who_waited_longest() -> None:
 
 
 def test_the_clients_are_ones_that_the_chaos_runs_know_and_exact() -> None:
-    assert all(KINDS[kind].promise.exact for kind, _ in CLIENTS.values())
+    assert all(KINDS[each.workload].promise.exact for each in CLIENTS.values())

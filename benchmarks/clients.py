@@ -1,0 +1,96 @@
+"""Clients of several kinds at work through one fleet, for benchmarks of what moves and failures cost them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from fleet.chaos.checker import audit_of
+from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.demo.audit import Audit
+from fleet.demo.background import in_thread, until
+from fleet.demo.run import Stage, create_topic, delete_topic
+from fleet.demo.workload import ClientSettings
+
+FLOW_LIMIT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of client.
+
+    Args:
+        workload: what it is in `fleet.chaos.workloads`.
+        settings: librdkafka's.
+        further: settings beyond these.
+    """
+
+    workload: str
+    settings: ClientSettings
+    further: Mapping[str, str] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def at_work(
+    running: Stage, purpose: str, kinds: Mapping[str, Kind]
+) -> AsyncIterator[dict[str, Client]]:
+    """Have clients produce and consume meanwhile, each on a topic of its own; yields them once records flow.
+
+    Raises: DemoError: they do not.
+    """
+    stamp = time.time_ns() // 1_000_000
+    clients: dict[str, Client] = {}
+    async with AsyncExitStack() as stack:
+        for number, (name, kind) in enumerate(kinds.items()):
+            topic = f"fleet-{purpose}-{stamp}-{number}"
+            replicas = min(3, len(running.broker_ids))
+            await in_thread(partial(create_topic, running.brokers, topic, replicas, PARTITIONS))
+            stack.push_async_callback(in_thread, partial(delete_topic, running.brokers, topic))
+            config = running.folder / f"{topic}.properties"
+            config.write_text("".join(f"{key}={value}\n" for key, value in kind.further.items()))
+            client = Client(
+                kind.workload,
+                running.fleet.bootstrap(),
+                topic,
+                running.folder / topic,
+                kind.settings,
+                str(config),
+            )
+            clients[name] = client
+            stack.callback(client.workload.kill)
+            client.workload.start()
+        await await_flow(clients)
+        yield clients
+
+
+def stalls_ms(clients: Mapping[str, Client], since_s: float, until_s: float) -> dict[str, float]:
+    """The longest interval of any partition without an acknowledgement, and without a record of the group."""
+    found: dict[str, float] = {}
+    for name, client in clients.items():
+        found |= zip((name, f"{name}: group"), client.traffic.stalls_ms(since_s, until_s), strict=True)
+    return found
+
+
+async def finish(running: Stage, clients: Mapping[str, Client]) -> dict[str, Audit]:
+    """Let them deliver and consume all, and audit that. Raises: DemoError: they could not."""
+    audits = {}
+    for name, client in clients.items():
+        await in_thread(client.stop)
+        audits[name] = audit_of(await in_thread(partial(client.stream, running.brokers)))
+    return audits
+
+
+async def await_flow(clients: Mapping[str, Client], limit_s: float = FLOW_LIMIT_S) -> None:
+    """Wait until records pass on every partition of every client. Raises: DemoError: they do not."""
+    since_s = time.monotonic()
+
+    def flows() -> bool:
+        for client in clients.values():
+            client.workload.check()
+        return all([client.traffic.flows_since(since_s) for client in clients.values()])
+
+    await until(flows, "records of every client", limit_s)

@@ -1,0 +1,161 @@
+"""What clients do on a connection to a member that is silent: stops one in the middle of their work.
+
+    python -m benchmarks.silence --rounds 3 --json
+
+The survivors advertise its identities within a second or two, but nothing tells a client that its connection
+is dead: it stays with it until a time-out of its own. For each client, with its defaults and with shorter
+time-outs: the longest interval without an acknowledgement on any partition, and without a record of its group
+arriving. Exit code 1 where the audit failed, or a client did not come back in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
+from benchmarks.takeover import Figures, spread
+from fleet.chaos.workloads import Client
+from fleet.demo.audit import Audit
+from fleet.demo.background import in_thread
+from fleet.demo.run import Options, Stage, stage
+from fleet.demo.view import Lines, milliseconds
+from fleet.errors import FleetError
+
+CLIENTS: Final = MappingProxyType[str, Kind](
+    {
+        "librdkafka": Kind("idempotent", "default"),
+        "librdkafka, socket.timeout.ms=5000": Kind("idempotent", "default", {"socket.timeout.ms": "5000"}),
+        "java": Kind("java", "default"),
+        "java, request.timeout.ms=5000": Kind("java", "default", {"request.timeout.ms": "5000"}),
+        "aiokafka": Kind("aiokafka", "default"),
+        "aiokafka, request_timeout_ms=5000": Kind("aiokafka", "default", {"request.timeout.ms": "5000"}),
+    }
+)
+RETURN_LIMIT_S: Final = 180.0
+"""For a client to find its way around a silent member, at the defaults of all of them."""
+_BEGUN_S = 1.0
+"""After the member was stopped: what comes then was not on its way before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One member that was stopped; milliseconds by client and group, up to the time when all were served."""
+
+    proxy_id: str
+    stalls_ms: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that came of it; `load` is the machine's average over a minute, before anything was started."""
+
+    load: float
+    silences: tuple[Silence, ...]
+    audits: dict[str, Audit]
+
+    def figures(self) -> dict[str, Figures]:
+        names = self.silences[0].stalls_ms
+        return {name: spread([each.stalls_ms[name] for each in self.silences]) for name in names}
+
+    def document(self) -> dict[str, object]:
+        """What `--json` prints."""
+        return {
+            "load_average": self.load,
+            "silences": [asdict(each) for each in self.silences],
+            "figures": {name: asdict(each) for name, each in self.figures().items()},
+            "audits": {name: asdict(each) for name, each in self.audits.items()},
+        }
+
+
+async def measure(running: Stage, rounds: int, names: Sequence[str], load: float, view: Lines) -> Measured:
+    """Stop members in turn while clients are at work, and audit what came through.
+
+    Raises: DemoError: a client does not come back, or the fleet does not.
+    """
+    silences = []
+    async with at_work(running, "silence", {name: CLIENTS[name] for name in names}) as clients:
+        for number in range(rounds):
+            victim = running.fleet.members[number % len(running.fleet.members)]
+            silences.append(await _silence(running, victim, clients))
+            found = silences[-1].stalls_ms
+            view.say(f"{number + 1} of {rounds}: {victim}; " + ", ".join(map(_line, found.items())))
+        audits = await finish(running, clients)
+    return Measured(load, tuple(silences), audits)
+
+
+async def _silence(running: Stage, victim: str, clients: Mapping[str, Client]) -> Silence:
+    fleet = running.fleet
+    since_s = await in_thread(lambda: fleet.freeze(victim))
+    try:
+        await asyncio.sleep(_BEGUN_S)
+        await await_flow(clients, RETURN_LIMIT_S)
+        until_s = time.monotonic()
+    finally:
+        fleet.thaw(victim)
+    stalled_ms = stalls_ms(clients, since_s, until_s)
+    await in_thread(lambda: fleet.await_settled(running.broker_ids))
+    await await_flow(clients)
+    return Silence(victim, stalled_ms)
+
+
+def _line(stall: tuple[str, float]) -> str:
+    name, stall_ms = stall
+    return f"{name} {milliseconds(stall_ms)}"
+
+
+def show(measured: Measured, console: Console) -> None:
+    """The figures for people."""
+    console.print(f"load average {measured.load:.1f} before the start")
+    table = Table(title=f"{len(measured.silences)} members stopped: longest stall of a partition")
+    for column in ("client", "median", "worst"):
+        table.add_column(column, justify="left" if column == "client" else "right")
+    for name, each in measured.figures().items():
+        table.add_row(name, milliseconds(each.median), milliseconds(each.worst))
+    console.print(table)
+
+
+async def run(rounds: int, names: Sequence[str]) -> Measured:
+    """Set the stage and measure."""
+    load, view = os.getloadavg()[0], Lines()
+    async with stage(Options(), view) as running:
+        return await measure(running, rounds, names, load, view)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="How many.")
+@click.option(
+    "--client",
+    "names",
+    type=click.Choice(list(CLIENTS)),
+    multiple=True,
+    default=list(CLIENTS),
+    help="One of them alone; may be repeated.  [default: all at the same time]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def main(rounds: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Stop members in turn, and measure how long clients stay with them."""
+    try:
+        measured = asyncio.run(run(rounds, names))
+    except FleetError as error:
+        sys.exit(f"silence: {error}")
+    show(measured, Console(stderr=True))
+    if as_json:
+        print(json.dumps(measured.document()))
+    if not all(each.passed for each in measured.audits.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
