@@ -3,7 +3,7 @@
     python -m benchmarks.drain --drains 20 --json
 
 For each client the longest interval without an acknowledgement on any partition, and without a record for its
-group: around each drain, around each undrain, and for as long before them, when nobody moves, which is what
+group: around each drain, around each undrain, and for as long after them, when nobody moves, which is what
 the machine itself costs. Exit code 1 where a request was cut or the audit failed; that a goal was missed is
 said, and only `--strict` makes a failure of it, because a goal is for a quiet machine.
 """
@@ -77,15 +77,17 @@ class Drains:
         self._clients = clients
 
     async def one(self, victim: ProxyId) -> list[Move]:
-        """Watch while nobody moves, drain a member, and take it in again.
+        """Drain a member, and take it in again; after either, watch while nobody moves.
+
+        So there are more than ten seconds between two moves, and librdkafka has forgotten the one before.
 
         Raises: DemoError: the clients, or the fleet, break.
         """
         others = [each for each in self._fleet.members if each != victim]
-        calm = await self._watch("calm", None, self._fleet.members)
         drain = await self._watch("drain", victim, others)
+        drained = await self._watch("calm", None, others)
         undrain = await self._watch("undrain", victim, self._fleet.members)
-        return [calm, drain, undrain]
+        return [drain, drained, undrain, await self._watch("calm", None, self._fleet.members)]
 
     async def _watch(self, when: When, victim: ProxyId | None, owners: Sequence[ProxyId]) -> Move:
         since_s = time.monotonic()
@@ -104,7 +106,7 @@ class Measured:
 
     Args:
         load: the machine's load average over the last minute, before anything was started.
-        cut: answers that a member owed a client when it left it, as the members' logs say.
+        cut: connections that were ended although answers were due, as the members' logs say.
     """
 
     load: float
@@ -153,7 +155,8 @@ async def measure(running: Stage, drains: int, names: Sequence[str], load: float
         for number in range(drains):
             victim = fleet.members[number % len(fleet.members)]
             moves += await watched.one(victim)
-            view.say(f"{number + 1} of {drains}: {victim}; {line(moves[-2:])}")
+            moved = [move for move in moves[-4:] if move.proxy_id]
+            view.say(f"{number + 1} of {drains}: {victim}; {line(moved)}")
         audits = await finish(running, clients)
     cut = sum(fleet.log(each).read_text(errors="replace").count(CUT) for each in fleet.members)
     return Measured(load, tuple(moves), audits, cut)
@@ -171,7 +174,7 @@ def line(moves: Sequence[Move]) -> str:
 def show(measured: Measured, console: Console) -> None:
     """The figures for people."""
     console.print(
-        f"load average {measured.load:.1f} before the start; answers that clients did not get: {measured.cut}"
+        f"load average {measured.load:.1f} before the start; {measured.cut} connections cut with answers due"
     )
     table = Table(title=f"longest stall of a partition in {_WATCH_S:.0f} s, median / worst")
     table.add_column("client")
