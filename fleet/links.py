@@ -3,10 +3,11 @@ kind of frame.
 
 Frame    length of kind and payload (4) | kind (1) | payload
 
-The dialling side says HELLO first; the other one checks it and answers with its own. A link is up, on either
-side, once the peer's HELLO is accepted. Where the fleet has ``peer_tls``, both sides have verified each
-other's certificate before, and take a HELLO from none but the member that it names. Nothing here judges
-whether a member lives: a link is up or down, and the failure detector makes of that what it will.
+The dialling side says HELLO first; the other one checks it and answers with its own, and the dialling one
+sends a PING on that. A link is up, on either side, once what has come shows that both directions work. Where
+the fleet has ``peer_tls``, both sides have verified each other's certificate before, and take a HELLO from
+none but the member that it names. Nothing here judges whether a member lives: a link is up or down, and the
+failure detector makes of that what it will.
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class _Connection(asyncio.Protocol):
         self.uris: frozenset[str] = frozenset()
         self.peer: ProxyId | None = None
         self.incarnation = 0
+        self.linked = False
+        """Whether it has been the link to its peer; a peer that has said HELLO may not have heard ours."""
         self.transport: asyncio.Transport | None = None
         self.heard_s = self.opened_s = time.monotonic()
         self.closed = asyncio.get_running_loop().create_future()
@@ -355,7 +358,7 @@ class PeerLinks:
             await asyncio.sleep(timing.ping_s)
             now_s = time.monotonic()
             for connection in list(self._open):
-                if connection.peer is None:
+                if not connection.linked:
                     if now_s - connection.opened_s > timing.hello_timeout_s:
                         connection.abort(f"no HELLO within {timing.hello_timeout_s:g} s")
                 elif now_s - connection.heard_s > timing.idle_s:
@@ -382,14 +385,17 @@ class PeerLinks:
     def _received(self, connection: _Connection, kind: int, payload: bytes) -> None:
         if connection.peer is None:
             self._introduce(connection, kind, payload)
-        elif kind in (Kind.RAFT, Kind.REPORT):
+            return
+        if not connection.linked:
+            self._link(connection, connection.peer)
+        if kind in (Kind.RAFT, Kind.REPORT):
             self._tell(self._events.on_frame, connection.peer, Kind(kind), payload)
         elif kind != Kind.PING:
             connection.abort(f"sent a frame of kind {kind}")
 
     def _introduce(self, connection: _Connection, kind: int, payload: bytes) -> None:
-        """Take the first frame of a connection, which must be a HELLO that fits; make the connection the
-        link.
+        """Take the first frame of a connection, which must be a HELLO that fits; where it answers ours, the
+        connection is the link.
         """
         self._strangers.pop(connection, None)
         refusal = self._refusal(connection, kind, payload)
@@ -398,14 +404,20 @@ class PeerLinks:
             return
         hello = Hello.decode(payload)
         connection.peer, connection.incarnation = hello.proxy_id, hello.incarnation
-        former = self._links.get(hello.proxy_id)
+        if connection.dialled is None:
+            connection.write(Kind.HELLO, self._hello.encode())
+        else:
+            connection.write(Kind.PING, b"")
+            self._link(connection, hello.proxy_id)
+
+    def _link(self, connection: _Connection, peer: ProxyId) -> None:
+        former = self._links.get(peer)
         if former is not None:
             self._down(former, "replaced by a newer connection")
             former.abort("replaced by a newer connection")
-        if connection.dialled is None:
-            connection.write(Kind.HELLO, self._hello.encode())
-        self._links[hello.proxy_id] = connection
-        self._tell(self._events.on_up, hello.proxy_id)
+        connection.linked = True
+        self._links[peer] = connection
+        self._tell(self._events.on_up, peer)
 
     def _refusal(self, connection: _Connection, kind: int, payload: bytes) -> str:
         """Why a first frame is not accepted; empty where it is."""
@@ -436,7 +448,7 @@ class PeerLinks:
     def _lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
         self._strangers.pop(connection, None)
-        if connection.peer is None and not self._stopping:
+        if not connection.linked and not self._stopping:
             self._warn(f"{connection.where}: {connection.reason}")
         self._down(connection, connection.reason)
 

@@ -92,6 +92,11 @@ class Stranger:
     ) -> None:
         self.send(Kind.HELLO, Hello(fleet, proxy_id, incarnation, version).encode())
 
+    def link(self, *, incarnation: int = 1) -> None:
+        """Say HELLO, and then something that only who has had the answer says."""
+        self.hello(incarnation=incarnation)
+        self.send(Kind.PING, b"")
+
     async def read(self) -> tuple[int, bytes]:
         async with asyncio.timeout(LIMIT_S):
             length, kind = struct.unpack(">IB", await self.reader.readexactly(5))
@@ -211,7 +216,7 @@ async def test_a_member_that_returns_is_linked_again(network: Network, returning
 async def test_a_reset_is_told_at_once(network: Network) -> None:
     one = await network.start("p1", idle_s=60.0)
     stranger = await network.connect("p1")
-    stranger.hello()
+    stranger.link()
     await until(lambda: one.links.connected)
     linger = struct.pack("ii", 1, 0)
     stranger.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -231,6 +236,15 @@ class TestHello:
         assert kind == Kind.HELLO
         expected = {"fleet": "demo", "proxy_id": "p1", "incarnation": 77, "protocol_version": 1}
         assert json.loads(payload) == expected
+        await stranger.close()
+
+    async def test_a_peer_that_does_not_hear_the_answer_is_not_linked(self, network: Network) -> None:
+        """Found: such a one dialled for ever, and was up for as long as it waited, each time."""
+        one = await network.start("p1", hello_timeout_s=0.1, ping_s=0.01)
+        stranger = await network.connect("p1")
+        stranger.hello()
+        await stranger.closed()
+        assert one.told == []
         await stranger.close()
 
     @pytest.mark.parametrize(
@@ -299,7 +313,7 @@ class TestHello:
         await stranger.close()
 
         stranger = await network.connect("p1")
-        stranger.hello()
+        stranger.link()
         await until(lambda: one.links.connected)
         await stranger.close()
 
@@ -316,7 +330,7 @@ class TestHello:
         late = await network.connect("p1")
         assert await strangers[0].closed() == b"", "the oldest one makes room"
         assert len(one.links._strangers) == 64
-        late.hello()
+        late.link()
         await until(lambda: one.links.connected)
         for stranger in [*strangers, late]:
             await stranger.close()
@@ -326,9 +340,9 @@ class TestOneMemberTwice:
     async def test_a_later_life_replaces_the_link(self, network: Network) -> None:
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
-        first.hello(incarnation=1)
+        first.link(incarnation=1)
         await until(lambda: one.links.connected)
-        second.hello(incarnation=2)
+        second.link(incarnation=2)
         await until(lambda: len(one.told) == 3)
 
         assert one.told == ["+p3", "-p3: replaced by a newer connection", "+p3"]
@@ -344,9 +358,9 @@ class TestOneMemberTwice:
         """The peer has given up a connection whose end this side has not seen."""
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
-        first.hello()
+        first.link()
         await until(lambda: one.links.connected)
-        second.hello()
+        second.link()
         await until(lambda: len(one.told) == 3)
         await first.close()
         await second.close()
@@ -356,7 +370,7 @@ class TestOneMemberTwice:
     ) -> None:
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
-        first.hello(incarnation=2)
+        first.link(incarnation=2)
         await until(lambda: one.links.connected)
         second.hello(incarnation=1)
         await second.closed()
@@ -384,7 +398,7 @@ class TestOnALink:
     async def test_garbage_ends_it(self, network: Network, data: bytes, reason: str) -> None:
         one = await network.start("p1")
         stranger = await network.connect("p1")
-        stranger.hello()
+        stranger.link()
         await until(lambda: one.links.connected)
         stranger.writer.write(data)
         await stranger.closed()
@@ -405,7 +419,7 @@ class TestOnALink:
         """Half-open: the peer is gone, and nothing says so."""
         one = await network.start("p1", ping_s=0.01, idle_s=0.2)
         stranger = await network.connect("p1")
-        stranger.hello()
+        stranger.link()
         await until(lambda: one.links.connected)
         await until(lambda: not one.links.connected)
 
@@ -415,7 +429,7 @@ class TestOnALink:
     async def test_a_peer_that_does_not_read_is_given_up(self, network: Network) -> None:
         one = await network.start("p1", ping_s=60.0)
         stranger = await network.connect("p1")
-        stranger.hello()
+        stranger.link()
         await until(lambda: one.links.connected)
         stranger.reader._transport.pause_reading()  # type: ignore[attr-defined]
         sent = 0

@@ -277,7 +277,7 @@ class TestRotation:
         three = await network.start("p3", tls=tls(fresh, "p3", ca=folder / "ca.pem"))
         await until(lambda: three.links.connected == {"p1", "p2"})
 
-        assert (one.told, two.told) == (["+p2", "+p3"], ["+p1", "+p3"])
+        await until(lambda: (one.told, two.told) == (["+p2", "+p3"], ["+p1", "+p3"]))
 
     async def test_in_the_middle_of_one_the_former_files_stay_in_use(
         self, folder: Path, caplog: pytest.LogCaptureFixture
