@@ -1,0 +1,150 @@
+"""From what Raft commits and a member observes to the events that tell of it; the clock is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from fleet.admin.view import Takeover, TakeoverLog
+from fleet.events.schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
+from fleet.membership import Transition
+from fleet.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
+from fleet.raft_state import Applied
+from fleet.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
+
+_PENDING_LIMIT: Final = 10_000
+"""Changes of ownership that may wait for their advertisement; it may never come, where workers are dead."""
+
+
+class Recorder:
+    """What one member tells.
+
+    Args:
+        life: of this process, so that what it has observed is told apart from what the one before has.
+    """
+
+    def __init__(self, fleet: str, me: ProxyId, life: str) -> None:
+        self._fleet = fleet
+        self._me = me
+        self._life = life
+        self._ownership: Mapping[BrokerId, Ownership] = {}
+        self._members: Mapping[ProxyId, Member] = {}
+        self._observed = 0
+        self._unadvertised: dict[str, tuple[OwnershipEvent, Takeover]] = {}
+
+    def committed(
+        self, applied: Iterable[Applied], after: FleetState, takeovers: TakeoverLog, now_ms: int
+    ) -> list[Event]:
+        """The events of commands that have come out of the log.
+
+        Args:
+            after: the state behind the last of them.
+            takeovers: those that this member knows of, before it is told of this commit.
+        """
+        events: list[Event] = []
+        for each in applied:
+            if not each.outcome.applied:
+                continue
+            match each.command:
+                case OwnershipSet() as command:
+                    events += self._ownership_events(command, each.outcome.generation, takeovers, now_ms)
+                case MemberUp() | MemberStatusChanged() | DrainSet() as command:
+                    events += self._member_events(command, now_ms)
+        # A snapshot changes the state without commands; what it left out, nobody can tell one by one.
+        self._ownership, self._members = after.ownership, after.members
+        return events
+
+    def advertised(self, takeovers: TakeoverLog) -> list[Event]:
+        """Ownership events once more, with the time that was missing when they were told first."""
+        events: list[Event] = []
+        advertised = {(each.proxy_id, each.detected): each.advertised for each in takeovers.recent}
+        for event, takeover in list(self._unadvertised.values()):
+            now = advertised.get((takeover.proxy_id, takeover.detected))
+            if now is not None:
+                del self._unadvertised[event.id]
+                events.append(replace(event, advertised_at_ms=now.wall_ms))
+        return events
+
+    def observed(self, transitions: Iterable[Transition], now_ms: int) -> list[Event]:
+        """The events of what this member's failure detector has concluded."""
+        events: list[Event] = []
+        for each in transitions:
+            self._observed += 1
+            name = f"{self._fleet}/liveness/{self._life}/{self._observed}"
+            change = (each.before, each.after, each.reason)
+            events.append(LivenessEvent(name, self._fleet, self._me, each.peer, *change, at_ms=now_ms))
+        return events
+
+    def _member_events(
+        self, command: MemberUp | MemberStatusChanged | DrainSet, now_ms: int
+    ) -> Iterator[MemberEvent]:
+        proxy_id = command.member.proxy_id if isinstance(command, MemberUp) else command.proxy_id
+        before = self._members.get(proxy_id)
+        match command:
+            case MemberUp(member=member):
+                drained = before is not None and before.drained
+                after = replace(member, status=MemberStatus.UP, drained=drained)
+            case MemberStatusChanged(status=status):
+                if before is None:
+                    return
+                after = replace(before, status=status)
+            case DrainSet(drained=drained):
+                if before is None:
+                    return
+                after = replace(before, drained=drained)
+        self._members = {**self._members, proxy_id: after}
+        yield MemberEvent(
+            id=f"{self._fleet}/member/{command.command_id}",
+            fleet=self._fleet,
+            told_by=self._me,
+            proxy_id=proxy_id,
+            incarnation=after.incarnation,
+            status=after.status,
+            drained=after.drained,
+            proposed_at_ms=command.proposed_at_ms,
+            committed_at_ms=now_ms,
+        )
+
+    def _ownership_events(
+        self, command: OwnershipSet, generation: int, takeovers: TakeoverLog, now_ms: int
+    ) -> Iterator[OwnershipEvent]:
+        removed: dict[BrokerId, Ownership | None] = dict.fromkeys(command.removed)
+        for broker_id, ownership in {**command.changes, **removed}.items():
+            before = self._ownership.get(broker_id)
+            event = OwnershipEvent(
+                id=f"{self._fleet}/ownership/{generation}/{broker_id}",
+                fleet=self._fleet,
+                told_by=self._me,
+                generation=generation,
+                broker_id=broker_id,
+                before=None if before is None else before.owners,
+                owners=() if ownership is None else ownership.owners,
+                reason=command.reason,
+                proposed_at_ms=command.proposed_at_ms,
+                committed_at_ms=now_ms,
+            )
+            yield self._with_takeover(event, takeovers)
+        kept = {broker_id: each for broker_id, each in self._ownership.items() if broker_id not in removed}
+        self._ownership = {**kept, **command.changes}
+
+    def _with_takeover(self, event: OwnershipEvent, takeovers: TakeoverLog) -> OwnershipEvent:
+        takeover = _takeover(event, takeovers)
+        if takeover is None:
+            return event
+        event = replace(event, detected_at_ms=takeover.detected.wall_ms)
+        if takeover.advertised is not None:
+            return replace(event, advertised_at_ms=takeover.advertised.wall_ms)
+        if len(self._unadvertised) < _PENDING_LIMIT:
+            self._unadvertised[event.id] = event, takeover
+        return event
+
+
+def _takeover(event: OwnershipEvent, takeovers: TakeoverLog) -> Takeover | None:
+    """The one that a change of ownership completes; None where it is no takeover."""
+    replaced = set(event.before or ()) - set(event.owners)
+    for takeover in reversed(takeovers.recent):
+        mine = takeover.proxy_id in replaced and event.broker_id in takeover.broker_ids
+        if mine and takeover.committed is None:
+            return takeover
+    return None
