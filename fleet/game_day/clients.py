@@ -37,8 +37,11 @@ class Topic:
         self.name = f"{options.topic_prefix}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
         self._plan = plan
         self._bootstrap_servers = bootstrap_servers
-        further = properties(options.client_config)
-        self._admin = AdminClient({"log_level": 0, **further, "bootstrap.servers": bootstrap_servers})
+        self._settings = {
+            "log_level": 0,
+            **properties(options.client_config),
+            "bootstrap.servers": bootstrap_servers,
+        }
 
     def create(self) -> None:
         """Raises: GameDayError: it cannot be created; says what to do about it."""
@@ -49,18 +52,18 @@ class Topic:
             config={"min.insync.replicas": str(self._plan.min_in_sync)},
         )
         try:
-            self._admin.create_topics([topic], request_timeout=_ADMIN_LIMIT_S)[self.name].result(
-                _ADMIN_LIMIT_S
-            )
+            AdminClient(self._settings).create_topics([topic])[self.name].result(_ADMIN_LIMIT_S)
         except (KafkaException, TimeoutError) as error:
             raise GameDayError(self._why(error)) from error
 
     def delete(self) -> None:
         """Leave neither the topic nor the group behind. Raises: GameDayError: the topic stays."""
+        # A new one: connections that were made before may lead into what has been broken since.
+        admin = AdminClient(self._settings)
         with suppress(KafkaException, TimeoutError):
-            self._admin.delete_consumer_groups([self.name])[self.name].result(_ADMIN_LIMIT_S)
+            admin.delete_consumer_groups([self.name])[self.name].result(_ADMIN_LIMIT_S)
         try:
-            self._admin.delete_topics([self.name])[self.name].result(_ADMIN_LIMIT_S)
+            admin.delete_topics([self.name])[self.name].result(_ADMIN_LIMIT_S)
         except (KafkaException, TimeoutError) as error:
             raise GameDayError(f"topic {self.name} cannot be deleted, and stays: {_said(error)}") from error
 

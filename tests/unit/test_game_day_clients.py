@@ -22,10 +22,14 @@ from tests.unit.sample_game_day import PLAN
 class Admin:
     """An AdminClient that refuses everything for one reason, or nothing."""
 
-    def __init__(self, settings: dict[str, Any], reason: int | None = None) -> None:
-        self.settings = settings
+    def __init__(self, reason: int | None = None) -> None:
+        self.settings: dict[str, Any] = {}
         self.topics: list[Any] = []
         self._reason = reason
+
+    def connect(self, settings: dict[str, Any]) -> Admin:
+        self.settings = settings
+        return self
 
     def _answer(self, names: list[str]) -> dict[str, Future[None]]:
         futures: dict[str, Future[None]] = {name: Future() for name in names}
@@ -36,7 +40,7 @@ class Admin:
                 future.set_exception(KafkaException(KafkaError(self._reason)))
         return futures
 
-    def create_topics(self, topics: list[Any], request_timeout: float) -> dict[str, Future[None]]:
+    def create_topics(self, topics: list[Any]) -> dict[str, Future[None]]:
         self.topics += topics
         return self._answer([each.topic for each in topics])
 
@@ -51,14 +55,9 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Topic, Admin]]
     """Makes a topic at a cluster that refuses it for a reason."""
 
     def make(reason: int | None = None, **options: Any) -> tuple[Topic, Admin]:
-        made: list[Admin] = []
-
-        def admin(settings: dict[str, Any]) -> Admin:
-            made.append(Admin(settings, reason))
-            return made[0]
-
-        monkeypatch.setattr(clients, "AdminClient", admin)
-        return Topic(PLAN, Options("drain", **options), "p1:9100,p2:9100"), made[0]
+        admin = Admin(reason)
+        monkeypatch.setattr(clients, "AdminClient", admin.connect)
+        return Topic(PLAN, Options("drain", **options), "p1:9100,p2:9100"), admin
 
     return make
 
@@ -108,7 +107,8 @@ def test_clients_authenticate_with_what_is_in_a_file(
         "bootstrap.servers": "elsewhere:1",
     }
     assert properties(None) == properties("") == {}
-    _, admin = topic(client_config=path)
+    made, admin = topic(client_config=path)
+    made.create()
     spec = WorkloadSpec("p1:9100", "topic", str(tmp_path), client="recommended", client_config=str(path))
     for settings, servers in ((admin.settings, "p1:9100,p2:9100"), (spec.client_settings(), "p1:9100")):
         assert (settings["sasl.password"], settings["bootstrap.servers"]) == ("a=b", servers)
