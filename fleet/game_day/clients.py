@@ -51,8 +51,9 @@ class Topic:
             replica_assignment=self._plan.assignment,
             config={"min.insync.replicas": str(self._plan.min_in_sync)},
         )
+        admin = AdminClient(self._settings)
         try:
-            AdminClient(self._settings).create_topics([topic])[self.name].result(_ADMIN_LIMIT_S)
+            admin.create_topics([topic])[self.name].result(_ADMIN_LIMIT_S)
         except (KafkaException, TimeoutError) as error:
             raise GameDayError(self._why(error)) from error
 
