@@ -1,0 +1,114 @@
+"""Events on their way to a real Kafka, which may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.ports import free_ports
+from fleet.events.publisher import QUEUE_LIMIT, Publisher
+from fleet.events.spool import Record, Spool
+from fleet.events.topics import TOPICS
+from fleet.model import Endpoint
+from tests.integration.clients import LIMIT_S, read_all, wait_for
+from tests.integration.relay import Relays
+
+ROOM = 8 << 20
+
+
+def records(first: int, count: int) -> list[Record]:
+    return [
+        Record("members", b"p%d" % (number % 5), b"%06d" % number) for number in range(first, first + count)
+    ]
+
+
+@contextmanager
+def publisher(prefix: str, servers: Callable[[], tuple[Endpoint, ...]], folder: Path) -> Iterator[Publisher]:
+    made = Publisher("test-events", servers, prefix, folder / "spool", ROOM)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop(LIMIT_S)
+
+
+def values(kafka: KafkaCluster, topic: str, expected: int) -> list[bytes]:
+    return [each.value() or b"" for each in read_all(kafka.bootstrap_servers, topic, expected, partitions=3)]
+
+
+def test_topics_are_made_and_records_arrive_in_the_order_of_their_keys(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    with publisher("events-a.", lambda: kafka.endpoints, tmp_path) as made:
+        made.put(records(0, 2000))
+        wait_for(lambda: made.progress.sent == 2000, "all records are sent")
+        assert (made.progress.waiting, made.progress.dropped, made.progress.trouble) == (0, 0, "")
+    arrived = values(kafka, "events-a.members", 2000)
+    for key in range(5):
+        mine = [value for value in arrived if int(value) % 5 == key]
+        assert mine == [each.value for each in records(0, 2000) if each.key == b"p%d" % key]
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    described = admin.list_topics(timeout=LIMIT_S).topics
+    for topic in TOPICS:
+        name = f"events-a.{topic.name}"
+        assert len(described[name].partitions) == topic.partitions
+        assert all(len(each.replicas) == 3 for each in described[name].partitions.values())
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        config = admin.describe_configs([resource])[resource].result(LIMIT_S)
+        assert {each: config[each].value for each in topic.config} == dict(topic.config)
+
+
+def test_what_kafka_cannot_take_now_waits_on_the_disk_over_a_restart_as_well(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    front = Endpoint("127.0.0.1", port)
+    with publisher("events-b.", lambda: (front,), tmp_path) as made:
+        made.put(records(0, 100))
+        wait_for(lambda: made.progress.waiting == 100 and made.progress.trouble, "they wait, and it says so")
+    with publisher("events-b.", lambda: (front,), tmp_path) as made:
+        made.put(records(100, 100))
+        wait_for(lambda: made.progress.waiting == 200, "all of them wait")
+        relays = Relays()
+        relays.forward(front, kafka.endpoints[0])
+        try:
+            wait_for(lambda: made.progress.sent == 200, "they are sent once Kafka is there")
+        finally:
+            relays.close()
+        assert made.progress.trouble == ""
+    assert sorted(values(kafka, "events-b.members", 200)) == [each.value for each in records(0, 200)]
+
+
+def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path) -> None:
+    made = Publisher("test-events", tuple, "events-c.", tmp_path / "spool", ROOM)
+    made.put(records(0, QUEUE_LIMIT + 7))
+    made.start()
+    try:
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT, "the first ones are stored")
+        assert made.progress.dropped == 7
+    finally:
+        made.stop(LIMIT_S)
+
+
+@pytest.mark.parametrize("spoilt", [True, False])
+def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) -> None:
+    path = tmp_path / "spool"
+    if spoilt:
+        path.mkdir()
+    made = Publisher("test-events", tuple, "events-d.", path, ROOM)
+    made.start()
+    try:
+        made.put(records(0, 3))
+        if spoilt:
+            wait_for(lambda: "spool" in made.progress.trouble, "it says so")
+            path.rmdir()
+        wait_for(lambda: made.progress.waiting == 3, "they are stored in the end")
+    finally:
+        made.stop(LIMIT_S)
+    with Spool(path, ROOM) as spool:
+        assert [each.record for each in spool.oldest(9)] == records(0, 3)
