@@ -14,17 +14,18 @@ def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict
         listener: by which way in; the first of each member where None.
 
     Raises:
-        ConfigError: a member has no listener of that name.
+        ConfigError: there is no listener of that name.
     """
-    found = {}
-    for proxy_id, member in settings.members.items():
-        if member.witness:
-            continue
-        ways = [each for each in member.listeners if listener in (None, each.name)]
-        if not ways:
-            names = ", ".join(each.name for each in member.listeners)
-            raise ConfigError(f"{proxy_id} has no listener {listener!r}; it has {names}")
-        found[proxy_id] = Endpoint(ways[0].advertised_host, ways[0].advertised_bootstrap_port)
+    found = {
+        proxy_id: Endpoint(way.advertised_host, way.advertised_bootstrap_port)
+        for proxy_id, member in settings.members.items()
+        for way in [each for each in member.listeners if listener in (None, each.name)][:1]
+    }
+    if not found:
+        names = {each.name for member in settings.members.values() for each in member.listeners}
+        raise ConfigError(
+            f"{settings.source}: no member has a listener {listener!r}; they have {', '.join(sorted(names))}"
+        )
     return found
 
 
