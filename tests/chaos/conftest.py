@@ -24,6 +24,7 @@ MEASURES = (
     "a planned move stalled for",
     *(f"a planned move stalled {name}{who} for" for name in CLIENTS for who in ("", " group")),
     "all clients served after",
+    "a frozen worker was killed after",
 )
 
 # A control process is back within two seconds, but not on a machine that builds something else meanwhile.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from functools import partial
+
+import pytest
 
 from fleet.chaos.proofs import is_gone, is_stopped
 from fleet.demo.local_fleet import LocalFleet
-from tests.chaos.conftest import Stage
-from tests.chaos.scene import wait_for
+from fleet.model import ProxyId
+from tests.chaos.conftest import Note, Stage
+from tests.chaos.scene import Scene, wait_for
 from tests.chaos.trees import Tree, try_tree
 
 REPLACED_LIMIT_S = 30.0
@@ -17,7 +21,10 @@ FROZEN_LIMIT_S = 7.5
 """Five times `freeze_timeout_s`."""
 
 
-def test_a_killed_control_process_is_replaced_and_nobody_takes_over(fleet: LocalFleet, stage: Stage) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+def test_a_control_process_is_replaced_and_nobody_takes_over(
+    fleet: LocalFleet, stage: Stage, number: signal.Signals
+) -> None:
     """Of the leader, because that also costs an election."""
     with stage(fleet) as scene:
         victim = scene.member("leader")
@@ -25,8 +32,10 @@ def test_a_killed_control_process_is_replaced_and_nobody_takes_over(fleet: Local
         tree, said = Tree(fleet, victim), scene.said()
         since_s = fleet.ownership(victim).now_mono_s
 
-        tree.control.send_signal(signal.SIGKILL)
-        wait_for(partial(is_gone, tree.control), "the end of the control process", 5.0)
+        tree.control.send_signal(number)
+        if number is signal.SIGSTOP:
+            wait_for(partial(is_stopped, tree.control), "the control process stopped", 1.0)
+        wait_for(partial(is_gone, tree.control), "the end of the control process", FROZEN_LIMIT_S)
 
         def replaced() -> bool:
             now = try_tree(fleet, victim)
@@ -48,14 +57,27 @@ def test_a_killed_control_process_is_replaced_and_nobody_takes_over(fleet: Local
         assert scene.said() == said
 
 
-def test_a_frozen_worker_is_killed_and_replaced(fleet: LocalFleet, stage: Stage) -> None:
+def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
+    fleet: LocalFleet, stage: Stage, note: Note
+) -> None:
+    """Its event loop stands still, whatever the reason; the processes beside it run."""
     with stage(fleet) as scene:
         victim = scene.member("follower")
+        survivors = [each for each in fleet.members if each != victim]
         tree, generation = Tree(fleet, victim), scene.generation()
 
-        tree.worker.send_signal(signal.SIGSTOP)
-        wait_for(partial(is_stopped, tree.worker), "the worker stopped", 1.0)
-        wait_for(partial(is_gone, tree.worker), "the end of the frozen worker", FROZEN_LIMIT_S)
+        with scene.closely():
+            frozen_s = time.monotonic()
+            tree.worker.send_signal(signal.SIGSTOP)
+            wait_for(partial(is_stopped, tree.worker), "the worker stopped", 1.0)
+            wait_for(partial(is_gone, tree.worker), "the end of the frozen worker", FROZEN_LIMIT_S)
+            note("a frozen worker was killed after", time.monotonic() - frozen_s)
+            # Where its clients, whose connections have been reset, ask for Metadata.
+            for survivor in survivors:
+                wait_for(
+                    partial(has_gone_around, scene, survivor, victim, frozen_s), "an address that serves"
+                )
+                note("advertised after", gone_around_s(scene, survivor, victim, frozen_s)[0] - frozen_s)
 
         def replaced() -> bool:
             now = try_tree(fleet, victim)
@@ -70,3 +92,12 @@ def test_a_frozen_worker_is_killed_and_replaced(fleet: LocalFleet, stage: Stage)
         assert (now.supervisor, now.control) == (tree.supervisor, tree.control)
         assert victim in scene.committed(victim).values()
         assert scene.generation() >= generation
+
+
+def gone_around_s(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
+    """When, since a moment, a member's Metadata has come to be without another one."""
+    return [view.at_s for view in scene.views(teller, since_s) if victim not in view.owners.values()]
+
+
+def has_gone_around(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> bool:
+    return bool(gone_around_s(scene, teller, victim, since_s))
