@@ -103,6 +103,8 @@ class LocalFleet:
             certs.make("demo", self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
         self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
         self._own_config: dict[ProxyId, Path] = {}
+        self.through: dict[ProxyId, Sequence[str]] = {}
+        """By member, the program that becomes it; see `spawn_module`."""
 
     @property
     def members(self) -> tuple[ProxyId, ...]:
@@ -173,7 +175,10 @@ class LocalFleet:
                 raise DemoError(f"{proxy_id} is running already")
             config = self._own_config.get(proxy_id, self.config)
             arguments = ("node", "--config", str(config), "--node", proxy_id)
-            self._processes[proxy_id] = spawn_module("fleet", *arguments, log=self.log(proxy_id))
+            through = self.through.get(proxy_id, ())
+            self._processes[proxy_id] = spawn_module(
+                "fleet", *arguments, log=self.log(proxy_id), through=through
+            )
 
     def kill(self, *proxy_ids: ProxyId) -> float:
         """SIGKILL the whole process tree of members, all at once.

@@ -67,11 +67,18 @@ def spawn(
             raise DemoError(f"cannot start {command[0]}: {error.strerror or error}") from error
 
 
-def spawn_module(module: str, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-    """`spawn` for `python -m module`, with this interpreter and this very code of the project."""
+def spawn_module(
+    module: str, *arguments: str, log: Path, through: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """`spawn` for `python -m module`, with this interpreter and this very code of the project.
+
+    Args:
+        through: a program that becomes the module, and its arguments, as nsenter does.
+    """
     here = str(Path(fleet.__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    return spawn((sys.executable, "-m", module, *arguments), log, env={**os.environ, "PYTHONPATH": path})
+    command = (*through, sys.executable, "-m", module, *arguments)
+    return spawn(command, log, env={**os.environ, "PYTHONPATH": path})
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -1,0 +1,118 @@
+"""Members in network namespaces of their own, each at the end of a cable that can be pulled.
+
+    with Cables(fleet) as cables:     # before the fleet starts
+        cables.pull("p2")             # nothing gets through any more, and nobody is told
+        cables.plug("p2")
+
+Wants root and iproute2. Brokers and clients stay where they are: there is a route to 127.77.0.0/16.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from types import TracebackType
+
+import yaml
+
+from fleet.config import load
+from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.model import ProxyId
+
+BROKERS = "127.77.0.0/16"
+_SUBNET = f"10.213.{os.getpid() % 256}"
+
+
+class Unavailable(Exception):
+    """This machine makes no network namespaces."""
+
+
+class Cables:
+    """A switch, and a cable from it to each member of a fleet, whose links must be secured.
+
+    Raises: Unavailable: on entering.
+    """
+
+    def __init__(self, fleet: LocalFleet) -> None:
+        self._fleet = fleet
+        self._switch = f"flt{os.getpid()}"
+        self._spaces = {each: f"{self._switch}-{each}" for each in fleet.members}
+        self._ports = {each: f"{self._switch}{each}" for each in fleet.members}
+        self._hosts = {each: f"{_SUBNET}.{10 + number}" for number, each in enumerate(fleet.members)}
+
+    def pull(self, proxy_id: ProxyId) -> float:
+        """Unplug a member. Returns: the monotonic time right before."""
+        pulled_s = time.monotonic()
+        _ip("link", "set", self._ports[proxy_id], "down")
+        return pulled_s
+
+    def plug(self, proxy_id: ProxyId) -> None:
+        _ip("link", "set", self._ports[proxy_id], "up")
+
+    def __enter__(self) -> Cables:
+        if shutil.which("ip") is None or shutil.which("nsenter") is None:
+            raise Unavailable("there is no ip, or no nsenter")
+        try:
+            _ip("link", "add", self._switch, "type", "bridge")
+            _ip("addr", "add", f"{_SUBNET}.1/24", "dev", self._switch)
+            _ip("link", "set", self._switch, "up")
+            _allow_loopback(self._switch)
+            for proxy_id in self._fleet.members:
+                self._lay(proxy_id)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self._move_in()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for space in self._spaces.values():
+            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", self._switch], capture_output=True, check=False)
+
+    def _lay(self, proxy_id: ProxyId) -> None:
+        """Make a namespace with one cable, and the way to the brokers."""
+        space, port = self._spaces[proxy_id], self._ports[proxy_id]
+        _ip("netns", "add", space)
+        _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+        _ip("link", "set", port, "master", self._switch, "up")
+        _ip("-n", space, "addr", "add", f"{self._hosts[proxy_id]}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", space, "link", "set", device, "up")
+        _ip("-n", space, "route", "del", "local", "127.0.0.0/8", "dev", "lo", "table", "local")
+        _ip("-n", space, "route", "add", BROKERS, "via", f"{_SUBNET}.1")
+        _allow_loopback("eth0", *self._enter(proxy_id))
+
+    def _enter(self, proxy_id: ProxyId) -> tuple[str, ...]:
+        return ("nsenter", f"--net=/run/netns/{self._spaces[proxy_id]}")
+
+    def _move_in(self) -> None:
+        """Have members bind and advertise the address at the end of their cable."""
+        document = yaml.safe_load(self._fleet.config.read_text())
+        for proxy_id, host in self._hosts.items():
+            member = document["members"][proxy_id]
+            listener = member["listeners"][LISTENER]
+            for place, key in ((member, "peer"), (member, "admin"), (listener, "bind")):
+                place[key] = f"{host}:{place[key].rpartition(':')[2]}"
+            self._fleet.through[proxy_id] = self._enter(proxy_id)
+        self._fleet.config.write_text(yaml.safe_dump(document, sort_keys=False))
+        self._fleet.settings = load(self._fleet.config, {})
+
+
+def _ip(*arguments: str) -> None:
+    _run("ip", *arguments)
+
+
+def _allow_loopback(device: str, *through: str) -> None:
+    """Let packets from and to 127.0.0.0/8 pass a device."""
+    _run(*through, "sh", "-c", f"echo 1 > /proc/sys/net/ipv4/conf/{device}/route_localnet")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,71 @@
+"""Hosts that are lost: packets to and from a member vanish in the kernel, and nothing is reset or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fleet.chaos.network import Knock, knock
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
+from tests.chaos.cables import Cables, Unavailable
+from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.scene import FROZEN_LIMIT_S
+
+SILENT_S = 1.0
+
+
+@pytest.fixture
+def fleet(kafka: KafkaCluster, tmp_path: Path) -> LocalFleet:
+    """Three members that have not been started yet."""
+    return LocalFleet(tmp_path / "cables", kafka.endpoints, timing=PATIENT, peer_tls=True)
+
+
+@pytest.fixture
+def cables(fleet: LocalFleet, kafka: KafkaCluster) -> Iterator[Cables]:
+    """Their cables; with these the fleet runs."""
+    with ExitStack() as stack:
+        try:
+            laid = stack.enter_context(Cables(fleet))
+        except Unavailable as error:
+            pytest.skip(f"no network namespaces here: {error}")
+        stack.callback(fleet.remove_data)
+        stack.enter_context(fleet)
+        fleet.await_settled(frozenset(kafka.brokers))
+        yield laid
+
+
+def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
+    fleet: LocalFleet, cables: Cables, kafka: KafkaCluster, stage: Stage, note: Note
+) -> None:
+    with stage(fleet) as scene, scene.closely():
+        for role in ("leader", "follower"):
+            victim = scene.member(role)
+            survivors = [each for each in fleet.members if each != victim]
+            address = fleet.bootstrap_endpoint(victim)
+            with socket.create_connection((address.host, address.port)) as connected:
+                pulled_s = cables.pull(victim)
+                try:
+                    took_s = scene.await_advertised(survivors, pulled_s, FROZEN_LIMIT_S)
+                    prove_silent(address, connected)
+                finally:
+                    cables.plug(victim)
+            note("advertised after", took_s)
+            fleet.await_ready()
+            fleet.await_settled(frozenset(kafka.brokers))
+            scene.await_flow()
+
+
+def prove_silent(address: Endpoint, connected: socket.socket) -> None:
+    """No answer to a new connection, nor on one that was there: neither is refused, or reset."""
+    assert asyncio.run(knock(address, SILENT_S)) == Knock(None)
+    connected.settimeout(SILENT_S)
+    connected.sendall(bytes(4))
+    with pytest.raises(TimeoutError):
+        connected.recv(1)
