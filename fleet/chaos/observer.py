@@ -50,12 +50,10 @@ class Observer:
         self._urls = client.admin_urls(settings)
         self._broker_ids = broker_ids
         self._owner_of = identity_owners(settings).get
-        targets = bootstrap_endpoints(settings, listener)
-        self._prober = Prober(targets, self._owner_of, probe_every_s)
+        self._prober = Prober(bootstrap_endpoints(settings, listener), self._owner_of, probe_every_s)
         self._prober.fast = True
         self.sightings: list[Sighting] = []
         self.answers: dict[ProxyId, Answer] = {}
-        self._told: dict[ProxyId, list[View]] = {proxy_id: [] for proxy_id in targets}
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator[None]:
@@ -63,24 +61,19 @@ class Observer:
         async with alongside(self._prober.run(), *map(self._follow, self._urls)):
             yield
 
-    @property
-    def sees_metadata(self) -> bool:
-        """Whether anybody has answered: where clients have to authenticate themselves, nobody does."""
-        return bool(self._prober.heard_s)
-
     def heard_s(self, proxy_id: ProxyId) -> float:
-        """When a member last answered: a request for Metadata, or else on its admin address."""
+        """When a member last answered a request for Metadata, or a witness on its admin address; 0 for never."""
+        if proxy_id in self._prober.changes:
+            return self._prober.heard_s.get(proxy_id, 0.0)
         answer = self.answers.get(proxy_id)
-        return self._prober.heard_s.get(proxy_id, answer.at_s if answer else 0.0)
+        return answer.at_s if answer is not None else 0.0
 
     def taken_over(self, survivors: Collection[ProxyId], since_s: float) -> bool:
         """Whether the survivors' Metadata has survivors alone."""
         return self._prober.live_since_s(self._broker_ids, survivors, since_s) is not None
 
     def views(self) -> dict[ProxyId, list[View]]:
-        """What each member's Metadata has said, at each change; what /ownership did where none is seen."""
-        if not self.sees_metadata:
-            return self._told
+        """What each member's Metadata has said, at each change."""
         return {
             proxy_id: [
                 View(change.at_s, {each: self._owner_of(at) for each, at in change.table.items()})
@@ -101,11 +94,4 @@ class Observer:
                     if (document.generation, owners) != newest:
                         newest = (document.generation, owners)
                         self.sightings.append(Sighting(at_s, proxy_id, *newest))
-                    self._note(proxy_id, at_s, document)
                 await asyncio.sleep(_ASK_EVERY_S)
-
-    def _note(self, proxy_id: ProxyId, at_s: float, document: OwnershipDocument) -> None:
-        advertised = {each.broker_id: next(iter(each.advertised), None) for each in document.identities}
-        views = self._told.get(proxy_id)
-        if views is not None and (not views or views[-1].owners != advertised):
-            views.append(View(at_s, advertised))

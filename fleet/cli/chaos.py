@@ -98,7 +98,7 @@ Scenarios, and what their commands must do:
     "--client-config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Settings of librdkafka as key=value lines, such as what clients authenticate with.",
+    help="Settings of librdkafka as key=value lines, such as those of your applications.",
 )
 @click.option(
     "--picture",
@@ -169,8 +169,11 @@ def _check(settings: Settings, options: Options) -> None:
         if options.what.role == "nobody":
             raise click.UsageError(f"{options.scenario} happens to nobody in particular; leave out --member")
         settings.member(options.member)
-    if options.picture is not None and options.picture.suffix not in PICTURES:
-        raise click.UsageError(f"--picture {options.picture}: is neither {' nor '.join(PICTURES)}")
+    if options.picture is not None:
+        if options.picture.suffix not in PICTURES:
+            raise click.UsageError(f"--picture {options.picture}: is neither {' nor '.join(PICTURES)}")
+        if not options.picture.resolve().parent.is_dir():
+            raise click.UsageError(f"--picture {options.picture}: there is no such folder")
     urls = client.admin_urls(settings)
     for option, template in options.templates.items():
         for proxy_id, url in urls.items():

@@ -20,8 +20,6 @@ _VERSION = 12
 _CLIENT_ID = b"fleet-prober"
 _ANSWER_LIMIT_S = 2.0
 _AWAY_S = 0.05
-_STRANGER_S = 1.0
-"""After a member that has never answered: it may want to know who asks."""
 FAST_S = 0.005
 _SLOW_S = 0.1
 
@@ -141,7 +139,7 @@ class Prober:
         while True:
             with suppress(OSError, asyncio.IncompleteReadError, FleetError):
                 await self._converse(proxy_id, endpoint)
-            await asyncio.sleep(_AWAY_S if proxy_id in self.heard_s else _STRANGER_S)
+            await asyncio.sleep(_AWAY_S)
 
     async def _converse(self, proxy_id: ProxyId, endpoint: Endpoint) -> None:
         """Ask over one connection until it breaks.

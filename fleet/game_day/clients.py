@@ -72,8 +72,8 @@ class Topic:
         said = _said(error)
         if isinstance(error, KafkaException) and error.args[0].code() in _FORBIDDEN:
             return (
-                f"topic {self.name} may not be created: {said}; give --topic-prefix one that is allowed, "
-                "and --client-config what these clients authenticate with"
+                f"topic {self.name} may not be created: {said}; give --topic-prefix one that is allowed, or "
+                "have Create, Describe, Write, Read and Delete allowed on it"
             )
         return (
             f"topic {self.name} cannot be created through the fleet at {self._bootstrap_servers}: {said}; "

@@ -160,7 +160,6 @@ class Breaker:
 
     def _glimpse(self, victim: ProxyId, since_s: float) -> Glimpse:
         observer = self._observer
-        views = observer.views() if observer.sees_metadata else {}
         return Glimpse(
             victim=victim,
             life=self._plan.life,
@@ -170,7 +169,7 @@ class Breaker:
                 for proxy_id, answer in observer.answers.items()
                 if answer.at_s > since_s
             },
-            advertised={proxy_id: seen[-1].owners for proxy_id, seen in views.items() if seen},
+            advertised={proxy_id: seen[-1].owners for proxy_id, seen in observer.views().items() if seen},
         )
 
     # --------------------------------------------------------------------------------------- all members

@@ -98,7 +98,6 @@ class GameDayDocument:
         kept: whether all promises were.
         began: UTC.
         fault: null where nothing was done.
-        sees_metadata: false where who is advertised had to be taken from admin addresses, every 100 ms.
         violations: the promises that were broken.
         errors: what clients reported to their applications.
         picture: the file, where one was asked for.
@@ -111,7 +110,6 @@ class GameDayDocument:
     began: str
     lasted_s: float
     topic: str
-    sees_metadata: bool
     fault: FaultDocument | None
     records: RecordsDocument
     producer_stall: StallDocument

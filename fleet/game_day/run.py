@@ -138,7 +138,6 @@ class _GameDay:
                 stream=await in_thread(clients.stream),
                 sightings=self._observer.sightings,
                 views=self._observer.views(),
-                sees_metadata=self._observer.sees_metadata,
                 reports=clients.reports(),
                 refused=clients.refused(),
                 troubles=self._troubles,
@@ -164,8 +163,11 @@ class _GameDay:
         clients.workload.start()
         await clients.flowing()
         self._say("records flow on every partition")
-        if not self._observer.sees_metadata:
-            self._say("Metadata is not shown to strangers here: what is advertised is asked of members")
+        for proxy_id, entrance in self._entrances.items():
+            if not self._observer.heard_s(proxy_id):
+                raise GameDayError(
+                    f"{proxy_id} does not answer a request for Metadata at {entrance}, from here"
+                )
 
     async def _break(self) -> Broken | None:
         breaker = Breaker(self._settings, self._plan, self._options, self._observer, self._say)

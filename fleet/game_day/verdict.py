@@ -85,7 +85,6 @@ class Seen:
     stream: Stream
     sightings: Sequence[Sighting]
     views: Mapping[ProxyId, Sequence[View]]
-    sees_metadata: bool
     reports: Sequence[Report]
     refused: Mapping[str, int]
     troubles: Sequence[str]
@@ -149,7 +148,6 @@ def document(seen: Seen) -> GameDayDocument:
         began=seen.began,
         lasted_s=_rounded(seen.whole.until_s - began_s),
         topic=seen.topic,
-        sees_metadata=seen.sees_metadata,
         fault=_fault(seen),
         records=RecordsDocument(
             acknowledged=audit.acknowledged,

@@ -66,7 +66,6 @@ def seen(**changes: Any) -> Seen:
             Sighting(BACK_S + 3.0, "p1", 6, owners),
         ],
         "views": {"p1": [around[0], around[2]], "p2": around, "p3": around},
-        "sees_metadata": True,
         "reports": [Report(BROKEN_S + 0.1, "p1:9101/1: Connection refused (_TRANSPORT)")],
         "refused": {},
         "troubles": (),

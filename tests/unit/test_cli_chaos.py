@@ -63,6 +63,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         ),
         (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: there is no program"),
         (("--scenario", "drain", "--picture", "day.jpeg"), "is neither .svg nor .png"),
+        (("--scenario", "drain", "--picture", "/none/day.svg"), "there is no such folder"),
         (("--scenario", "drain"), "say --yes"),
     ],
 )

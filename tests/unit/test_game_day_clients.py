@@ -79,7 +79,7 @@ def test_a_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, 
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             "may not be created: .*give --topic-prefix one that is allowed",
         ),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "--client-config what these clients authenticate with"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "have Create, Describe, Write, Read and Delete allowed"),
         (KafkaError._TIMED_OUT, "through the fleet at p1:9100,p2:9100: .*every broker has to be up"),
         (KafkaError.POLICY_VIOLATION, "cannot be created through the fleet"),
     ],
@@ -94,7 +94,7 @@ def test_what_keeps_a_topic_from_being_made_is_said(
         made.delete()
 
 
-def test_clients_authenticate_with_what_is_in_a_file(
+def test_clients_have_the_settings_of_a_file(
     topic: Callable[..., tuple[Topic, Admin]], tmp_path: Path
 ) -> None:
     path = tmp_path / "client.properties"

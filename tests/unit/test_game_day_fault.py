@@ -32,8 +32,6 @@ from tests.unit.test_rolling import told
 class Outside:
     """What is seen of a fleet whose p1 is broken for as long as a file is there."""
 
-    sees_metadata = True
-
     def __init__(self, folder: Path) -> None:
         self.broken = folder / "broken-p1"
         self.stopping = folder / "stopping-p1"
