@@ -21,7 +21,7 @@ class Timing:
 
     heartbeat_s: float = 0.1
     suspect_after_s: float = 0.8
-    control_grace_s: float = 5.0
+    control_grace_s: float = 15.0
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 0.5
     steady_after_s: float = 2.0
