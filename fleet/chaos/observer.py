@@ -62,7 +62,7 @@ class Observer:
             yield
 
     def heard_s(self, proxy_id: ProxyId) -> float:
-        """When a member last answered a request for Metadata, or a witness on its admin address; 0 for never."""
+        """When a member last showed its Metadata, or a witness answered on its admin address; 0 for never."""
         if proxy_id in self._prober.changes:
             return self._prober.heard_s.get(proxy_id, 0.0)
         answer = self.answers.get(proxy_id)

@@ -85,12 +85,13 @@ def what_is_missing(effect: Effect, glimpse: Glimpse) -> str:
 
 
 def _drained(glimpse: Glimpse) -> str:
-    if len(glimpse.answers) < 2 or _owned(glimpse):
+    told = [each for answer in glimpse.answers.values() for each in answer.members]
+    everybody = {each.proxy_id for each in told}
+    if not everybody or glimpse.answers.keys() < everybody or _owned(glimpse):
         return ""
-    members = [each for answer in glimpse.answers.values() for each in answer.members]
-    if not all(each.drained for each in members if each.proxy_id == glimpse.victim):
+    if not all(each.drained for each in told if each.proxy_id == glimpse.victim):
         return ""
-    return f"{glimpse.victim} is drained, and owns nothing any more, as {len(glimpse.answers)} members say"
+    return f"{glimpse.victim} is drained, and owns nothing any more, as all {len(everybody)} members say"
 
 
 def _owned(glimpse: Glimpse) -> set[BrokerId]:

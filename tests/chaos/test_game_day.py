@@ -113,7 +113,7 @@ def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Ho
     held = hold("drain", duration="1")
     assert held.code == 0, held.progress
     fault = held.printed["fault"]
-    assert f"{fault['victim']} is drained, and owns nothing any more, as 3 members say" == fault["proof"]
+    assert f"{fault['victim']} is drained, and owns nothing any more, as all 3 members say" == fault["proof"]
     assert fault["takeover_limit_ms"] is None
     assert (held.printed["violations"], held.printed["records"]["refused"]) == ([], 0)
     assert not any(each.drained for each in fleet.ownership(fault["victim"]).members)

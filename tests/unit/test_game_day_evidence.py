@@ -85,16 +85,19 @@ def drained(**changes: Any) -> Glimpse:
         replace(each, committed=("p2",), advertised=("p2",)) if each.committed == ("p1",) else each
         for each in told("p1").identities
     )
-    answers = {each: replace(answer, identities=identities) for each, answer in saying(drained=True).items()}
+    everybody = {**saying(drained=True), "p1": replace(saying(drained=True)["p2"], proxy_id="p1")}
+    answers = {each: replace(answer, identities=identities) for each, answer in everybody.items()}
     return replace(glimpse(answers, advertised={"p2": {1: "p2", 2: "p2", 3: "p3"}}), **changes)
 
 
 def test_a_drained_member_owns_nothing_anywhere() -> None:
-    assert proof_of("drained", drained()) == "p1 is drained, and owns nothing any more, as 2 members say"
+    assert proof_of("drained", drained()) == "p1 is drained, and owns nothing any more, as all 3 members say"
     seen = drained(advertised={"p2": {1: "p2"}, "p3": {1: "p1"}})
     assert proof_of("drained", seen) == ""
     assert what_is_missing("drained", seen) == "p1 still owns [1]"
     assert what_is_missing("drained", glimpse(saying(drained=True))) == "p1 still owns [1]"
+    two = drained(answers={each: drained().answers[each] for each in ("p2", "p3")})
+    assert proof_of("drained", two) == ""
     undrained = drained(
         answers={each: replace(a, members=told("p2").members) for each, a in drained().answers.items()}
     )
