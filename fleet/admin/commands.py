@@ -49,9 +49,9 @@ def check_program(words: list[str], option: str) -> None:
 
 
 async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None = None) -> None:
-    """Run a command to its end.
+    """Run a command to its end, also where the caller is cancelled meanwhile: half of it could do harm.
 
-    A Ctrl-C on the terminal does not reach it: what it has begun is brought to an end by whoever runs it.
+    A Ctrl-C on the terminal does not reach it.
 
     Raises:
         CommandFailed: it cannot be started, fails, or is not through in time.
@@ -66,15 +66,19 @@ async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None
         )
     except OSError as error:
         raise CommandFailed(f"{proxy_id}: {words[0]} cannot be started: {error.strerror}") from error
+    ending = asyncio.ensure_future(process.communicate())
     try:
-        async with asyncio.timeout(limit_s):
-            said, _ = await process.communicate()
+        said, _ = await asyncio.wait_for(asyncio.shield(ending), limit_s)
     except TimeoutError:
         raise CommandFailed(f"{proxy_id}: {shlex.join(words)} is not through after {limit_s:g} s") from None
+    except asyncio.CancelledError:
+        await asyncio.wait({ending}, timeout=limit_s)
+        raise
     finally:
-        if process.returncode is None:
+        if not ending.done():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            await ending
     if process.returncode != 0:
         last = said.decode(errors="replace").strip().splitlines()[-1:]
         raise CommandFailed(

@@ -81,7 +81,10 @@ def _folder(options: Options) -> Iterator[Path]:
     """Where clients write."""
     if options.folder is not None:
         folder = options.folder / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise GameDayError(f"{folder}: cannot be made: {error.strerror}") from error
         yield folder
         return
     folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))

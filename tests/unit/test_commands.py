@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.admin.commands import check_program, command_for, run_command
+from fleet.demo.background import happens
 from fleet.errors import CommandFailed, TemplateError
 
 URL = "http://10.0.0.2:7201"
@@ -76,3 +77,14 @@ async def test_a_command_that_hangs_ends_with_all_that_it_has_started(tmp_path: 
             return
         await asyncio.sleep(0.02)
     raise AssertionError("the child lives")
+
+
+async def test_a_command_that_has_begun_is_let_come_to_its_end(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    script = f"touch {shlex.quote(str(begun))}; sleep 0.3; touch {shlex.quote(str(ended))}"
+    running = asyncio.create_task(run_command(["sh", "-c", script], "p2"))
+    assert await happens(begun.exists, 10.0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.exists()
