@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fleet.config.document import Document, Path, Value
 from fleet.config.schema import (
+    EventsShape,
     FleetShape,
     IdentitiesShape,
     LimitsShape,
@@ -20,6 +21,7 @@ from fleet.config.schema import (
     name_problem,
 )
 from fleet.config.settings import (
+    EventsSettings,
     Limits,
     ListenerSettings,
     MemberSettings,
@@ -102,6 +104,7 @@ class Draft:
     timing: Timing
     limits: Limits
     peer_tls: PeerTlsSettings | None
+    events: EventsSettings | None
     members: tuple[MemberDraft, ...]
     wrong: frozenset[str]
     wrong_timing: frozenset[str]
@@ -125,6 +128,7 @@ class Draft:
             timing=self.timing,
             limits=self.limits,
             peer_tls=self.peer_tls,
+            events=self.events,
             source=source,
         )
 
@@ -174,6 +178,15 @@ def _peer_tls(top: FleetShape, base: FilePath, document: Document) -> PeerTlsSet
     return PeerTlsSettings(**paths, lines={name: document.line((*path, name)) for name in paths})
 
 
+def _events(top: FleetShape, document: Document) -> EventsSettings | None:
+    path = ("events",)
+    if path not in document.lines:
+        return None
+    # A section without a value has all its defaults, as above.
+    shape, _ = check_shape(EventsShape, {} if top.events is None else top.events, path, document)
+    return EventsSettings(**shape.model_dump())
+
+
 def draft(document: Document, base: FilePath) -> Draft:
     """Validates the shape of the whole file, part by part, and fills in what has a default.
 
@@ -198,6 +211,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         timing=Timing(**timing.model_dump()),
         limits=Limits(**limits.model_dump()),
         peer_tls=_peer_tls(top, base, document),
+        events=_events(top, document),
         members=members,
         wrong=wrong,
         wrong_timing=wrong_timing,

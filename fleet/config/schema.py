@@ -24,6 +24,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_TIMING_S: Final = 3600.0
 MAX_IDENTITIES: Final = 20_000
 MAX_BROKER_ID: Final = 2**31 - 1
+LEAST_SPOOL_BYTES: Final = 1 << 20
+_TOPIC_PREFIX: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+"""Source: Topic.java, LEGAL_CHARS and MAX_NAME_LENGTH; the rest of the name is short."""
 
 
 def wrong(rule: str, fix: str) -> PydanticCustomError:
@@ -70,6 +73,17 @@ def _name(value: object) -> str:
     return value
 
 
+def _topic_prefix(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("must be text", "put it in quotes")
+    if not _TOPIC_PREFIX.fullmatch(value):
+        raise wrong(
+            "must be 1 to 200 letters, digits, dots, dashes or underscores",
+            "use what Kafka allows in the name of a topic",
+        )
+    return value
+
+
 def name_problem(value: str) -> tuple[str, str] | None:
     """Rule and fix where a key is no name; None where it is one."""
     try:
@@ -103,6 +117,7 @@ def _broker_ids(value: object) -> object:
 HostPort = Annotated[Endpoint, BeforeValidator(parse_endpoint)]
 Name = Annotated[str, BeforeValidator(_name)]
 MemberPath = Annotated[str, BeforeValidator(_member_path)]
+TopicPrefix = Annotated[str, BeforeValidator(_topic_prefix)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -143,6 +158,12 @@ class PeerTlsShape(Shape):
     key: MemberPath = f"certs/{PROXY_ID}.key"
 
 
+class EventsShape(Shape):
+    topic_prefix: TopicPrefix = "fleet."
+    replication_factor: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = None
+    spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = 67_108_864
+
+
 class FleetShape(Shape):
     fleet: Name | None = None
     bootstrap_servers: Annotated[list[HostPort], Field(min_length=1)] | None = None
@@ -150,6 +171,7 @@ class FleetShape(Shape):
     timing: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
+    events: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
 
 
@@ -196,7 +218,7 @@ def _explain(error: ErrorDetails, known: tuple[str, ...]) -> tuple[str, str]:
         return "there is no such setting", fix
     for bound, sign in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
         if bound in context:
-            return f"must be {sign} {context[bound]:g}", f"use a value {sign} {context[bound]:g}"
+            return f"must be {sign} {context[bound]:.12g}", f"use a value {sign} {context[bound]:.12g}"
     return _MUST_BE.get(error["type"], (error["msg"].lower(), "see docs/configuration.md"))
 
 

@@ -49,6 +49,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsSettings:
+    """Where events go, and how much room there is for those that wait.
+
+    Args:
+        topic_prefix: of every topic.
+        replication_factor: of topics that are made; None for as many as there are brokers, but three at most.
+    """
+
+    topic_prefix: str = "fleet."
+    replication_factor: int | None = None
+    spool_bytes: int = 67_108_864
+
+
+@dataclass(frozen=True, slots=True)
 class ListenerSettings:
     """A named way in to one member: what it binds and, apart from it, what it advertises."""
 
@@ -133,6 +147,7 @@ class Settings:
     Args:
         members: in the order of the file.
         peer_tls: None where the links between members are neither authenticated nor encrypted.
+        events: None where none are sent.
         source: the file, as it was named by the caller.
     """
 
@@ -143,6 +158,7 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
     peer_tls: PeerTlsSettings | None = None
+    events: EventsSettings | None = None
     source: str = ""
 
     def member(self, proxy_id: ProxyId) -> MemberSettings:

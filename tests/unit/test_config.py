@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.config import Limits, PeerTlsFiles, Settings, Timing, advice, load, parse_text, survives
+from fleet.config import (
+    EventsSettings,
+    Limits,
+    PeerTlsFiles,
+    Settings,
+    Timing,
+    advice,
+    load,
+    parse_text,
+    survives,
+)
 from fleet.config.rules import ORDERS
 from fleet.config.schema import FleetShape, IdentitiesShape, ListenerShape, MemberShape, PeerTlsShape
 from fleet.errors import ConfigError, UnknownMember
@@ -169,6 +179,14 @@ def test_values_come_from_the_environment() -> None:
     )
 
 
+def test_events_are_sent_where_there_is_a_section_for_them_and_it_may_be_empty() -> None:
+    assert parse(tree()).events is None
+    for section in ({}, None):
+        assert parse(changed("events", section)).events == EventsSettings()
+    section = {"topic_prefix": "ops.fleet-", "replication_factor": 2, "spool_bytes": 1 << 20}
+    assert parse(changed("events", section)).events == EventsSettings("ops.fleet-", 2, 1 << 20)
+
+
 def test_with_peer_tls_members_may_be_anywhere() -> None:
     data = changed("peer_tls", {})
     data["members"]["p1"]["peer"] = "10.1.1.1:7101"
@@ -300,6 +318,11 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("timing.hartbeat_s", 1, "timing.hartbeat_s: there is no such setting; did you mean heartbeat_s?"),
         ("limits.max_request_bytes", 1, "limits.max_request_bytes: 1: must be at least 4096"),
         ("limits", 5, "limits: 5: must be a map"),
+        ("events.topic_prefix", "a b", 'events.topic_prefix: "a b": must be 1 to 200 letters, digits'),
+        ("events.topic_prefix", 5, "events.topic_prefix: 5: must be text"),
+        ("events.replication_factor", 0, "events.replication_factor: 0: must be at least 1"),
+        ("events.spool_bytes", 5, "events.spool_bytes: 5: must be at least 1048576"),
+        ("events", 5, "events: 5: must be a map"),
     ],
 )
 def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
@@ -487,6 +510,9 @@ def test_the_document_describes_every_field_and_its_default() -> None:
         f"peer_tls.{name}": f"`{field.default}`" for name, field in PeerTlsShape.model_fields.items()
     }
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
+    defaults |= {f"events.{field.name}": field.default for field in dataclasses.fields(EventsSettings)}
+    defaults["events.topic_prefix"] = f"`{EventsSettings().topic_prefix}`"
+    defaults["events.replication_factor"] = "as many as there are brokers, three at most"
     found = documented()
     assert set(found) == expected | set(defaults)
     assert {name: found[name] for name in defaults} == {name: str(value) for name, value in defaults.items()}
