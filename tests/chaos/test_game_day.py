@@ -50,6 +50,7 @@ def hold(fleet: LocalFleet, manager: Manager) -> Hold:
             "scenario": scenario,
             "calm": "1",
             "takeover-limit": str(TAKEOVER_LIMIT_S),
+            "limit-s": "120",
         }
         arguments = [part for name, value in {**fixed, **options}.items() for part in (f"--{name}", value)]
         command = [sys.executable, "-m", "fleet", "chaos", "--yes", "--json", *arguments]
