@@ -1,0 +1,48 @@
+"""A game day that is interrupted, or cannot write."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fleet.errors import GameDayError
+from fleet.game_day import run
+from fleet.game_day.plan import Options
+
+
+async def test_a_second_ctrl_c_waits_for_what_the_first_has_begun() -> None:
+    said: list[str] = []
+
+    async def hold() -> None:
+        with run._mending_first(said.append):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(60.0)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.1)
+                said.append("mended")
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(hold())
+    assert said == ["what is broken is mended first", "mended"]
+
+
+def test_what_clients_write_stays_where_it_was_asked_to(tmp_path: Path) -> None:
+    with run._folder(Options("drain")) as temporary:
+        assert temporary.is_dir()
+    assert not temporary.exists()
+    with run._folder(Options("drain", folder=tmp_path)) as kept:
+        assert kept.parent == tmp_path
+    assert kept.is_dir()
+    file = tmp_path / "file"
+    file.touch()
+    with (
+        pytest.raises(GameDayError, match="cannot be made: Not a directory"),
+        run._folder(Options("drain", folder=file)),
+    ):
+        pass
