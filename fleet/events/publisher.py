@@ -119,12 +119,14 @@ class Publisher:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        while not self._stopping.is_set():
+        while True:
             try:
                 with Spool(self._path, self._spool_bytes) as spool:
-                    await self._serve(spool)
+                    return await self._serve(spool)
             except SpoolError as error:
                 self._trouble("stored", str(error))
+                if self._stopping.is_set():
+                    return None
                 await asyncio.sleep(BACKOFF_FIRST_S)
 
     async def _serve(self, spool: Spool) -> None:

@@ -13,6 +13,9 @@ from fleet.model import BrokerId, FleetState, Member, MemberStatus, Ownership, P
 from fleet.raft_state import Applied
 from fleet.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
 
+RETOLD_MS: Final = 600_000
+"""A member that starts reads commands again, and tells again of those that are no older: it may have died
+before it had told of them. All others have been told of long ago."""
 _PENDING_LIMIT: Final = 10_000
 """Changes of ownership that may wait for their advertisement; it may never come, where workers are dead."""
 
@@ -42,7 +45,7 @@ class Recorder:
             after: the state behind the last of them.
             takeovers: those that this member knows of, before it is told of this commit.
         """
-        events: list[Event] = []
+        events: list[OwnershipEvent | MemberEvent] = []
         for each in applied:
             if not each.outcome.applied:
                 continue
@@ -53,7 +56,7 @@ class Recorder:
                     events += self._member_events(command, now_ms)
         # A snapshot changes the state without commands; what it left out, nobody can tell one by one.
         self._ownership, self._members = after.ownership, after.members
-        return events
+        return [each for each in events if each.proposed_at_ms >= now_ms - RETOLD_MS]
 
     def advertised(self, takeovers: TakeoverLog) -> list[Event]:
         """Ownership events once more, with the time that was missing when they were told first."""

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.events import schema
-from fleet.events.recorder import Recorder
+from fleet.events.recorder import RETOLD_MS, Recorder
 from fleet.events.schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
 from fleet.membership import Transition
 from fleet.model import Broker, FleetState, Liveness, Member, MemberStatus, Ownership
@@ -195,3 +195,12 @@ def test_what_a_later_program_has_added_to_an_event_is_ignored(log: Log) -> None
 def test_what_is_no_event_is_an_error(value: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
         schema.decode(value)
+
+
+def test_what_is_read_again_after_a_start_is_told_of_where_it_is_not_old(log: Log) -> None:
+    applied = log.apply(*(OwnershipSet(each, {1: Ownership((f"p{3 - each}",))}) for each in (1, 2)))
+    told = [
+        len(Recorder("demo", "p1", "p1/9").committed(applied, log.state, TakeoverLog(), now_ms))
+        for now_ms in (1005 + RETOLD_MS, 1006 + RETOLD_MS, 1007 + RETOLD_MS)
+    ]
+    assert told == [2, 1, 0]

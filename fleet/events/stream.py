@@ -1,0 +1,111 @@
+"""One member's events, from what its control process learns to the topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from fleet.admin.view import TakeoverLog
+from fleet.config import EventsSettings
+from fleet.events import schema
+from fleet.events.publisher import Progress, Publisher
+from fleet.events.recorder import Recorder
+from fleet.events.schema import Event, OwnershipEvent
+from fleet.events.spool import Record
+from fleet.membership import Transition
+from fleet.model import BrokerId, Endpoint, FleetState, ProxyId
+from fleet.raft_state import Applied
+
+SPOOL: Final = "events.sqlite"
+
+
+class EventStream:
+    """Tells of a member's life; its methods but `stop` never block.
+
+    Args:
+        incarnation: of this life.
+        data_dir: the spool goes there.
+        servers: where to find brokers; called in another thread.
+    """
+
+    def __init__(
+        self,
+        settings: EventsSettings,
+        fleet: str,
+        me: ProxyId,
+        incarnation: int,
+        data_dir: Path,
+        servers: Callable[[], Sequence[Endpoint]],
+    ) -> None:
+        self._recorder = Recorder(fleet, me, f"{me}/{incarnation}")
+        self._publisher = Publisher(
+            f"fleet-events-{me}",
+            servers,
+            settings.topic_prefix,
+            data_dir / SPOOL,
+            settings.spool_bytes,
+            settings.replication_factor,
+        )
+        self._latest: dict[BrokerId, OwnershipEvent] = {}
+        self._leads = False
+
+    @property
+    def progress(self) -> Progress:
+        return self._publisher.progress
+
+    def start(self) -> None:
+        self._publisher.start()
+
+    def stop(self, limit_s: float) -> None:
+        """Bring all events to the disk, and end. Blocks, for so many seconds at most."""
+        self._publisher.stop(limit_s)
+
+    def committed(
+        self,
+        applied: Iterable[Applied],
+        after: FleetState,
+        takeovers: TakeoverLog,
+        now_ms: int,
+        *,
+        leads: bool,
+    ) -> None:
+        """Commands came out of the log; see `Recorder.committed`.
+
+        Args:
+            leads: whether this member is the Raft leader: it alone writes the compacted copy, so that nobody
+                who is late puts an old owner behind a new one.
+        """
+        events = self._recorder.committed(applied, after, takeovers, now_ms)
+        elected = leads and not self._leads
+        self._leads = leads
+        self._tell(events)
+        if elected:
+            # The last leader may have died before it had written them.
+            self._publisher.put(_latest(event) for event in self._latest.values())
+
+    def advertised(self, takeovers: TakeoverLog) -> None:
+        """Something is advertised that was not; see `Recorder.advertised`."""
+        self._tell(self._recorder.advertised(takeovers))
+
+    def observed(self, transitions: Iterable[Transition], now_ms: int) -> None:
+        """The failure detector has changed its mind."""
+        self._tell(self._recorder.observed(transitions, now_ms))
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        records = []
+        for event in events:
+            records.append(Record(schema.TOPICS[event.kind], schema.key(event), schema.encode(event)))
+            if isinstance(event, OwnershipEvent) and self._is_latest(event):
+                self._latest[event.broker_id] = event
+                if self._leads:
+                    records.append(_latest(event))
+        self._publisher.put(records)
+
+    def _is_latest(self, event: OwnershipEvent) -> bool:
+        known = self._latest.get(event.broker_id)
+        return known is None or known.generation <= event.generation
+
+
+def _latest(event: OwnershipEvent) -> Record:
+    return Record(schema.LATEST, schema.key(event), schema.encode(event))

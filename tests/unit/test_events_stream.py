@@ -1,0 +1,108 @@
+"""Which records a member's events become, and who writes the compacted copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fleet.admin.view import Moment, Takeover, TakeoverLog
+from fleet.config import EventsSettings
+from fleet.events import schema
+from fleet.events.schema import OwnershipEvent
+from fleet.events.spool import Spool
+from fleet.events.stream import SPOOL, EventStream
+from fleet.membership import Transition
+from fleet.model import Broker, FleetState, Liveness, Member, Ownership
+from fleet.raft_state import Applied
+from fleet.state import BrokersSeen, MemberUp, OwnershipSet, apply, stamp
+
+LIMIT_S = 30.0
+NOW_MS = 5_000
+CLOSED = TakeoverLog()
+
+
+class Told:
+    """A stream whose records end up in a spool, because there is no Kafka."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        settings = EventsSettings(spool_bytes=1 << 20)
+        self.stream = EventStream(settings, "demo", "p2", 7, folder, tuple)
+        self.state = FleetState()
+        self._number = 0
+
+    def own(self, owner: str, *, leads: bool, takeovers: TakeoverLog = CLOSED) -> None:
+        """Identity 1 gets another owner."""
+        commands = [
+            MemberUp(Member(owner, incarnation=1)),
+            BrokersSeen((Broker(1, "kafka", 9092),)),
+            OwnershipSet(self.state.generation, {1: Ownership((owner,))}, (), "takeover"),
+        ]
+        applied = []
+        for command in commands:
+            self._number += 1
+            stamped = stamp(command, f"c{self._number}", NOW_MS)
+            self.state, outcome = apply(self.state, stamped)
+            applied.append(Applied(stamped, outcome))
+        self.stream.committed(applied, self.state, takeovers, NOW_MS, leads=leads)
+
+    def records(self) -> Iterator[tuple[str, OwnershipEvent]]:
+        """What came of it, of identities alone."""
+        self.stream.start()
+        self.stream.stop(LIMIT_S)
+        with Spool(self._folder / SPOOL, 1 << 20) as spool:
+            for each in spool.oldest(1000):
+                event = schema.decode(each.record.value)
+                if isinstance(event, OwnershipEvent):
+                    yield each.record.topic, event
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Told:
+    return Told(tmp_path)
+
+
+def generations(told: Told) -> list[tuple[str, int]]:
+    return [(topic, event.generation) for topic, event in told.records()]
+
+
+def test_the_leader_alone_writes_the_compacted_copy(told: Told) -> None:
+    told.own("p1", leads=False)
+    told.own("p2", leads=False)
+    assert generations(told) == [("ownership", 1), ("ownership", 2)]
+
+
+def test_a_new_leader_writes_what_the_last_one_may_not_have_written(told: Told) -> None:
+    told.own("p1", leads=False)
+    told.own("p2", leads=False)
+    told.stream.committed((), told.state, CLOSED, NOW_MS, leads=True)
+    told.stream.committed((), told.state, CLOSED, NOW_MS, leads=True)
+    told.own("p1", leads=True)
+    latest = [("ownership.latest", 2), ("ownership", 3), ("ownership.latest", 3)]
+    assert generations(told) == [("ownership", 1), ("ownership", 2), *latest]
+
+
+def test_a_late_advertisement_does_not_put_an_old_owner_behind_a_new_one(told: Told) -> None:
+    told.own("p1", leads=True)
+    open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,))
+    told.own("p2", leads=True, takeovers=TakeoverLog((open_one,)))
+    told.own("p3", leads=True)
+    told.stream.advertised(TakeoverLog((replace(open_one, advertised=Moment(6_000, 3.0)),)))
+    records = list(told.records())
+    assert [(topic, event.generation) for topic, event in records[-3:]] == [
+        ("ownership", 3),
+        ("ownership.latest", 3),
+        ("ownership", 2),
+    ]
+    assert records[-1][1].advertised_at_ms == 6_000
+
+
+def test_what_is_observed_goes_to_the_members(told: Told, tmp_path: Path) -> None:
+    told.stream.observed([Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)], NOW_MS)
+    assert list(told.records()) == []
+    with Spool(tmp_path / SPOOL, 1 << 20) as spool:
+        (found,) = spool.oldest(9)
+    assert (found.record.topic, found.record.key) == ("members", b"demo/p1")
