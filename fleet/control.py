@@ -66,6 +66,8 @@ LATE = 6.0
 """How many ``probe_timeout_s`` an answer may take that comes too late to count as one at first."""
 GIVE_UP_PERIODS = 2.0
 """How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
+HOLD_AGAIN_S = 0.25
+"""After a held connection has ended, or could not be had."""
 WORKERS_START_S = 1.0
 """How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
 
@@ -395,7 +397,8 @@ class Control:
                     lambda: self.detector.worker_answered(peer, time.monotonic()),
                 )
                 self._held_no_more(peer, end)
-            await asyncio.sleep(timing.probe_interval_s)
+            # Soon: while none is held, silence in one direction is noticed late.
+            await asyncio.sleep(min(HOLD_AGAIN_S, timing.probe_interval_s))
 
     def _held_no_more(self, peer: ProxyId, end: HoldEnd) -> None:
         now_s, report = time.monotonic(), self.reports.get(peer)
@@ -403,9 +406,10 @@ class Control:
         if end is HoldEnd.LET_GO and not leaves:
             self.detector.worker_lost(peer, now_s)
             self._noticed[peer] = moment()
-        else:
+            self._evaluate()
+        elif end is not HoldEnd.NOBODY:
             self.detector.worker_given_up(peer, now_s)
-        self._evaluate()
+            self._evaluate()
 
     def _broadcast(self) -> None:
         report = self._report_bytes()
