@@ -125,16 +125,19 @@ def watch_lifeline(loop: asyncio.AbstractEventLoop, lifeline_fd: int) -> None:
 
 
 async def beat(heartbeat_fd: int, every_s: float) -> None:
-    """Tell the supervisor, for as long as the task lives, that this event loop turns."""
+    """Tell the supervisor, for as long as the task lives, that this event loop turns; then, that it ends."""
     os.set_blocking(heartbeat_fd, False)
-    while True:
-        try:
-            os.write(heartbeat_fd, b".")
-        except BlockingIOError:
-            pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
-        except BrokenPipeError:
-            _exit_orphaned()
-        await asyncio.sleep(every_s)
+    try:
+        while True:
+            try:
+                os.write(heartbeat_fd, b".")
+            except BlockingIOError:
+                pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
+            except BrokenPipeError:
+                _exit_orphaned()
+            await asyncio.sleep(every_s)
+    finally:
+        os.close(heartbeat_fd)
 
 
 def _exit_orphaned() -> NoReturn:

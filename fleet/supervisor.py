@@ -30,7 +30,7 @@ from fleet.process import ChildSpec, Kind, ListenerFd
 log = logging.getLogger(__name__)
 
 FIRST_BEAT_LIMIT_S: Final = 30.0
-"""How long a child may take to start before it counts as frozen."""
+"""How long a child may take to start, or to end, before it counts as frozen."""
 BACKOFF_FIRST_S: Final = 0.1
 BACKOFF_LIMIT_S: Final = 5.0
 STEADY_S: Final = 10.0
@@ -237,7 +237,9 @@ class Supervisor:
                 child.has_beaten = True
                 self._tell_ready()
             else:
-                self._selector.unregister(child.heartbeat_fd)  # it is gone: SIGCHLD follows
+                self._selector.unregister(child.heartbeat_fd)  # it is gone, or on its way: SIGCHLD follows
+                child.last_beat_s = now_s
+                child.has_beaten = False
 
     def _tell_ready(self) -> None:
         if not self._told_ready and all(child.has_beaten for child in self._children):

@@ -69,9 +69,10 @@ async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
     finally:
         beating.cancel()
         await asyncio.wait([beating])
-        os.close(reading)
-        os.close(writing)
     assert beating.cancelled()
+    while os.read(reading, 1 << 20):
+        pass  # up to the end of file, by which the supervisor knows that no more is to come
+    os.close(reading)
 
 
 CHILD = """

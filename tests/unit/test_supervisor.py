@@ -92,6 +92,9 @@ try:
             accepted.send(str(os.getpid()).encode())
             accepted.close()
 finally:
+    if (folder / f"{name}.slow").exists():
+        os.close(spec.heartbeat_fd)
+        select.select([], [], [], 2.0)
     say("end")
 """
 
@@ -293,6 +296,17 @@ def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:
     slow.unlink()
     assert node.connect() == node.pids("worker-0")[-1]
     assert len(node.pids("worker-0")) == 2
+    assert "frozen" not in node.log
+
+
+@pytest.mark.parametrize("name", ["control", "worker-0"])
+def test_child_that_takes_its_time_to_end_is_not_frozen(node: Node, name: str) -> None:
+    """Found by a rolling restart of a busy machine: an interpreter that was ending was killed."""
+    node.start()
+    node.mark(f"{name}.slow")
+    node.signal(signal.SIGTERM)
+    assert node.exit_code() == 0
+    assert f"{name} exited with code 0" in node.log
     assert "frozen" not in node.log
 
 
