@@ -18,6 +18,8 @@ from fleet.model import BrokerId, ProxyId
 
 STALL_S: Final = 0.2
 """An interval without a record, on one partition, is shown from here on."""
+_UNSEEN: Final = ""
+"""The owner before anything was seen: no member has that name."""
 
 Owners: TypeAlias = Mapping[BrokerId, ProxyId | None]
 
@@ -122,10 +124,6 @@ def _stands(
             if span is not None:
                 stands.append(Stand(broker_id, owner, span))
     return stands
-
-
-_UNSEEN: Final = ""
-"""The owner before anything was seen: no member has that name."""
 
 
 def stalls(
