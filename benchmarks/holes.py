@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from rich.table import Table
 from benchmarks.takeover import Figures, spread
 from fleet.chaos.network import Toxiproxy
 from fleet.chaos.proofs import becomes, hears_all
-from fleet.chaos.run import prepare
+from fleet.chaos.run import Ground, prepare
 from fleet.demo.background import alongside, happens, in_thread
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
@@ -76,12 +77,12 @@ class Holes:
         """Measure one kind of fault. Raises: DemoError: the fleet does not become whole again."""
         load = []
         took_ms = []
-        for _ in range(times):
+        for number in range(times):
             if not await becomes(self._is_whole, _WHOLE_LIMIT_S):
                 raise DemoError(f"the fleet was not whole; see {self._fleet.logs}")
             await asyncio.sleep(_STEADY_S)
             load.append(os.getloadavg()[0])
-            took_ms.append(await self._once(fault, await in_thread(partial(self._victim, role))))
+            took_ms.append(await self._once(fault, await in_thread(partial(self._victim, role, number))))
         return Case(fault, role, spread(took_ms), tuple(load))
 
     async def _once(self, fault: Fault, victim: ProxyId) -> float | None:
@@ -106,11 +107,13 @@ class Holes:
             await in_thread(partial(self._network.heal, links))
         return None if found_s is None else (found_s - broken_s) * 1000.0
 
-    def _victim(self, role: Role) -> ProxyId:
+    def _victim(self, role: Role, number: int) -> ProxyId:
         leader = self._fleet.leader()
         if role == "leader" and leader is not None:
             return leader
-        return next(each for each in self._fleet.members if each != leader)
+        # In turn: a member that goes down again soon is taken in again later and later.
+        followers = [each for each in self._fleet.members if each != leader]
+        return followers[number % len(followers)]
 
     def _is_whole(self) -> bool:
         fleet = self._fleet
@@ -122,33 +125,37 @@ class Holes:
 
 
 @asynccontextmanager
-async def holes(folder: Path) -> AsyncIterator[Holes]:
-    """Brokers, three members with the default timing, and Toxiproxy around each."""
-    async with prepare(folder, lambda line: print(line, file=sys.stderr)) as ground:
-        fleet = LocalFleet(folder / "fleet", ground.upstream)
-        broker_ids = frozenset(ground.kafka.brokers)
-        with ExitStack() as ends:
-            ends.callback(fleet.remove_data)
-            ground.network.put_before_members(fleet)
-            ground.network.put_between_members(fleet)
-            ends.callback(fleet.close)
-            fleet.start()
-            targets = {each: fleet.bootstrap_endpoint(each) for each in fleet.members}
-            prober = Prober(targets, fleet.owner_of)
-            prober.fast = True
-            async with alongside(prober.run()):
-                yield Holes(fleet, ground.network, prober, broker_ids)
+async def holes(ground: Ground, folder: Path) -> AsyncIterator[Holes]:
+    """Three members with the default timing, and Toxiproxy around each."""
+    fleet = LocalFleet(folder, ground.upstream)
+    with ExitStack() as ends:
+        ends.callback(fleet.remove_data)
+        ends.callback(ground.network.forget_members)
+        ground.network.put_before_members(fleet)
+        ground.network.put_between_members(fleet)
+        ends.callback(fleet.close)
+        fleet.start()
+        targets = {each: fleet.bootstrap_endpoint(each) for each in fleet.members}
+        prober = Prober(targets, fleet.owner_of)
+        prober.fast = True
+        async with alongside(prober.run()):
+            yield Holes(fleet, ground.network, prober, frozenset(ground.kafka.brokers))
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 async def run(times: int) -> list[Case]:
     """Every fault of every role. Raises: FleetError: the stage did not stand."""
     cases = []
-    with tempfile.TemporaryDirectory(prefix="holes-") as folder:
-        async with holes(Path(folder)) as made:
-            for fault, role in product(get_args(Fault), get_args(Role)):
-                case = await made.case(fault, role, times)
-                print(f"{fault} {role}: {case.advertised_ms}", file=sys.stderr)
-                cases.append(case)
+    folder = Path(tempfile.mkdtemp(prefix="holes-"))
+    async with prepare(folder, say) as ground:
+        for fault, role in product(get_args(Fault), get_args(Role)):
+            async with holes(ground, folder / f"{fault}-{role}") as made:
+                cases.append(await made.case(fault, role, times))
+            say(str(cases[-1]))
+    shutil.rmtree(folder)  # where something went wrong, its logs tell what
     return cases
 
 
