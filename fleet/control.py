@@ -18,7 +18,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from aiohttp import web
@@ -50,6 +50,9 @@ from fleet.state import Command, Outcome, stamp
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 
+if TYPE_CHECKING:
+    from fleet.events.stream import EventStream
+
 log = logging.getLogger(__name__)
 
 _REPORT: TypeAdapter[Report] = TypeAdapter(Report)
@@ -60,6 +63,8 @@ HANDOVER_SHARE = 0.45
 RETURN_S = 1.0
 """How long this address is served after its identities have moved: a client whose connection has just ended
 comes back to it once, and learns there where it is to go."""
+EVENTS_STOP_S = 2.0
+"""For events to be brought to the disk in the end."""
 SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
 LATE = 6.0
@@ -135,6 +140,14 @@ class Control:
             on_change=self._on_raft_change,
         )
         self._admin: web.AppRunner | None = None
+        self.events: EventStream | None = None
+        if settings.events is not None:
+            # Imported here, before there is another thread: it takes longer than all the rest of a control
+            # process, and what imports the same thing in two threads may find it half imported.
+            from fleet.events.stream import EventStream
+
+            identity = (settings.fleet, self.me, spec.incarnation)
+            self.events = EventStream(settings.events, *identity, self.mine.data_dir, self._servers)
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -162,6 +175,8 @@ class Control:
         self._admin = await http.serve(ControlSource(self), _inherited(self.spec.fds[ADMIN_FD]))
         self._spawn(self.brokers.run())
         self._spawn(self.directories.save())
+        if self.events is not None:
+            self.events.start()
         if not self.mine.witness:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WORKERS_START_S):
@@ -183,6 +198,8 @@ class Control:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.events is not None:
+            await asyncio.to_thread(self.events.stop, EVENTS_STOP_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something for as long as this process lives; where it fails, so does the process."""
@@ -284,6 +301,9 @@ class Control:
                 self._note_takeover(
                     proxy_id, "drain" if member.status is not MemberStatus.DOWN else "down", before
                 )
+        if self.events is not None:
+            leads = status.role == "leader"
+            self.events.committed(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
         if state.ownership is not before.ownership:
             self.takeovers.committed(state, moment())
         if state.brokers is not before.brokers:
@@ -301,6 +321,8 @@ class Control:
 
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.applied(revision, moment())
+        if self.events is not None:
+            self.events.advertised(self.takeovers.log)
 
     # -- what goes out -------------------------------------------------------------------------------------
 
@@ -331,6 +353,8 @@ class Control:
         if transitions:
             # The leader commits what a majority suspects, so it has to hear of it now.
             self._broadcast()
+            if self.events is not None:
+                self.events.observed(transitions, moment().wall_ms)
         for peer in self.detector.probes_due(now_s):
             self._spawn(self._probe(peer))
         self._lead()
@@ -360,6 +384,11 @@ class Control:
         self.takeovers.published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())
+
+    def _servers(self) -> list[Endpoint]:
+        """Where brokers may be found; called on another thread."""
+        known = list(self.brokers.known.values())
+        return [*self.settings.bootstrap_servers, *(Endpoint(each.host, each.port) for each in known)]
 
     def _listeners(self, peer: ProxyId) -> list[Endpoint]:
         """Where a peer's advertised listeners are reached."""

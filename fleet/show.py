@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
 from fleet.brokers import BrokerWatch
@@ -22,6 +22,9 @@ from fleet.raft_state import RaftStatus
 from fleet.state import Command, DrainSet, Outcome
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
+
+if TYPE_CHECKING:
+    from fleet.events.stream import EventStream
 
 
 class Shown(Protocol):
@@ -42,6 +45,7 @@ class Shown(Protocol):
     brokers: BrokerWatch
     directories: Directories
     takeovers: TakeoverWatch
+    events: EventStream | None
 
     def report(self) -> Report:
         """What it tells its peers of itself."""
@@ -94,6 +98,7 @@ class ControlSource:
             takeovers=control.takeovers.log,
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
+            events=None if control.events is None else control.events.progress,
         )
 
     def _certificate_expiry(self) -> Mapping[str, float]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
+from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
@@ -24,6 +25,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "check": documents.CHECK,
     "drain": documents.DRAIN,
     "error": documents.ERROR,
+    "events": events.EVENTS,
     "game-day": GAME_DAY,
     "journal": journal.JOURNAL,
     "node": documents.NODE,

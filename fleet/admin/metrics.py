@@ -86,6 +86,7 @@ class FleetCollector(Collector):
         yield from self._takeovers()
         yield from self._data_plane()
         yield from self._traffic()
+        yield from self._events()
 
     def _ownership(self) -> Iterator[Metric]:
         directory, live = self._view.directory, self._live_members()
@@ -127,6 +128,16 @@ class FleetCollector(Collector):
             "fleet_directory_staleness_seconds",
             "0 while there is a quorum, else for how long ownership could not be committed.",
             self._view.staleness_s,
+        )
+
+    def _events(self) -> Iterator[Metric]:
+        events = self._view.events
+        if events is None:
+            return
+        yield _counters("fleet_events_sent", "Events that Kafka has acknowledged.", [], [([], events.sent)])
+        yield _gauge("fleet_events_waiting", "Events on the disk, for Kafka to take them.", events.waiting)
+        yield _counters(
+            "fleet_events_dropped", "Events given up for want of room.", [], [([], events.dropped)]
         )
 
     def _live_members(self) -> frozenset[ProxyId]:

@@ -108,6 +108,23 @@ class TakeoverLog:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsView:
+    """How a member gets on with sending its events.
+
+    Args:
+        sent: records that Kafka has acknowledged since the start.
+        waiting: records on the disk.
+        dropped: records that were given up for want of room.
+        trouble: what keeps records from being stored, or sent; empty where nothing does.
+    """
+
+    sent: int = 0
+    waiting: int = 0
+    dropped: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RaftView:
     """What ``RaftNode.status`` says, free of the library behind it.
 
@@ -204,6 +221,7 @@ class FleetView:
         worker_restarts: workers that came in the place of another since control started.
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
+        events: None where none are sent.
         certificate_expiry_s: file of ``peer_tls`` ("ca", "certificate") → when it expires, in Unix time.
     """
 
@@ -223,6 +241,7 @@ class FleetView:
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
+    events: EventsView | None = None
 
     @property
     def staleness_s(self) -> float:

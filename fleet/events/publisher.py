@@ -14,16 +14,19 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from fleet.admin.view import EventsView
 from fleet.errors import SpoolError
 from fleet.events.spool import Record, Spool, Spooled
+from fleet.events.topics import TOPICS, make_missing
 from fleet.model import Endpoint
-
-if TYPE_CHECKING:
-    from aiokafka import AIOKafkaProducer
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +40,6 @@ DELIVERY_LIMIT_S: Final = 30.0
 """For one batch; then the connection is given up."""
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_LIMIT_S: Final = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a publisher is getting on.
-
-    Args:
-        sent: records that Kafka has acknowledged since the start.
-        waiting: records on the disk.
-        dropped: records that were given up for want of room.
-        trouble: what keeps records from being sent, or stored; empty where nothing does.
-    """
-
-    sent: int = 0
-    waiting: int = 0
-    dropped: int = 0
-    trouble: str = ""
 
 
 class Publisher:
@@ -84,13 +70,13 @@ class Publisher:
         self._replication_factor = replication_factor
         self._queue: deque[Record] = deque()
         self._overflow = 0
-        self._progress = Progress()
+        self._progress = EventsView()
         self._troubles: dict[Part, str] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> EventsView:
         return self._progress
 
     def start(self) -> None:
@@ -156,8 +142,6 @@ class Publisher:
         self._progress = replace(self._progress, waiting=spool.waiting, dropped=dropped)
 
     async def _send_for_ever(self, spool: Spool, stored: asyncio.Event) -> None:
-        from aiokafka.errors import KafkaError
-
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
@@ -182,12 +166,6 @@ class Publisher:
     @asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
         """A producer, and topics for it. Raises: KafkaError, OSError."""
-        # Imported here: it takes longer than all the rest of a control process that has to be back soon.
-        from aiokafka import AIOKafkaProducer
-        from aiokafka.admin import AIOKafkaAdminClient
-
-        from fleet.events.topics import TOPICS, make_missing
-
         servers = [str(endpoint) for endpoint in self._servers()]
         admin = AIOKafkaAdminClient(bootstrap_servers=servers, client_id=self._client_id)
         try:

@@ -9,13 +9,13 @@ Times are wall-clock milliseconds since 1970, of the clock of whoever is named b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
+from fleet.admin.documents import Codec
 from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.state import OwnershipReason
 
@@ -106,28 +106,10 @@ TOPICS: Final = MappingProxyType({"ownership": "ownership", "member": "members",
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
 
-_EVENTS: Final[TypeAdapter[Event]] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
-
-
-def encode(event: Event) -> bytes:
-    """The event as JSON."""
-    return _EVENTS.dump_json(event)
-
-
-def decode(value: bytes) -> Event:
-    """The event that `encode` wrote, of this version or an earlier one.
-
-    Raises: ValueError: it is none.
-    """
-    return _EVENTS.validate_json(value)
+EVENTS: Final[Codec[Event]] = Codec(Annotated[Event, Field(discriminator="kind")])  # type: ignore[arg-type]
 
 
 def key(event: Event) -> bytes:
     """Of its record: what happens to one identity, or one member, keeps its order."""
     subject = event.broker_id if isinstance(event, OwnershipEvent) else event.proxy_id
     return f"{event.fleet}/{subject}".encode()
-
-
-def schema() -> Mapping[str, object]:
-    """The JSON Schema of all events."""
-    return _EVENTS.json_schema()

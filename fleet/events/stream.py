@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet.admin.view import TakeoverLog
+from fleet.admin.view import EventsView, TakeoverLog
 from fleet.config import EventsSettings
 from fleet.events import schema
-from fleet.events.publisher import Progress, Publisher
+from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
 from fleet.events.schema import Event, OwnershipEvent
 from fleet.events.spool import Record
@@ -51,7 +51,7 @@ class EventStream:
         self._leads = False
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> EventsView:
         return self._publisher.progress
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class EventStream:
     def _tell(self, events: Sequence[Event]) -> None:
         records = []
         for event in events:
-            records.append(Record(schema.TOPICS[event.kind], schema.key(event), schema.encode(event)))
+            records.append(Record(schema.TOPICS[event.kind], schema.key(event), schema.EVENTS.encode(event)))
             if isinstance(event, OwnershipEvent) and self._is_latest(event):
                 self._latest[event.broker_id] = event
                 if self._leads:
@@ -108,4 +108,4 @@ class EventStream:
 
 
 def _latest(event: OwnershipEvent) -> Record:
-    return Record(schema.LATEST, schema.key(event), schema.encode(event))
+    return Record(schema.LATEST, schema.key(event), schema.EVENTS.encode(event))

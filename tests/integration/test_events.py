@@ -1,20 +1,25 @@
-"""Events on their way to a real Kafka, which may be away."""
+"""Events: of a real fleet, and on their way to a real Kafka, which may be away."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.ports import free_ports
+from fleet.events import schema
 from fleet.events.publisher import QUEUE_LIMIT, Publisher
+from fleet.events.schema import LivenessEvent, OwnershipEvent
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
-from fleet.model import Endpoint
+from fleet.model import Endpoint, Liveness
+from tests.conftest import MakeFleet
 from tests.integration.clients import LIMIT_S, read_all, wait_for
 from tests.integration.relay import Relays
 
@@ -112,3 +117,82 @@ def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) 
         made.stop(LIMIT_S)
     with Spool(path, ROOM) as spool:
         assert [each.record for each in spool.oldest(9)] == records(0, 3)
+
+
+def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
+    fleet = make_fleet(events={"topic_prefix": "events-e."})
+    leader = fleet.leader()
+    assert leader is not None
+    owned = {each.broker_id for each in fleet.ownership(leader).identities if each.committed == (leader,)}
+    killed_ms = time.time_ns() // 1_000_000
+    fleet.kill(leader)
+    fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+    witness = fleet.running[0]
+    committed = fleet.ownership(witness)
+    generations = range(1, committed.generation + 1)
+
+    def told() -> list[OwnershipEvent]:
+        found = (schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership"))
+        return [each for each in found if isinstance(each, OwnershipEvent)]
+
+    wait_for(
+        lambda: (
+            {each.generation for each in told()} == set(generations)
+            and all(
+                {each.told_by for each in told() if each.generation == generation} >= set(fleet.running)
+                for generation in generations
+            )
+        ),
+        "every generation is told of by the survivors",
+    )
+    events = told()
+    for generation in generations:
+        versions = {(each.id, each.owners) for each in events if each.generation == generation}
+        assert len(versions) == len({event_id for event_id, _ in versions}), "all tell the same"
+    taken_over = [
+        each
+        for each in events
+        if each.told_by == witness and each.before == (leader,) and each.committed_at_ms >= killed_ms
+    ]
+    assert {each.broker_id for each in taken_over} == owned
+    for event in taken_over:
+        assert event.reason == "takeover"
+        assert event.detected_at_ms is not None
+        assert killed_ms <= event.detected_at_ms <= event.committed_at_ms
+    assert all(
+        any(each.id == event.id and each.advertised_at_ms is not None for each in events)
+        for event in taken_over
+    )
+    suspected = [
+        each
+        for each in map(schema.EVENTS.decode, everything(kafka, "events-e.members"))
+        if isinstance(each, LivenessEvent) and each.proxy_id == leader and each.after is Liveness.SUSPECT
+    ]
+    assert {each.told_by for each in suspected} == set(fleet.running)
+
+    def latest() -> dict[int, tuple[str, ...]]:
+        found = (schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership.latest"))
+        return {each.broker_id: each.owners for each in found if isinstance(each, OwnershipEvent)}
+
+    wait_for(
+        lambda: latest() == {each.broker_id: each.committed for each in committed.identities},
+        "the compacted copy has the owners of now",
+    )
+
+
+def everything(kafka: KafkaCluster, topic: str) -> list[bytes]:
+    """All that there is in a topic by now; nothing where there is no such topic yet."""
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    )
+    try:
+        partitions = consumer.list_topics(topic, LIMIT_S).topics[topic].partitions
+        places = [TopicPartition(topic, each, 0) for each in partitions]
+        ends = {each.partition: consumer.get_watermark_offsets(each, LIMIT_S)[1] for each in places}
+        consumer.assign(places)
+        found: list[bytes] = []
+        while len(found) < sum(ends.values()):
+            found += [each.value() or b"" for each in consumer.consume(100, 0.2) if each.error() is None]
+        return found
+    finally:
+        consumer.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fleet.admin.view import (
     Check,
+    EventsView,
     FleetView,
     MemberView,
     Moment,
@@ -113,6 +114,7 @@ def view(**changes: object) -> FleetView:
         "workers": (WorkerView(0, 4711, COUNTERS),),
         "upstream_up": {1: True, 2: False},
         "takeovers": TakeoverLog().put(taken),
+        "events": EventsView(sent=40, waiting=2, dropped=1),
         "certificate_expiry_s": {"ca": 2_100_000_000.0, "certificate": 1_900_000_000.0},
         "checks": (Check("workers", True, "1 of 1"), Check("directory", True), Check("upstream", True)),
     }

@@ -55,7 +55,7 @@ class Told:
         self.stream.stop(LIMIT_S)
         with Spool(self._folder / SPOOL, 1 << 20) as spool:
             for each in spool.oldest(1000):
-                event = schema.decode(each.record.value)
+                event = schema.EVENTS.decode(each.record.value)
                 if isinstance(event, OwnershipEvent):
                     yield each.record.topic, event
 
