@@ -1,4 +1,4 @@
-"""Which real brokers there are, asked of the cluster itself. The only importer of aiokafka."""
+"""Which real brokers there are, asked of the cluster itself."""
 
 from __future__ import annotations
 
