@@ -51,6 +51,10 @@ UNANSWERED_PERIODS: Final = 1.5
 is slow, not dead."""
 
 
+ALONE_PERIODS: Final = 2.0
+"""For how many ``suspect_after_s`` there may be no quorum, as in elections, before it is taken for gone."""
+
+
 class ProbeOutcome(StrEnum):
     """What came of asking a peer's advertised listeners for a sign of life."""
 
@@ -115,6 +119,8 @@ class _Peer:
 
     liveness: Liveness = Liveness.UNKNOWN
     since_s: float = 0.0
+    since_quorum_s: float = 0.0
+    """How long there had been a quorum by then."""
     linked: bool = False
     linked_since_s: float = 0.0
     doubted_until_s: float = 0.0
@@ -160,7 +166,12 @@ class Detector:
         self._seen_s = now_s
         self._paused_s = 0.0
         """How long this process itself stood still: time that counts for nobody's silence."""
-        self._quorum_since_s: float | None = None
+        self._quorum_s = 0.0
+        """For how long there has been a quorum, in all."""
+        self._quorum_seen_s: float | None = None
+        """When there was one last; None where there is none now."""
+        self._alone_since_s: float | None = now_s
+        """Since when there is no quorum; None where there is one."""
 
     # -- observations --------------------------------------------------------------------------------------
 
@@ -260,6 +271,7 @@ class Detector:
             before, record.liveness = record.liveness, _NEXT[record.liveness, verdict]
             if record.liveness is not before:
                 record.since_s = at_s
+                record.since_quorum_s = self._quorum_s
                 transitions.append(Transition(peer, before, record.liveness, reason, now_s))
         return transitions
 
@@ -274,10 +286,11 @@ class Detector:
         """The members that the overlay goes around.
 
         With a quorum, a suspicion that is not committed within ``overlay_ttl_s`` lapses until the peer
-        recovers (a broken link between two members must not make their Metadata disagree for ever). The time
-        without a quorum does not count: nothing could be committed then, and no suspicion lapses. A member
-        that is committed down stays in for as long as it is suspected here: it still owns what nobody else
-        may own.
+        recovers (a broken link between two members must not make their Metadata disagree for ever). Only the
+        time with a quorum counts, because nothing can be committed without one. Where there has been none for
+        a while (``ALONE_PERIODS``), this member has to help itself, and goes around all that it suspects; for
+        a shorter time, such as an election, what has lapsed stays so. A member that is committed down stays
+        in for as long as it is suspected here: it still owns what nobody else may own.
 
         A peer whose worker has just gone is among them for a moment (``DOUBT_S``).
 
@@ -286,18 +299,15 @@ class Detector:
             committed_down: the members that are committed down.
         """
         at_s = self._clock(now_s)
-        if not has_quorum:
-            self._quorum_since_s = None
-        elif self._quorum_since_s is None:
-            self._quorum_since_s = at_s
-        quorum_since_s = self._quorum_since_s
+        self._count_quorum(at_s, has_quorum)
+        alone_s = 0.0 if self._alone_since_s is None else at_s - self._alone_since_s
 
         def stands(peer: ProxyId, record: _Peer) -> bool:
             if record.liveness is not Liveness.SUSPECT:
                 return at_s < record.doubted_until_s
-            if quorum_since_s is None or peer in committed_down:
+            if peer in committed_down or alone_s >= ALONE_PERIODS * self._timing.suspect_after_s:
                 return True
-            return at_s - max(record.since_s, quorum_since_s) < self._timing.overlay_ttl_s
+            return self._quorum_s - record.since_quorum_s < self._timing.overlay_ttl_s
 
         return frozenset(peer for peer, record in self._peers.items() if stands(peer, record))
 
@@ -326,6 +336,15 @@ class Detector:
         return max(now_s, nearest_s + self._paused_s + 1e-6)
 
     # -- how -----------------------------------------------------------------------------------------------
+
+    def _count_quorum(self, at_s: float, has_quorum: bool) -> None:
+        if not has_quorum:
+            self._quorum_seen_s = None
+            self._alone_since_s = at_s if self._alone_since_s is None else self._alone_since_s
+            return
+        if self._quorum_seen_s is not None:
+            self._quorum_s += at_s - self._quorum_seen_s
+        self._quorum_seen_s, self._alone_since_s = at_s, None
 
     @property
     def _half_s(self) -> float:

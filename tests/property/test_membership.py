@@ -8,7 +8,7 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.membership import Detector, ProbeOutcome, Transition
+from fleet.membership import ALONE_PERIODS, Detector, ProbeOutcome, Transition
 from fleet.model import Liveness
 
 STEP_S = 0.025
@@ -164,6 +164,9 @@ def test_the_overlay_goes_around_suspects_only_and_around_all_of_them_without_a_
     for (peer, mode, for_s), quorum in zip(play, quorums, strict=False):
         world.become(peer, mode)
         world.run(for_s)
+        if not quorum:
+            world.detector.suspects(world.now_s, quorum, down)
+            world.run(ALONE_PERIODS * Timing.suspect_after_s + 0.1)
         suspected = {p for p, liveness in world.detector.liveness.items() if liveness is Liveness.SUSPECT}
         overlay = world.detector.suspects(world.now_s, quorum, down)
         assert overlay <= suspected

@@ -492,5 +492,31 @@ def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
     assert suspects(up) == frozenset()
 
 
+def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
+    """Found: where two members hear each other one way only, leaders come and go; each time it began anew."""
+    suspects(up)
+    kill(up)
+    for _ in range(20):
+        suspects(up, has_quorum=False)
+        up.run(0.4)
+        suspects(up)
+        for _ in range(3):
+            up.run(0.2)
+            last = suspects(up)
+    assert last == frozenset()
+    suspects(up, has_quorum=False)
+    up.run(0.4)
+    assert suspects(up, has_quorum=False) == frozenset(), "what has lapsed stays so"
+
+
+def test_who_is_alone_goes_around_all_that_it_suspects(up: Play) -> None:
+    suspects(up)
+    kill(up).run(11.0)
+    assert suspects(up) == frozenset()
+    assert suspects(up, has_quorum=False) == frozenset()
+    up.run(1.7)
+    assert suspects(up, has_quorum=False) == {"p2"}
+
+
 def test_nobody_watches_himself() -> None:
     assert Detector("p1", ("p1", "p2", "p3"), Timing(), 0.0).liveness.keys() == {"p2", "p3"}
