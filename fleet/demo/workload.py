@@ -44,6 +44,7 @@ CLIENTS: Final = MappingProxyType(
 )
 """librdkafka's settings that go through a takeover faster than its defaults, and its defaults."""
 DRAIN_LIMIT_S = 90.0
+REPLICATION_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,14 +330,25 @@ def consume(spec: WorkloadSpec, finishing: threading.Event, problems: list[str])
 def ends_of_log(spec: WorkloadSpec) -> dict[int, int]:
     """The offset behind the last record of each partition.
 
-    Not asked of the consumer: on its connections every answer waits for the long poll before it.
+    Not asked of the consumer: on its connections every answer waits for the long poll before it. What was
+    acknowledged with acks=1 may not be below the high watermark yet that the brokers tell, and is waited for;
+    not for ever, because a broker may have lost it.
     """
     client = AdminClient({**spec.client_settings(), "error_cb": say})
     wanted = {
         TopicPartition(spec.topic, partition): OffsetSpec.latest() for partition in range(spec.partitions)
     }
-    found = client.list_offsets(wanted, request_timeout=30)
-    return {place.partition: answer.result().offset for place, answer in found.items()}
+    acknowledged = {
+        event.partition: event.offset for event in HistoryReader(spec.path("acknowledged")).read()
+    }
+    deadline_s = time.monotonic() + REPLICATION_LIMIT_S
+    while True:
+        found = client.list_offsets(wanted, request_timeout=30)
+        ends = {place.partition: answer.result().offset for place, answer in found.items()}
+        whole = all(ends[partition] > offset for partition, offset in acknowledged.items())
+        if whole or time.monotonic() > deadline_s:
+            return ends
+        time.sleep(0.05)
 
 
 def say(error: KafkaError) -> None:
