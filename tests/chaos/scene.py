@@ -130,12 +130,12 @@ class Scene:
         first, *others = self.advertised().values()
         return self.broker_ids <= first.keys() and all(each == first for each in others)
 
-    def await_quiet(self, for_s: float, limit_s: float = 60.0) -> None:
-        """Wait until no Metadata has changed for so long."""
+    def await_quiet(self, for_s: float, limit_s: float = 60.0, since_s: float = 0.0) -> None:
+        """Wait until no Metadata has changed for so long, nor since a moment that is so long ago."""
 
         def quiet() -> bool:
             newest_s = max(changes[-1].at_s for changes in self.prober.changes.values() if changes)
-            return time.monotonic() - newest_s >= for_s
+            return time.monotonic() - max(newest_s, since_s) >= for_s
 
         wait_for(quiet, f"Metadata unchanged for {for_s:g} s", limit_s)
 
