@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
+
+import click
 
 from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
@@ -15,6 +17,8 @@ from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread, until
 from fleet.demo.run import Stage, create_topic, delete_topic
 from fleet.demo.workload import ClientSettings
+
+Command: TypeAlias = Callable[..., Any]
 
 FLOW_LIMIT_S: Final = 60.0
 
@@ -32,6 +36,18 @@ class Kind:
     workload: str
     settings: ClientSettings
     further: Mapping[str, str] = field(default_factory=dict)
+
+
+def choice_of(kinds: Mapping[str, Kind]) -> Callable[[Command], Command]:
+    """The option `--client`, which gives a command the `names` of those to be at work."""
+    return click.option(
+        "--client",
+        "names",
+        type=click.Choice(list(kinds)),
+        multiple=True,
+        default=list(kinds),
+        help="One of them alone; may be repeated.  [default: all at the same time]",
+    )
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
+from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
 from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
@@ -196,14 +196,7 @@ async def run(options: Options, drains: int, names: Sequence[str]) -> Measured:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--drains", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@click.option(
-    "--client",
-    "names",
-    type=click.Choice(list(CLIENTS)),
-    multiple=True,
-    default=list(CLIENTS),
-    help="One of them alone; may be repeated.  [default: all at the same time]",
-)
+@choice_of(CLIENTS)
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )

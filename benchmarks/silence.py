@@ -24,7 +24,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
+from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
 from benchmarks.takeover import Figures, spread
 from fleet.chaos.workloads import Client
 from fleet.demo.audit import Audit
@@ -135,14 +135,7 @@ async def run(rounds: int, names: Sequence[str]) -> Measured:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="How many.")
-@click.option(
-    "--client",
-    "names",
-    type=click.Choice(list(CLIENTS)),
-    multiple=True,
-    default=list(CLIENTS),
-    help="One of them alone; may be repeated.  [default: all at the same time]",
-)
+@choice_of(CLIENTS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 def main(rounds: int, names: tuple[str, ...], as_json: bool) -> None:
     """Stop members in turn, and measure how long clients stay with them."""

@@ -18,7 +18,6 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S: Final = 0.05
 """Between two probes of a broker that is down; each wait is twice the last, up to `probe_interval_s`."""
-_MANY_FAILURES: Final = 16
 GATHER_S: Final = 0.01
 """Answers that come within this time are told of together: those of all brokers at the start."""
 
@@ -47,6 +46,12 @@ class BrokerWatch:
     def known(self) -> Mapping[BrokerId, Broker]:
         """Every broker seen since the start, at its newest address."""
         return MappingProxyType(self._known)
+
+    @property
+    def servers(self) -> list[Endpoint]:
+        """Where to find the cluster: the configured addresses, then known brokers; for any thread."""
+        known = list(self._known.values())
+        return [*self._bootstrap_servers, *(Endpoint(each.host, each.port) for each in known)]
 
     @property
     def listed(self) -> tuple[Broker, ...]:
@@ -98,8 +103,7 @@ class BrokerWatch:
 
     async def _discover(self) -> None:
         while True:
-            servers = [*self._bootstrap_servers, *(Endpoint(b.host, b.port) for b in self._known.values())]
-            found = await discover(servers, timeout_s=self._timing.upstream_connect_timeout_s)
+            found = await discover(self.servers, timeout_s=self._timing.upstream_connect_timeout_s)
             if found:
                 listed = frozenset(broker.broker_id for broker in found)
                 gone, self._listed = self._listed - listed, listed
@@ -111,12 +115,12 @@ class BrokerWatch:
 
     async def _probe(self, broker_id: BrokerId) -> None:
         """Ask one broker for ever: regularly, at once where a worker has lost it, less often while down."""
-        doubt, interval_s, failures = self._doubts[broker_id], self._timing.probe_interval_s, 0
+        doubt, interval_s, backoff_s = self._doubts[broker_id], self._timing.probe_interval_s, BACKOFF_FIRST_S
         while True:
             doubt.clear()
             broker = self._known[broker_id]
             if await probe_broker(Endpoint(broker.host, broker.port), self._timing.probe_timeout_s):
-                failures = 0
+                backoff_s = BACKOFF_FIRST_S
                 self._answered(broker_id, up=True)
                 await asyncio.sleep(min(interval_s, BACKOFF_FIRST_S))
                 with suppress(TimeoutError):
@@ -124,8 +128,8 @@ class BrokerWatch:
                         await doubt.wait()
             else:
                 self._answered(broker_id, up=False)
-                await asyncio.sleep(min(interval_s, BACKOFF_FIRST_S * 2.0**failures))
-                failures = min(failures + 1, _MANY_FAILURES)
+                await asyncio.sleep(min(interval_s, backoff_s))
+                backoff_s = min(interval_s, 2 * backoff_s)
 
     def _answered(self, broker_id: BrokerId, *, up: bool) -> None:
         if self._reachable.get(broker_id) is up:

@@ -147,7 +147,9 @@ class Control:
             from fleet.events.stream import EventStream
 
             identity = (settings.fleet, self.me, spec.incarnation)
-            self.events = EventStream(settings.events, *identity, self.mine.data_dir, self._servers)
+            self.events = EventStream(
+                settings.events, *identity, self.mine.data_dir, lambda: self.brokers.servers
+            )
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -384,11 +386,6 @@ class Control:
         self.takeovers.published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())
-
-    def _servers(self) -> list[Endpoint]:
-        """Where brokers may be found; called on another thread."""
-        known = list(self.brokers.known.values())
-        return [*self.settings.bootstrap_servers, *(Endpoint(each.host, each.port) for each in known)]
 
     def _listeners(self, peer: ProxyId) -> list[Endpoint]:
         """Where a peer's advertised listeners are reached."""

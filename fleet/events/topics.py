@@ -9,6 +9,8 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from fleet.events.schema import LATEST
+
 _DAY_MS: Final = 24 * 3600 * 1000
 
 
@@ -23,7 +25,7 @@ class Topic:
 
 TOPICS: Final = (
     Topic("ownership", 3, {"retention.ms": str(365 * _DAY_MS)}),
-    Topic("ownership.latest", 1, {"cleanup.policy": "compact"}),
+    Topic(LATEST, 1, {"cleanup.policy": "compact"}),
     Topic("members", 3, {"retention.ms": str(365 * _DAY_MS)}),
 )
 

@@ -215,7 +215,8 @@ class Worker:
         self._counters.refused(error, connection.peer, time.monotonic())
 
     def cut(self, connection: ClientConnection) -> None:
-        where, requests = connection.broker_id or "bootstrap", connection.session.in_flight
+        where = "bootstrap" if connection.broker_id is None else connection.broker_id
+        requests = connection.session.in_flight
         log.warning("a client of %s leaves with %d requests unanswered", where, requests)
 
     # ---- brokers
