@@ -14,8 +14,10 @@ from pathlib import Path
 import click
 
 from fleet.chaos.report import CHAOS, ChaosDocument, RunResult, page, summarize
+from fleet.chaos.results import Results
 from fleet.chaos.run import perform, prepare, remove
 from fleet.chaos.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
+from fleet.errors import FleetError
 
 INTERRUPTED = 130
 KEPT = "## What was found and fixed"
@@ -29,6 +31,7 @@ Examples:
   make chaos ARGS="--runs 10 --seed 1 --json"      ten runs, seeds 1 to 10
   make chaos ARGS="--runs 1 --seed 7 --keep"       one of them again; its logs and history stay
   make chaos ARGS="--plan leader-kill"             a plan with a name
+  make chaos ARGS="--runs 200 --seed 1 --results runs.jsonl"    what is in the file is not run again
 """,
 )
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many.")
@@ -44,6 +47,11 @@ Examples:
     help="Seconds of a seeded plan.",
 )
 @click.option("--keep", is_flag=True, help="Keep the histories and logs of runs without a violation, too.")
+@click.option(
+    "--results",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the result of each run here; those that it has without a violation are not run again.",
+)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 def command(
@@ -52,6 +60,7 @@ def command(
     name: str | None,
     length: float,
     keep: bool,
+    results: Path | None,
     report: Path | None,
     as_json: bool,
 ) -> int:
@@ -62,9 +71,12 @@ def command(
     first = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     plans = [chosen(name) if name else plan_of(first + number, length) for number in range(runs)]
     try:
-        document = asyncio.run(_main(plans, keep=keep))
+        known = Results(results) if results else None
+        document = asyncio.run(_main(plans, known, keep=keep))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return INTERRUPTED
+    except FleetError as error:
+        raise click.ClickException(str(error)) from error
     if report is not None:
         write_report(report, document, first)
     if as_json:
@@ -81,19 +93,32 @@ def write_report(path: Path, document: ChaosDocument, first_seed: int) -> None:
     path.write_text(page(document, first_seed) + (f"\n{heading}{kept}" if heading else ""), encoding="utf-8")
 
 
-async def _main(plans: Sequence[Plan], *, keep: bool) -> ChaosDocument:
+async def _main(plans: Sequence[Plan], known: Results | None, *, keep: bool) -> ChaosDocument:
     task = asyncio.current_task()
     if task is not None:
         for each in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(each, task.cancel)
-    folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
     results: list[RunResult] = []
+    wanted: list[Plan] = []
+    for plan in plans:
+        result = known.clean(plan) if known else None
+        if result is None:
+            wanted.append(plan)
+        else:
+            results.append(result)
+    if results:
+        _say(f"{len(results)} of {len(plans)} runs are known to have no violation, {len(wanted)} remain")
+    if not wanted:
+        return summarize(results)
+    folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
     async with prepare(folder, _say) as ground:
-        for number, plan in enumerate(plans, 1):
+        for number, plan in enumerate(wanted, 1):
             started_s = time.monotonic()
             result = await perform(plan, ground, folder / f"run-{number}", _say)
             results.append(result)
-            _tell(result, number, len(plans), time.monotonic() - started_s)
+            if known:
+                known.add(result)
+            _tell(result, number, len(wanted), time.monotonic() - started_s)
             if not result.violations and not keep:
                 remove(result)
     return summarize(results)
@@ -116,5 +141,9 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    code = command.main(prog_name="python -m fleet.chaos", standalone_mode=False)
+    try:
+        code = command.main(prog_name="python -m fleet.chaos", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,51 @@
+"""Results of many hours of runs, kept in a file, so that a run that is done need not be done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from fleet.admin.documents import Codec
+from fleet.chaos.report import RunResult
+from fleet.chaos.run import replay
+from fleet.chaos.schedule import Plan
+from fleet.errors import DemoError
+
+_RESULT: Final = Codec(RunResult)
+
+
+class Results:
+    """JSON lines, one for each run; of two for the same plan the later one counts.
+
+    Raises: DemoError: the file is there, and cannot be read or holds something else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._by_replay: dict[str, RunResult] = {}
+        try:
+            lines = path.read_bytes().splitlines() if path.exists() else []
+        except OSError as error:
+            raise DemoError(f"results {path}: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                result = _RESULT.decode(line)
+            except ValueError:
+                raise DemoError(
+                    f"results {path}, line {number}: no result of a run; remove that line"
+                ) from None
+            self._by_replay[result.replay] = result
+
+    def clean(self, plan: Plan) -> RunResult | None:
+        """What is known of a plan that was run without a violation."""
+        result = self._by_replay.get(replay(plan))
+        return None if result is None or result.violations else result
+
+    def add(self, result: RunResult) -> None:
+        """Keep one more. Raises: DemoError: it cannot be written."""
+        self._by_replay[result.replay] = result
+        try:
+            with self._path.open("ab") as file:
+                file.write(_RESULT.encode(result) + b"\n")
+        except OSError as error:
+            raise DemoError(f"results {self._path}: {error.strerror}") from error
