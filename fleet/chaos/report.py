@@ -202,7 +202,10 @@ def page(document: ChaosDocument, first_seed: int) -> str:
     ]
     if document.details:
         lines += ["", "## Violations", ""]
-        lines += [f"- {each.plan}, {each.rule}: {each.detail} (`{each.replay}`)" for each in document.details]
+        lines += [
+            f"- {each.plan}, {each.rule}: {each.detail.splitlines()[0]} (`{each.replay}`)"
+            for each in document.details
+        ]
     return "\n".join(lines) + "\n"
 
 

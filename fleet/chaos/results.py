@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,6 @@ class Results:
         self._by_replay[result.replay] = result
         try:
             with self._path.open("ab") as file:
-                file.write(_RESULT.encode(result) + b"\n")
+                file.write(_RESULT.encode(replace(result, folder=Path(result.folder).name)) + b"\n")
         except OSError as error:
             raise DemoError(f"results {self._path}: {error.strerror}") from error
