@@ -20,6 +20,7 @@ FleetError
 ├── TemplateError          an operator's command is no command line
 ├── CommandFailed          an operator's command failed
 ├── RestartFailed          a rolling restart was given up: the fleet is not well
+├── PipelineError          a job of the data pipeline cannot read, or write, what it has to
 ├── GameDayError           a game day was not begun, or given up
 │   └── NotProved          nothing shows that what was to break is broken
 └── DemoError              Kafka, a client or a tool that the demo needs did not come up
@@ -136,6 +137,10 @@ class CommandFailed(FleetError):
 
 class RestartFailed(FleetError):
     """A rolling restart was given up before the next member: the fleet is not well enough."""
+
+
+class PipelineError(FleetError):
+    """A job of the data pipeline cannot read, or write, what it has to."""
 
 
 class GameDayError(FleetError):

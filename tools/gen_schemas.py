@@ -14,8 +14,10 @@ from typing import Any, Final
 from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
+from fleet.chaos.spark import JUDGED
 from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
+from fleet.pipeline.report import PIPELINE
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
@@ -28,8 +30,10 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "events": events.EVENTS,
     "game-day": GAME_DAY,
     "journal": journal.JOURNAL,
+    "judged": JUDGED,
     "node": documents.NODE,
     "ownership": documents.OWNERSHIP,
+    "pipeline": PIPELINE,
     "plan": documents.PLAN,
     "ready": documents.READY,
     "rolling-restart": documents.ROLLING_RESTART,

@@ -40,6 +40,7 @@ ErrorKind: TypeAlias = Literal[
     "game_day",
     "journal",
     "demo",
+    "pipeline",
     "internal",
 ]
 

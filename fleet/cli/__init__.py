@@ -11,7 +11,7 @@ import click
 
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
-from fleet.cli import certs, chaos, demo, journal, member, ownership
+from fleet.cli import certs, chaos, demo, journal, member, ownership, pipeline
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
 from fleet.errors import (
     AdminError,
@@ -24,6 +24,7 @@ from fleet.errors import (
     GameDayError,
     JournalError,
     NoQuorum,
+    PipelineError,
     RestartFailed,
     StaleGeneration,
     StartError,
@@ -45,6 +46,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (RestartFailed, "restart", FAILURE),
     (GameDayError, "game_day", FAILURE),
     (DemoError, "demo", FAILURE),
+    (PipelineError, "pipeline", FAILURE),
     (JournalError, "journal", FAILURE),
     (FleetError, "internal", FAILURE),
 )
@@ -62,6 +64,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         ownership.rolling_restart,
         journal.journal_group,
         chaos.chaos,
+        pipeline.pipeline,
         demo.demo,
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -76,6 +79,7 @@ Examples:
   fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again
   fleet rolling-restart --command '...'        restart all members, one after the other
   fleet chaos --scenario drain                 a game day: break one thing, and see who notices
+  fleet pipeline run --out DIR --once          who owned what when, from the events of the fleet
   fleet demo --json                            Kafka, a fleet, a kill and an audit, on this machine
 
 \b

@@ -105,6 +105,8 @@ TOPICS: Final = MappingProxyType({"ownership": "ownership", "member": "members",
 """The topic of each kind, behind the prefix that is configured."""
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
+DEAD_LETTERS: Final = "dead_letters"
+"""Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
 
 EVENTS: Final[Codec[Event]] = Codec(Annotated[Event, Field(discriminator="kind")])  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from fleet.events.schema import LATEST
+from fleet.events.schema import DEAD_LETTERS, LATEST
 
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -27,6 +27,7 @@ TOPICS: Final = (
     Topic("ownership", 3, {"retention.ms": str(365 * _DAY_MS)}),
     Topic(LATEST, 1, {"cleanup.policy": "compact"}),
     Topic("members", 3, {"retention.ms": str(365 * _DAY_MS)}),
+    Topic(DEAD_LETTERS, 1, {"retention.ms": str(30 * _DAY_MS)}),
 )
 
 

@@ -1,0 +1,45 @@
+"""Spark's schema of a dataclass, so that there is one definition of each event."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+_NAMES: Final = {int: "bigint", str: "string", bool: "boolean", float: "double"}
+
+
+def ddl_of(kind: type[Any]) -> str:
+    """The columns of a dataclass: ``"id string, owners array<string>"``. Raises: TypeError: it has others."""
+    hints = get_type_hints(kind)
+    return ", ".join(f"`{each.name}` {_type_of(hints[each.name])}" for each in fields(kind))
+
+
+def wanted_of(kind: type[Any]) -> tuple[str, ...]:
+    """The fields that an event must have, and that must not be null."""
+    hints = get_type_hints(kind)
+    return tuple(
+        each.name
+        for each in fields(kind)
+        if each.default is MISSING
+        and each.default_factory is MISSING
+        and NoneType not in get_args(hints[each.name])
+    )
+
+
+def _type_of(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (inner,) = (each for each in arguments if each is not NoneType)
+        return _type_of(inner)
+    if origin is tuple:
+        return f"array<{_type_of(arguments[0])}>"
+    if origin is Literal:
+        return _NAMES[type(arguments[0])]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _type_of(type(next(iter(hint)).value))
+    plain = getattr(hint, "__supertype__", hint)  # of a NewType
+    if plain not in _NAMES:
+        raise TypeError(f"no column can hold {hint!r}")
+    return _NAMES[plain]

@@ -1,0 +1,94 @@
+"""The jobs that run on a fleet's topics: each a stream of its own, with a checkpoint of its own.
+
+    OUT/timeline/            Parquet, by day: what `fleet.pipeline.timeline_job` tells
+    OUT/checkpoints/JOB/     Spark's: how far each has come
+
+A batch is written once, whatever happens meanwhile: the file sink keeps a log of its batches beside the
+checkpoint. Dead letters are written at least once; their `id` tells repetitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fleet.errors import PipelineError
+from fleet.events.schema import DEAD_LETTERS, TOPICS, OwnershipEvent
+from fleet.pipeline.kafka_source import NAME
+from fleet.pipeline.parse import dead_letters, events, parse
+from fleet.pipeline.streams import Kafka, records
+from fleet.pipeline.timeline_job import timeline
+
+KINDS: Final = MappingProxyType[str, type[Any]]({"ownership": OwnershipEvent})
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the jobs of one fleet read and write.
+
+    Args:
+        prefix: of the topics.
+        out: a folder, or any place that Spark can write to, such as s3a://….
+    """
+
+    kafka: Kafka
+    prefix: str
+    out: str
+
+    def checkpoint(self, job: str) -> str:
+        return f"{self.out}/checkpoints/{job}"
+
+    @property
+    def timeline(self) -> str:
+        return f"{self.out}/timeline"
+
+
+Job: TypeAlias = Callable[[SparkSession, Site, bool], StreamingQuery]
+
+
+def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """Ownership events → rows of the timeline, as Parquet by the day on which they begin."""
+    rows = timeline(events(_parsed(spark, site), "ownership"))
+    by_day = rows.withColumn("day", F.to_date(F.timestamp_millis("from_ms")))
+    writer = by_day.writeStream.format("parquet").partitionBy("day").option("path", site.timeline)
+    return _start(writer, site, "timeline", once)
+
+
+def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """Records that are no event → a topic, with the reason."""
+    letters = dead_letters(_parsed(spark, site))
+    writer = letters.writeStream.format(NAME).option("bootstrap.servers", site.kafka.bootstrap_servers)
+    writer = writer.options(**{f"kafka.{key}": value for key, value in site.kafka.client.items()})
+    return _start(writer.option("topic", site.prefix + DEAD_LETTERS), site, "dead_letters", once)
+
+
+JOBS: Final = MappingProxyType[str, Job]({"timeline": start_timeline, "dead-letters": start_dead_letters})
+
+
+def finish(query: StreamingQuery) -> int:
+    """Wait until a job that runs once is through. Returns: how many records it has read.
+
+    Raises: PipelineError: it failed; what it has committed stays, and it goes on there when it is run again.
+    """
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        raise PipelineError(f"job {query.name}: {str(error).splitlines()[0]}") from error
+    return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def _parsed(spark: SparkSession, site: Site) -> DataFrame:
+    return parse(records(spark, site.kafka, [site.prefix + TOPICS["ownership"]], streaming=True), KINDS)
+
+
+def _start(writer: Any, site: Site, job: str, once: bool) -> StreamingQuery:
+    writer = writer.queryName(job).option("checkpointLocation", site.checkpoint(job))
+    query: StreamingQuery = (writer.trigger(availableNow=True) if once else writer).start()
+    return query

@@ -1,0 +1,79 @@
+"""All that the jobs find out about one stretch of a fleet's life, small enough to be held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from fleet.errors import PipelineError
+from fleet.pipeline.audit import audit
+from fleet.pipeline.availability import windows
+from fleet.pipeline.jobs import Site, finish, start_timeline
+from fleet.pipeline.outside import LedgerEntry, OutageEvent, ViewEvent
+from fleet.pipeline.parse import REASON, events, parse
+from fleet.pipeline.streams import Kafka, records
+from fleet.pipeline.timeline_job import current
+
+KINDS: Final = MappingProxyType[str, type[Any]](
+    {"ledger": LedgerEntry, "view": ViewEvent, "outage": OutageEvent}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came out.
+
+    Args:
+        audits: by client; the columns of `fleet.pipeline.audit.audit`.
+        took_us: by outage.
+        owners: by broker id and the generation from which on they were it.
+    """
+
+    events: int
+    gaps: int
+    overlaps: int
+    audits: Mapping[str, Mapping[str, int]]
+    took_us: Mapping[str, int | None]
+    owners: Mapping[tuple[int, int], tuple[str, ...]]
+
+
+def judge(
+    spark: SparkSession, servers: str, prefix: str, outside: str, out: str, keys: Mapping[str, int]
+) -> Judged:
+    """Run the jobs once, over the fleet's topics and over one with what was seen from outside.
+
+    Args:
+        outside: that topic.
+        out: where Parquet and checkpoints go.
+        keys: see `fleet.pipeline.audit.audit`.
+    Raises: PipelineError: a job failed, or a record was no event.
+    """
+    site = Site(Kafka(servers), prefix, out)
+    read = finish(start_timeline(spark, site, True))
+    timeline = current(spark.read.parquet(site.timeline).drop("day")).collect()
+
+    parsed = parse(records(spark, site.kafka, [outside], streaming=False), KINDS).persist()
+    try:
+        reasons = [row.reason for row in parsed.where(F.col(REASON).isNotNull()).limit(1).collect()]
+        if reasons:
+            raise PipelineError(f"topic {outside} holds what is no event: {reasons[0]}")
+        verdicts = [row.asDict() for row in audit(events(parsed, "ledger"), keys).collect()]
+        timed = windows(events(parsed, "outage"), events(parsed, "view")).collect()
+        seen = parsed.count()
+    finally:
+        parsed.unpersist()
+    return Judged(
+        events=read + seen,
+        gaps=sum(row.what == "gap" for row in timeline),
+        overlaps=sum(row.what == "overlap" for row in timeline),
+        audits={verdict.pop("client"): verdict for verdict in verdicts},
+        took_us={row.id: row.took_us for row in timed},
+        owners={
+            (row.broker_id, row.generation): tuple(row.owners) for row in timeline if row.what == "interval"
+        },
+    )

@@ -1,0 +1,81 @@
+"""What is seen of a fleet from outside, as the jobs read it: by applications, and by who asks for Metadata.
+
+A fleet does not write these by itself; chaos runs do (`fleet.chaos.spark`). Times are microseconds of one
+clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from fleet.admin.documents import Codec
+from fleet.model import BrokerId, ProxyId
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One line of the ledger.
+
+    Args:
+        client: whose; its producers write to one topic, which one group reads.
+        what: "acknowledged" by the brokers, "received" by the group, or "log": found in the topic.
+        producer_id, sequence: which record; producers count on each partition from 0.
+        offset: where in the partition; null where an acknowledgement does not say.
+        number: the place of this entry among those of the same client and `what`, as they came.
+        at_us: when.
+    """
+
+    client: str
+    what: Literal["acknowledged", "received", "log"]
+    partition: int
+    producer_id: int
+    sequence: int
+    offset: int | None
+    number: int
+    at_us: int
+    kind: Literal["ledger"] = "ledger"
+    version: Literal[1] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ViewEvent:
+    """Whom one member's Metadata names for one identity, from a moment on.
+
+    Args:
+        number: the place among all that were seen of this member; what is seen at once has the same one.
+        owner: null where Metadata leaves the identity out.
+    """
+
+    seen_at: ProxyId
+    number: int
+    broker_id: BrokerId
+    owner: ProxyId | None
+    at_us: int
+    kind: Literal["view"] = "view"
+    version: Literal[1] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutageEvent:
+    """Members that cannot be reached for a while.
+
+    Args:
+        survivors: those that can.
+        until_us: when that began to be mended.
+    """
+
+    id: str
+    victims: tuple[ProxyId, ...]
+    survivors: tuple[ProxyId, ...]
+    at_us: int
+    until_us: int
+    kind: Literal["outage"] = "outage"
+    version: Literal[1] = 1
+
+
+Outside: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
+
+OUTSIDE: Final[Codec[Outside]] = Codec(Annotated[Outside, Field(discriminator="kind")])  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""From records to events, and to dead letters: records that are no event, with the reason.
+
+All in Spark's own expressions: no Python sees a record. An event with fields that are not known is an event;
+one that lacks a field, or is of a later version, is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from fleet.pipeline.ddl import ddl_of, wanted_of
+
+REASON: Final = "reason"
+_CORRUPT: Final = "_corrupt"
+VERSION: Final = 1
+
+
+def parse(records: DataFrame, kinds: Mapping[str, type[Any]]) -> DataFrame:
+    """Add a column for the event of each kind, of which one at most is not null, and `reason` where all are.
+
+    Args:
+        records: with a column `value`.
+        kinds: what a record's field `kind` may say → the event's class.
+    """
+    text = F.col("value").cast("string")
+    head = _from_json(text, "kind string, version bigint")
+    kind, version = head["kind"], head["version"]
+    parsed = records
+    reason = (
+        F.when(text.isNull() | head[_CORRUPT].isNotNull(), F.lit("not a JSON object"))
+        .when(kind.isNull(), F.lit("no kind"))
+        .when(version.isNull(), F.lit("no version"))
+        .when(version > VERSION, F.concat(F.lit("version "), version.cast("string")))
+    )
+    for name, event in kinds.items():
+        body = _from_json(text, ddl_of(event))
+        reason = reason.when(kind == name, _lacks(body, event))
+        parsed = parsed.withColumn(name, body.dropFields(_CORRUPT))
+    known = kind.isin(*kinds)
+    parsed = parsed.withColumn(REASON, reason.when(~known, F.concat(F.lit("unknown kind "), kind)))
+    for name in kinds:
+        parsed = parsed.withColumn(name, F.when(F.col(REASON).isNull() & (kind == name), F.col(name)))
+    return parsed
+
+
+def _from_json(text: Column, ddl: str) -> Column:
+    """The columns, and `_CORRUPT` where the text is not JSON or a column is of another type."""
+    return F.from_json(text, f"{ddl}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _lacks(body: Column, event: type[Any]) -> Column:
+    """The first field that an event must have and has not; null where it has all."""
+    found = F.when(body[_CORRUPT].isNotNull(), F.lit("a field of another type"))
+    for name in wanted_of(event):
+        found = found.when(body[name].isNull(), F.lit(f"no {name}"))
+    return found
+
+
+def events(parsed: DataFrame, kind: str) -> DataFrame:
+    """The events of one kind, a column for each field."""
+    return parsed.where(F.col(kind).isNotNull()).select(f"{kind}.*")
+
+
+def dead_letters(parsed: DataFrame) -> DataFrame:
+    """What was no event, as records for a topic: the reason, and where and what it was, in JSON."""
+    place = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+    letter = F.struct(
+        F.lit("dead_letter").alias("kind"),
+        F.lit(VERSION).alias("version"),
+        place.alias("id"),
+        F.col(REASON).alias("reason"),
+        F.col("topic"),
+        F.col("partition"),
+        F.col("offset"),
+        F.base64("value").alias("value_base64"),
+    )
+    bad = parsed.where(F.col(REASON).isNotNull())
+    return bad.select(place.cast("binary").alias("key"), F.to_json(letter).cast("binary").alias("value"))

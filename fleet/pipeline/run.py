@@ -1,0 +1,78 @@
+"""Runs jobs until they are through, or until somebody stops them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from fleet.errors import PipelineError
+from fleet.pipeline.jobs import JOBS, Site
+from fleet.pipeline.report import JobDocument, PipelineDocument
+
+Say: TypeAlias = Callable[[str], None]
+
+LOOK_EVERY_S: Final = 0.5
+
+
+def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say: Say) -> PipelineDocument:
+    """Run jobs side by side; without `once` until SIGINT or SIGTERM.
+
+    Args:
+        say: is told of each batch.
+    Raises: PipelineError: a job failed. What each has committed stays, and the next run goes on there.
+    """
+    stop = threading.Event()
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    queries = {name: JOBS[name](spark, site, once) for name in jobs}
+    watches = {name: _Watch(name, query, say) for name, query in queries.items()}
+    try:
+        while not stop.wait(LOOK_EVERY_S):
+            for watch in watches.values():
+                watch.look()
+            if not any(query.isActive for query in queries.values()):
+                break
+    finally:
+        for query in queries.values():
+            query.stop()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    for watch in watches.values():
+        watch.look()
+    done = tuple(JobDocument(name, watch.records) for name, watch in watches.items())
+    return PipelineDocument(site.out, done)
+
+
+class _Watch:
+    """What one job has done so far."""
+
+    def __init__(self, name: str, query: StreamingQuery, say: Say) -> None:
+        self._name = name
+        self._query = query
+        self._say = say
+        self._told = -1
+        self.records = 0
+
+    def look(self) -> None:
+        """Tell of the batches that are new. Raises: PipelineError: the job has failed."""
+        for progress in self._query.recentProgress:
+            if progress.batchId > self._told and progress.numInputRows:
+                self._told = progress.batchId
+                self.records += progress.numInputRows
+                took_s = progress.durationMs.get("triggerExecution", 0) / 1000.0
+                batch = f"batch {progress.batchId}, {progress.numInputRows} records in {took_s:.1f} s"
+                self._say(f"{self._name}: {batch}")
+        error = self._query.exception()
+        if error is not None:
+            raise PipelineError(f"job {self._name}: {cause(str(error))}")
+
+
+def cause(text: str) -> str:
+    """The line of a failure that says what is wrong: of a Python worker's, the last one of its trace."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("fleet.errors.")]
+    return ours[-1].partition(": ")[2] if ours else lines[0]

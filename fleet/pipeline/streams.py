@@ -1,0 +1,91 @@
+"""Spark itself, and the one function that gives the jobs the records of Kafka's topics."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import DataFrame, SparkSession
+
+from fleet.pipeline.kafka_source import NAME, KafkaTopics
+
+Source: TypeAlias = Literal["python", "jvm"]
+
+CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """A cluster, and how it is read.
+
+    Args:
+        source: "python" is `fleet.pipeline.kafka_source`; "jvm" is Spark's own connector, whose jars Spark
+            has to find (`spark-submit --packages`, or `session(…, "jvm")`, which asks Maven for them).
+        client: further settings of librdkafka, or of the Java client, such as security.protocol.
+        records_per_batch: about how many a batch of a stream takes at most; 0 for all there are.
+    """
+
+    bootstrap_servers: str
+    source: Source = "python"
+    client: Mapping[str, str] = field(default_factory=dict)
+    records_per_batch: int = 0
+
+
+def session(master: str | None = None, source: Source = "python", **conf: str) -> SparkSession:
+    """The Spark of this process, made where there is none yet.
+
+    Args:
+        master: where to run; None leaves it to `spark-submit`, and is local[*] without it.
+        conf: further settings, with _ for the dots of their names.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("fleet-pipeline")
+    if master is not None or "SPARK_ENV_LOADED" not in os.environ:
+        builder = builder.master(master or "local[*]")
+    local: dict[str, str] = {}
+    if (master or "local").startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Each partition of a stateful job costs a Python worker and some files in every batch.
+        local = {"spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1))}
+    settings = {
+        **local,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **{key.replace("_", "."): value for key, value in conf.items()},
+    }
+    if source == "jvm":
+        import pyspark
+
+        settings["spark.jars.packages"] = CONNECTOR.format(version=pyspark.__version__)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(KafkaTopics)
+    return spark
+
+
+def records(spark: SparkSession, kafka: Kafka, topics: Sequence[str], *, streaming: bool) -> DataFrame:
+    """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there."""
+    reader = spark.readStream if streaming else spark.read
+    if kafka.source == "jvm":
+        options = {
+            "subscribe": ",".join(topics),
+            "startingOffsets": "earliest",
+            "kafka.isolation.level": "read_committed",
+        }
+        limit = {"maxOffsetsPerTrigger": str(kafka.records_per_batch)} if kafka.records_per_batch else {}
+        found = reader.format("kafka").options(**options, **limit)
+    else:
+        options = {"topics": ",".join(topics), "records_per_batch": str(kafka.records_per_batch)}
+        found = reader.format(NAME).options(**options)
+    where = {f"kafka.{key}": value for key, value in kafka.client.items()}
+    servers = "kafka.bootstrap.servers" if kafka.source == "jvm" else "bootstrap.servers"
+    return found.options(**where, **{servers: kafka.bootstrap_servers}).load().select(*_COLUMNS)
