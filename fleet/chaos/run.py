@@ -7,7 +7,7 @@ import json
 import shlex
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,22 +84,36 @@ async def perform(plan: Plan, ground: Ground, folder: Path, say: Say) -> RunResu
 
     Returns: what was found; its folder is left for whoever wants to look into it.
     """
+    result, _ = await witness(plan, ground, folder, say)
+    return result
+
+
+async def witness(
+    plan: Plan, ground: Ground, folder: Path, say: Say, events: Mapping[str, object] | None = None
+) -> tuple[RunResult, History | None]:
+    """As `perform`, with the history; None where it could not be carried out.
+
+    Args:
+        events: the fleet's configuration of them; None where it is to tell nothing.
+    """
     clients = ", ".join(plan.workloads)
     say(f"plan {plan.name}: {plan.members} members; {clients}; {len(plan.faults)} faults")
     for fault in plan.faults:
         say(f"  {fault}")
-    run = _Run(plan, ground, folder, say)
+    run = _Run(plan, ground, folder, say, events)
     try:
         await run.perform()
     except (FleetError, KafkaException, psutil.Error, ExceptionGroup) as error:
         run.violations.append(Violation("broke", f"{type(error).__name__}: {error}"))
-    return run.result()
+    return run.result(), run.history
 
 
 class _Run:
     """One plan in front of one fleet."""
 
-    def __init__(self, plan: Plan, ground: Ground, folder: Path, say: Say) -> None:
+    def __init__(
+        self, plan: Plan, ground: Ground, folder: Path, say: Say, events: Mapping[str, object] | None
+    ) -> None:
         self._plan = plan
         self._kafka = ground.kafka
         self._network = ground.network
@@ -107,10 +121,12 @@ class _Run:
         self._say = say
         self._broker_ids = frozenset(ground.kafka.brokers)
         identities = IdentitySpace(min(self._broker_ids), len(self._broker_ids) + _SPARE_IDENTITIES)
-        self._fleet = LocalFleet(folder / "fleet", ground.upstream, plan.members, identities=identities)
+        self._fleet = LocalFleet(
+            folder / "fleet", ground.upstream, plan.members, identities=identities, events=events
+        )
         self._clients: list[Client] = []
         self._done: list[Done] = []
-        self._history: History | None = None
+        self.history: History | None = None
         self._from_s = self._until_s = 0.0
         self.violations: list[Violation] = []
 
@@ -142,7 +158,7 @@ class _Run:
                 await in_thread(lambda client=client: client.stream(self._kafka.bootstrap_servers))  # type: ignore[misc]
                 for client in self._clients
             ]
-            self._history = History(
+            self.history = History(
                 broker_ids=self._broker_ids,
                 streams=streams,
                 sightings=list(observer.sightings),
@@ -151,13 +167,13 @@ class _Run:
                 whole_since_s=whole_since_s,
                 brokers_failed=self._plan.brokers_fail,
             )
-        self.violations += check(self._history)
-        write(self._folder / "history.jsonl", self._plan, self._done, self._history)
+        self.violations += check(self.history)
+        write(self._folder / "history.jsonl", self._plan, self._done, self.history)
         await in_thread(self._delete_topics)
 
     def result(self) -> RunResult:
         """What was found so far."""
-        history = self._history
+        history = self.history
         streams = {stream.name: stream for stream in history.streams} if history else {}
         audits = {name: audit_of(stream) for name, stream in streams.items()}
         refused = {client.name: client.refused() for client in self._clients}

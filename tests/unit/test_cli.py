@@ -277,7 +277,7 @@ def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
 def test_help_lists_every_command_with_examples(capsys: Out) -> None:
     assert cli.run(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in ("node", "check", "certs", "status", "drain", "undrain", "plan", "demo"):
+    for name in ("node", "check", "certs", "status", "drain", "undrain", "plan", "pipeline", "demo"):
         assert f"\n  {name} " in out
         assert f"fleet {name}" in out
     assert "3  no member answered, or there is no quorum" in out

@@ -15,6 +15,7 @@ from fleet.admin import documents, status
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
+from fleet.chaos.spark import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
 from fleet.config import load
 from fleet.errors import AdminError
@@ -23,6 +24,7 @@ from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
 from fleet.membership import Transition
 from fleet.model import Liveness, Ownership
+from fleet.pipeline.report import PIPELINE, JobDocument, PipelineDocument
 from fleet.state import MemberUp, OwnershipSet
 from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_game_day import seen
@@ -62,8 +64,10 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
+        "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
+        "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
         "plan": [documents.PLAN.encode(status.plan_without(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],
         "rolling-restart": [

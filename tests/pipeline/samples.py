@@ -1,0 +1,97 @@
+"""Events to feed the jobs with, and what is to come of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.events.schema import OwnershipEvent
+from fleet.pipeline.jobs import Site
+from fleet.pipeline.timeline import Change, Known, Row
+from fleet.pipeline.timeline_job import current
+
+Plain: TypeAlias = tuple[Any, ...]
+
+LIMIT_S = 60.0
+IDENTITIES = 5
+MEMBERS = ("p1", "p2", "p3")
+START_MS = 1_790_000_000_000
+
+
+def tellings(chance: random.Random, generations: int = 60) -> list[OwnershipEvent]:
+    """What three members tell of identities that move from time to time; of some moves nobody tells."""
+    told: list[OwnershipEvent] = []
+    owners: dict[int, tuple[str, ...]] = {}
+    for generation in range(1, generations):
+        broker_id, now_ms = chance.randrange(IDENTITIES), START_MS + 1000 * generation
+        before = owners.get(broker_id)
+        owners[broker_id] = (chance.choice(MEMBERS),)
+        event = OwnershipEvent(
+            id=f"f/ownership/{generation}/{broker_id}",
+            fleet="f",
+            told_by="p1",
+            generation=generation,
+            broker_id=broker_id,
+            before=before,
+            owners=owners[broker_id],
+            reason="takeover",
+            proposed_at_ms=now_ms + chance.randrange(-3000, 3000),
+            committed_at_ms=now_ms + 10,
+        )
+        if chance.random() < 0.1:
+            continue
+        for member in MEMBERS:
+            delay_ms = chance.randrange(50)
+            told.append(replace(event, told_by=member, committed_at_ms=now_ms + delay_ms))
+            if chance.random() < 0.5:
+                told.append(replace(told[-1], detected_at_ms=now_ms - 5, advertised_at_ms=now_ms + delay_ms))
+        if chance.random() < 0.1:
+            told.append(replace(event, owners=("p9",)))
+    # Each is late by some places.
+    order = sorted(range(len(told)), key=lambda place: place + chance.randrange(60))
+    return [told[place] for place in order]
+
+
+def make_topics(kafka: KafkaCluster, prefix: str) -> None:
+    """The topics that members would have made."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    topics = [NewTopic(f"{prefix}ownership", 3, 1), NewTopic(f"{prefix}dead_letters", 1, 1)]
+    for future in admin.create_topics(topics).values():
+        future.result(LIMIT_S)
+
+
+def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def found(spark: SparkSession, site: Site) -> list[Plain]:
+    """The timeline that holds."""
+    rows = current(spark.read.parquet(site.timeline).drop("day")).collect()
+    return sorted(
+        plain(row.fleet, row.broker_id, Row(**{name: row[name] for name in Row.__dataclass_fields__}))
+        for row in rows
+    )
+
+
+def wanted(told: Sequence[OwnershipEvent]) -> list[Plain]:
+    """The timeline of all of it, learned at once."""
+    changes: dict[tuple[str, int], list[Change]] = {}
+    for each in told:
+        fields = {name: getattr(each, name) for name in Change.__dataclass_fields__}
+        changes.setdefault((each.fleet, each.broker_id), []).append(Change(**fields))
+    return sorted(plain(*place, row) for place, told in changes.items() for row in Known().learn(told, 0)[1])
+
+
+def plain(fleet: str, broker_id: int, row: Row) -> Plain:
+    times = (row.from_ms, row.to_ms, row.committed_at_ms, row.detected_at_ms, row.advertised_at_ms)
+    return (fleet, broker_id, row.what, row.generation, tuple(row.owners), *(each or 0 for each in times))

@@ -1,0 +1,103 @@
+"""The audit in Spark, against the one that chaos runs are judged by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, astuple
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fleet.chaos.checker import Promise, Stream, audit_of
+from fleet.demo.audit import Audit
+from fleet.demo.history import NO_OFFSET, Event, Record
+from fleet.pipeline.audit import audit
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.outside import LedgerEntry
+
+CASES = 150
+PARTITIONS = 2
+
+
+def test_the_verdicts_are_those_of_the_checker(spark: SparkSession) -> None:
+    chance = random.Random(5)
+    streams = [a_stream(f"case-{number}", chance) for number in range(CASES)]
+    wanted = {each.name: audit_of(each) for each in streams}
+    # What the cases do not show, the comparison does not test.
+    for figure in ("lost", "duplicated", "out_of_order", "redelivered"):
+        assert sum(getattr(each, figure) > 0 for each in wanted.values()) > CASES / 10, figure
+        assert sum(getattr(each, figure) == 0 for each in wanted.values()) > CASES / 10, figure
+    assert found(spark, streams) == wanted
+
+
+def test_an_entry_that_came_twice_counts_once(spark: SparkSession) -> None:
+    stream = a_stream("twice", random.Random(1))
+    entries = [*ledger(stream), *ledger(stream)]
+    assert verdicts(spark, entries, {"twice": stream.keys}) == {"twice": audit_of(stream)}
+
+
+def found(spark: SparkSession, streams: Sequence[Stream]) -> dict[str, Audit]:
+    entries = [entry for stream in streams for entry in ledger(stream)]
+    return verdicts(spark, entries, {stream.name: stream.keys for stream in streams if stream.keys})
+
+
+def verdicts(spark: SparkSession, entries: Sequence[LedgerEntry], keys: dict[str, int]) -> dict[str, Audit]:
+    table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
+    rows: list[dict[str, Any]] = [row.asDict() for row in audit(table, keys).collect()]
+    return {row.pop("client"): Audit(**row) for row in rows}
+
+
+def ledger(stream: Stream) -> Iterator[LedgerEntry]:
+    for what, events in (
+        ("acknowledged", stream.acknowledged),
+        ("received", stream.received),
+        ("log", stream.log),
+    ):
+        for number, event in enumerate(events):
+            offset = None if event.offset == NO_OFFSET else event.offset
+            yield LedgerEntry(
+                stream.name,
+                what,  # type: ignore[arg-type]
+                event.partition,
+                **asdict(event.record),
+                offset=offset,
+                number=number,
+                at_us=int(event.at_s * 1_000_000),
+            )
+
+
+def a_stream(name: str, chance: random.Random) -> Stream:
+    """Two producers on two partitions; with faults of every kind, or of none."""
+    faults = {
+        kind: chance.random() < 0.4 for kind in ("lose", "repeat", "swap", "again", "skip", "elsewhere")
+    }
+    keys = chance.choice([0, 0, 0, 3])
+    acknowledged: list[Event] = []
+    received: list[Event] = []
+    log: list[Event] = []
+    for partition in range(PARTITIONS):
+        records = [Record(producer, number) for number in range(12) for producer in (1, 2)]
+        if faults["swap"] and chance.random() < 0.7:
+            place = chance.randrange(len(records) - 3)
+            records[place], records[place + 2] = records[place + 2], records[place]
+        offset = chance.randrange(5)
+        for at, record in enumerate(records):
+            if not (faults["lose"] and chance.random() < 0.1):
+                log.append(Event(at, partition, record, offset))
+            told = NO_OFFSET if chance.random() < 0.1 else offset
+            if faults["elsewhere"] and chance.random() < 0.05:
+                told = offset + 1
+            acknowledged.append(Event(at, partition, record, told))
+            offset += 1
+            if faults["repeat"] and chance.random() < 0.1:
+                log.append(Event(at, partition, record, offset))
+                offset += 1
+    for event in log:
+        if not (faults["skip"] and chance.random() < 0.05):
+            received.append(event)
+            if faults["again"] and chance.random() < 0.1:
+                received += received[-3:]
+    if faults["again"] and chance.random() < 0.3:
+        chance.shuffle(received)
+    return Stream(name, Promise("always", True), PARTITIONS, acknowledged, received, log, keys=keys)

@@ -1,0 +1,132 @@
+"""`fleet pipeline run`, as operators run it: killed in the middle, and on what a real fleet has told."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.events import schema
+from fleet.pipeline.jobs import Site
+from fleet.pipeline.streams import Kafka
+from tests.conftest import MakeFleet
+from tests.integration.clients import wait_for
+from tests.integration.test_events import everything
+from tests.pipeline.samples import found, make_topics, produce, tellings, wanted
+
+KILLS = 2
+LIMIT_S = 280.0
+SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
+
+
+def command(config: Path, out: Path, *more: str) -> list[str]:
+    start = [sys.executable, "-m", "fleet", "pipeline", "run", "--config", str(config), "--out", str(out)]
+    return [*start, "--once", "--json", "--master", "local[1]", *more]
+
+
+@pytest.mark.timeout(1200)
+def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_twice(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    prefix = "killed."
+    make_topics(kafka, prefix)
+    told = tellings(random.Random(23), 200)
+    produce(kafka, f"{prefix}ownership", [schema.EVENTS.encode(each) for each in told])
+    config = configuration(kafka, prefix, tmp_path)
+    calm, stormy = tmp_path / "calm", tmp_path / "stormy"
+    small = ("--job", "timeline", "--records-per-batch", "100")
+    whole = document(command(config, calm, *small))
+    assert whole["jobs"] == [{"name": "timeline", "records": len(told)}]
+
+    for kill in range(KILLS):
+        # In the middle of the batch behind the first one that it says it has done.
+        with subprocess.Popen(
+            command(config, stormy, *small), stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as driver:
+            assert driver.stderr is not None
+            lines = iter(driver.stderr)
+            said = next((line for line in lines if line.startswith("timeline: batch")), "")
+            assert said, f"run {kill} has ended before it could be killed"
+            time.sleep(0.1 * kill)
+            os.killpg(driver.pid, signal.SIGKILL)
+    document(command(config, stormy, *small))
+
+    def rows(out: Path) -> list[Any]:
+        return sorted(map(str, spark.read.parquet(f"{out}/timeline").collect()))
+
+    assert rows(stormy) == rows(calm)
+    assert found(spark, Site(Kafka(""), prefix, str(stormy))) == wanted(told)
+
+
+def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
+    spark: SparkSession, kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    prefix = "timeline-of-a-fleet."
+    fleet = make_fleet(events={"topic_prefix": prefix})
+    leader = fleet.leader()
+    assert leader is not None
+    fleet.kill(leader)
+    fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+    committed = fleet.ownership(fleet.running[0])
+    owners = {each.broker_id: each.committed for each in committed.identities}
+
+    def told() -> set[int]:
+        return {json.loads(each)["generation"] for each in everything(kafka, f"{prefix}ownership")}
+
+    wait_for(lambda: max(told(), default=0) == committed.generation, "the last change is told of")
+    out = tmp_path / "out"
+    printed = document(command(fleet.config, out))
+    assert {each["name"] for each in printed["jobs"]} == {"timeline", "dead-letters"}
+    rows = found(spark, Site(Kafka(""), prefix, str(out)))
+    assert {row[2] for row in rows} == {"interval"}, "neither gaps nor overlaps"
+    still = {row[1]: row[4] for row in rows if not row[6]}
+    assert still == owners
+    for broker_id in owners:
+        mine = [row for row in rows if row[1] == broker_id]
+        assert [row[6] for row in mine[:-1]] == [row[5] for row in mine[1:]], "without a hole"
+    assert any(row[4] == (leader,) and row[6] for row in rows), "the dead leader has lost something"
+    assert everything(kafka, f"{prefix}dead_letters") == []
+
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(SUBMITTED)]
+    again = document([*submit, *command(fleet.config, out)[4:-2]])
+    assert [each["records"] for each in again["jobs"]] == [0, 0], "it goes on where the first run has ended"
+
+
+def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path) -> None:
+    config = configuration(kafka, "never-made.", tmp_path)
+    failed = subprocess.run(
+        command(config, tmp_path / "out"), capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert failed.returncode == 1
+    error = json.loads(failed.stdout)["error"]
+    assert error["kind"] == "pipeline"
+    assert "topic never-made.ownership" in error["message"]
+
+
+def document(arguments: list[str]) -> dict[str, Any]:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def configuration(kafka: KafkaCluster, prefix: str, folder: Path) -> Path:
+    """Of a fleet that nobody starts."""
+    example = Path(__file__).resolve().parents[2] / "deploy" / "examples" / "fleet.yaml"
+    fields = yaml.safe_load(example.read_text())
+    fields["bootstrap_servers"] = kafka.bootstrap_servers.split(",")
+    fields["events"] = {"topic_prefix": prefix}
+    path = folder / "fleet.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    return path

@@ -1,0 +1,162 @@
+"""Who owned an identity when, from events in any order and any number, against a naive twin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.pipeline.timeline import Change, Known, Row
+
+OWNERS = (("p1",), ("p2",), ("p1", "p3"), ())
+FAR_PAST = -1
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Change]:
+    """What Raft may have committed for one identity; leaders' clocks differ."""
+    generations = draw(st.lists(st.integers(1, 60), unique=True, min_size=1, max_size=12))
+    changes, before, now_ms = [], None, 1_000_000
+    for generation in sorted(generations):
+        owners = draw(st.sampled_from(OWNERS))
+        now_ms += draw(st.integers(-50, 500))
+        told_before = draw(st.sampled_from((before, before, before, None, ("p9",))))
+        changes.append(Change(generation, owners, told_before, "takeover", now_ms, now_ms + 5))
+        if draw(st.integers(0, 9)) == 0:
+            other = draw(st.sampled_from([each for each in OWNERS if each != owners]))
+            changes.append(Change(generation, other, told_before, "takeover", now_ms, now_ms + 5))
+        before = owners
+    return changes
+
+
+@st.composite
+def tellings(draw: st.DrawFn) -> tuple[list[Change], list[list[Change]]]:
+    """A history, and the batches it is told in: with repetitions, with other times, in another order."""
+    history = draw(histories())
+    told = [
+        Change(
+            each.generation,
+            each.owners,
+            each.before,
+            each.reason,
+            each.proposed_at_ms,
+            each.committed_at_ms + draw(st.integers(0, 30)),
+            draw(st.none() | st.integers(1, 9)),
+            draw(st.none() | st.integers(1, 9)),
+        )
+        for each in history
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    told = draw(st.permutations(told))
+    batches: list[list[Change]] = [[]]
+    for each in told:
+        batches[-1].append(each)
+        if draw(st.booleans()):
+            batches.append([])
+    return told, batches
+
+
+@given(tellings())
+def test_what_holds_in_the_end_is_what_the_naive_twin_finds(
+    told: tuple[list[Change], list[list[Change]]],
+) -> None:
+    everything, batches = told
+    known, table = Known(), dict[Any, Row]()
+    for batch in batches:
+        known, rows = known.learn(batch, FAR_PAST)
+        table.update((row.key, row) for row in rows)
+    holds = [row for row in table.values() if not row.withdrawn]
+    assert sorted(map(plain, holds)) == sorted(naive(everything))
+
+
+@given(histories())
+def test_what_is_settled_is_forgotten_and_nothing_told_of_it_changes(history: Sequence[Change]) -> None:
+    whole, table = Known(), dict[Any, Row]()
+    for each in history:
+        whole, rows = whole.learn([each], FAR_PAST)
+        table.update((row.key, row) for row in rows)
+    brief, short = Known(), dict[Any, Row]()
+    for each in history:
+        # All that came before is settled: nothing will be told of it again.
+        brief, rows = brief.learn([each], each.proposed_at_ms + 10_000)
+        short.update((row.key, row) for row in rows)
+        assert len({kept.generation for kept in brief.changes}) == 1
+    assert {key: row for key, row in short.items() if not row.withdrawn} == {
+        key: row for key, row in table.items() if not row.withdrawn
+    }
+
+
+@given(tellings())
+def test_telling_everything_again_changes_nothing(told: tuple[list[Change], list[list[Change]]]) -> None:
+    everything, _ = told
+    known, _ = Known().learn(everything, FAR_PAST)
+    again, rows = known.learn(everything, FAR_PAST)
+    assert (again, rows) == (known, [])
+
+
+def test_what_comes_when_all_is_settled_is_late() -> None:
+    first = Change(3, ("p1",), None, "join", 3_000, 3_005)
+    second = Change(7, ("p2",), ("p1",), "takeover", 7_000, 7_005)
+    between = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)
+    known, _ = Known().learn([first, second], 10_000)
+    assert known.changes == (second,)
+    known, rows = known.learn([between], 10_000)
+    assert [(row.what, row.generation, row.owners) for row in rows] == [("late", 5, ("p3",))]
+    assert known.changes == (second,)
+
+
+def test_a_gap_is_filled_by_what_comes_late() -> None:
+    first = Change(3, ("p1",), None, "join", 3_000, 3_005)
+    third = Change(7, ("p2",), ("p3",), "takeover", 7_000, 7_005)
+    second = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)
+    known, rows = Known().learn([first, third], 0)
+    assert [(row.what, row.generation, row.from_ms, row.to_ms) for row in rows] == [
+        ("interval", 3, 3_000, 7_000),
+        ("gap", 7, 3_000, 7_000),
+        ("interval", 7, 7_000, None),
+    ]
+    _, rows = known.learn([second], 0)
+    assert [(row.what, row.generation, row.to_ms, row.withdrawn) for row in rows] == [
+        ("interval", 3, 5_000, False),
+        ("interval", 5, 7_000, False),
+        ("gap", 7, 7_000, True),
+    ]
+
+
+Plain = tuple[Any, ...]
+
+
+def plain(row: Row) -> Plain:
+    end = -1 if row.to_ms is None else row.to_ms
+    return (row.what, row.generation, row.owners, row.from_ms, end, row.committed_at_ms or 0)
+
+
+def naive(told: Sequence[Change]) -> list[Plain]:
+    """All that was told, looked at again and again, without any cleverness."""
+    found: list[Plain] = []
+    generations = sorted({each.generation for each in told})
+    last_ms = 0
+    starts: dict[int, int] = {}
+    for generation in generations:
+        last_ms = max(last_ms, min(each.proposed_at_ms for each in told if each.generation == generation))
+        starts[generation] = last_ms
+    for place, generation in enumerate(generations):
+        sets = sorted({each.owners for each in told if each.generation == generation})
+        of_first = [each for each in told if (each.generation, each.owners) == (generation, sets[0])]
+        end = starts[generations[place + 1]] if place + 1 < len(generations) else -1
+        committed = min(each.committed_at_ms for each in of_first)
+        found.append(("interval", generation, sets[0], starts[generation], end, committed))
+        for owners in sets[1:]:
+            at = min(
+                each.proposed_at_ms for each in told if (each.generation, each.owners) == (generation, owners)
+            )
+            found.append(("overlap", generation, owners, at, -1, 0))
+        if place:
+            previous = min(each.owners for each in told if each.generation == generations[place - 1])
+            said = [each.before for each in of_first if each.before is not None]
+            if said and said[0] != previous:
+                since = starts[generations[place - 1]]
+                found.append(("gap", generation, said[0], since, starts[generation], 0))
+    return found
