@@ -42,11 +42,12 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
 
 test-long: ready-test ## Hours: 200 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+	@$(BIN)/python -m pytest tests/judged >&2
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m fleet.chaos --runs 200 --seed 1 --results docs/reliability.jsonl --report docs/reliability.md $(ARGS)
 
 pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that Spark judges, too: ARGS="--seed 3 --json"
-	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos.spark $(ARGS),$(PYTEST) tests/pipeline)
+	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos.spark $(ARGS),$(PYTEST) tests/pipeline tests/judged)
 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)

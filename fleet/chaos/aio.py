@@ -19,6 +19,7 @@ from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, properties
 from fleet.errors import DemoError
 
 _TICK_S = 0.02
+CLOSE_LIMIT_S = 20.0
 
 
 def _say(what: object) -> None:
@@ -115,7 +116,12 @@ async def _consume(spec: WorkloadSpec, finishing: asyncio.Event) -> None:
                 raise DemoError(f"the group did not reach the end of the log within {DRAIN_LIMIT_S:.0f} s")
     finally:
         received.close()
-        await consumer.stop()
+        # aiokafka tries its last commit for ever where it loses its coordinator while it closes.
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await consumer.stop()
+        except TimeoutError:
+            print(f"% the consumer has not closed within {CLOSE_LIMIT_S:.0f} s: left behind", flush=True)
 
 
 async def _main(spec: WorkloadSpec) -> None:

@@ -16,9 +16,10 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
-from fleet.pipeline.jobs import Site
+from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.streams import Kafka
 from tests.conftest import MakeFleet
 from tests.integration.clients import wait_for
@@ -112,6 +113,10 @@ def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path) -> None:
     error = json.loads(failed.stdout)["error"]
     assert error["kind"] == "pipeline"
     assert "topic never-made.ownership" in error["message"]
+
+
+def test_the_command_offers_every_job() -> None:
+    assert set(OFFERED) == set(JOBS)
 
 
 def document(arguments: list[str]) -> dict[str, Any]:
