@@ -14,7 +14,7 @@ from fleet.events import schema
 from fleet.pipeline.jobs import Site, finish, start_dead_letters, start_timeline
 from fleet.pipeline.streams import Kafka
 from tests.integration.clients import read_all
-from tests.pipeline.samples import found, make_topics, produce, tellings, wanted
+from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
 
 def a_site(kafka: KafkaCluster, prefix: str, folder: Path) -> Site:

@@ -24,7 +24,7 @@ from fleet.pipeline.streams import Kafka
 from tests.conftest import MakeFleet
 from tests.integration.clients import wait_for
 from tests.integration.test_events import everything
-from tests.pipeline.samples import found, make_topics, produce, tellings, wanted
+from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
 KILLS = 2
 LIMIT_S = 280.0
