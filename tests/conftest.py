@@ -2,7 +2,7 @@
 
 Fixtures: `kafka` (one cluster for the whole run, its brokers at 127.77.N.N and odd ports, and by a listener
 that leads nowhere yet at `AWAY`), `make_fleet`
-(fleets that end with the test), `make_topic` (topics that nobody else uses).
+(fleets that end with the test), `make_topic` (topics that nobody else uses), `spark`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,6 +21,9 @@ from hypothesis import HealthCheck, settings
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BROKERS = 3
 AWAY_LISTENER = "AWAY"
@@ -85,6 +88,17 @@ def make_fleet(kafka: KafkaCluster, tmp_path: Path) -> Iterator[MakeFleet]:
     """Makes fleets as `LocalFleet` does, in front of `kafka`: ready, and every identity owned evenly."""
     with fleets(kafka, tmp_path) as make:
         yield make
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests of the pipeline: it takes ten seconds to start."""
+    # Imported here, because most tests need none of it.
+    from fleet.pipeline.streams import session
+
+    spark = session("local[2]")
+    yield spark
+    spark.stop()
 
 
 @pytest.fixture(scope="session")

@@ -107,14 +107,14 @@ async def _main(plans: Sequence[Plan], known: Results | None, *, keep: bool) -> 
         else:
             results.append(result)
     if results:
-        _say(f"{len(results)} of {len(plans)} runs are known to have no violation, {len(wanted)} remain")
+        say(f"{len(results)} of {len(plans)} runs are known to have no violation, {len(wanted)} remain")
     if not wanted:
         return summarize(results)
     folder = Path(tempfile.mkdtemp(prefix="fleet-chaos-"))
-    async with prepare(folder, _say) as ground:
+    async with prepare(folder, say) as ground:
         for number, plan in enumerate(wanted, 1):
             started_s = time.monotonic()
-            result = await perform(plan, ground, folder / f"run-{number}", _say)
+            result = await perform(plan, ground, folder / f"run-{number}", say)
             results.append(result)
             if known:
                 known.add(result)
@@ -126,24 +126,29 @@ async def _main(plans: Sequence[Plan], known: Results | None, *, keep: bool) -> 
 
 def _tell(result: RunResult, number: int, runs: int, took_s: float) -> None:
     verdict = "no violation" if not result.violations else f"{len(result.violations)} VIOLATIONS"
-    _say(f"run {number} of {runs}, plan {result.plan}: {verdict} ({took_s:.0f} s)")
+    say(f"run {number} of {runs}, plan {result.plan}: {verdict} ({took_s:.0f} s)")
     stalls = (f"{client} {stall_ms:.0f} ms" for client, stall_ms in result.stalls_ms.items())
-    _say(f"  longest stalls: {', '.join(stalls)}")
+    say(f"  longest stalls: {', '.join(stalls)}")
     for violation in result.violations:
-        _say(f"  {violation.rule}: {violation.detail}")
+        say(f"  {violation.rule}: {violation.detail}")
     if result.violations:
-        _say(f"  again: {result.replay}")
-        _say(f"  history and logs: {result.folder}")
+        say(f"  again: {result.replay}")
+        say(f"  history and logs: {result.folder}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def main() -> None:
+def run_alone(command: click.Command, name: str) -> None:
+    """Run a command as a program of its own: what it returns is the exit code."""
     try:
-        code = command.main(prog_name="python -m fleet.chaos", standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def main() -> None:
+    run_alone(command, "python -m fleet.chaos")

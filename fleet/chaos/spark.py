@@ -9,20 +9,21 @@ The jobs run over both.
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from fleet.admin.documents import Codec
 from fleet.chaos.checker import History, Outage, Stream, View, audit_of, takeover_s
+from fleet.chaos.command import run_alone, say
 from fleet.chaos.run import prepare, remove, witness
 from fleet.chaos.schedule import CHOSEN, Plan, chosen, plan_of
 from fleet.demo.audit import Audit
@@ -30,6 +31,7 @@ from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
 from fleet.errors import DemoError, FleetError
 from fleet.pipeline.judge import judge as run_jobs
+from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.outside import OUTSIDE, LedgerEntry, OutageEvent, Outside, ViewEvent
 from fleet.pipeline.streams import session
 
@@ -72,12 +74,7 @@ JUDGED: Final = Codec(JudgedDocument)
 def outside(history: History) -> Iterator[Outside]:
     """What was seen from outside, as events."""
     for stream in history.streams:
-        yield from _ledger(stream, "acknowledged", stream.acknowledged)
-        received: Iterable[Event] = stream.received
-        if not stream.promise.in_turn:
-            received = sorted(received, key=lambda event: (event.partition, event.offset))
-        yield from _ledger(stream, "received", received)
-        yield from _ledger(stream, "log", stream.log)
+        yield from ledger(stream)
     for proxy_id, views in history.views.items():
         for number, view in enumerate(views):
             for broker_id in sorted(history.broker_ids):
@@ -85,6 +82,16 @@ def outside(history: History) -> Iterator[Outside]:
     for number, outage in enumerate(history.outages):
         times = (_us(outage.at_s), _us(outage.until_s))
         yield OutageEvent(str(number), outage.victims, outage.survivors, *times)
+
+
+def ledger(stream: Stream) -> Iterator[LedgerEntry]:
+    """What one client was told and given, and what its topic holds."""
+    yield from _ledger(stream, "acknowledged", stream.acknowledged)
+    received: Iterable[Event] = stream.received
+    if not stream.promise.in_turn:
+        received = sorted(received, key=lambda event: (event.partition, event.offset))
+    yield from _ledger(stream, "received", received)
+    yield from _ledger(stream, "log", stream.log)
 
 
 def _ledger(stream: Stream, what: Any, events: Iterable[Event]) -> Iterator[LedgerEntry]:
@@ -104,27 +111,16 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event]) -> Iterator[Ledg
 
 
 def publish(servers: str, topic: str, events: Iterable[Outside]) -> int:
-    """Write them to a topic that is made for it. Returns: how many. Raises: DemoError: they do not arrive."""
+    """Write them to a topic that is made for it. Returns: how many.
+
+    Raises: DemoError, PipelineError: they do not arrive.
+    """
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     try:
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(LIMIT_S)
     except KafkaException as error:
         raise DemoError(f"topic {topic}: {error}") from error
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "enable.idempotence": True})
-    count = 0
-    for event in events:
-        count += 1
-        value = OUTSIDE.encode(event)
-        while True:
-            try:
-                producer.produce(topic, value)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    left = producer.flush(LIMIT_S)
-    if left:
-        raise DemoError(f"topic {topic}: {left} of {count} events were not acknowledged in {LIMIT_S:.0f} s")
-    return count
+    return produce({"bootstrap.servers": servers}, ((topic, None, OUTSIDE.encode(event)) for event in events))
 
 
 def judge(spark: SparkSession, servers: str, prefix: str, history: History, out: Path) -> JudgedDocument:
@@ -142,7 +138,7 @@ def judge(spark: SparkSession, servers: str, prefix: str, history: History, out:
         *_other_owners(found.owners, history),
     ]
     for difference in differences:
-        _say(f"  Spark and the checker differ: {difference}")
+        say(f"  Spark and the checker differ: {difference}")
     totals = AuditTotals(
         sum(each.lost for each in audits.values()),
         sum(each.duplicated for each in audits.values()),
@@ -224,29 +220,27 @@ def command(seed: int | None, runs: int, name: str, as_json: bool) -> int:
 
 
 async def _main(plans: Sequence[Plan]) -> tuple[list[JudgedDocument], int]:
-    spark = await in_thread(lambda: session("local[2]"))
+    spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
     documents, violations = [], 0
     try:
-        async with prepare(folder, _say) as ground:
+        async with prepare(folder, say) as ground:
             servers = ground.kafka.bootstrap_servers
             for number, plan in enumerate(plans, 1):
                 prefix = f"pipeline-{number}."
                 result, history = await witness(
-                    plan, ground, folder / f"run-{number}", _say, {"topic_prefix": prefix}
+                    plan, ground, folder / f"run-{number}", say, {"topic_prefix": prefix}
                 )
                 for violation in result.violations:
-                    _say(f"  {violation.rule}: {violation.detail}")
+                    say(f"  {violation.rule}: {violation.detail}")
                 violations += len(result.violations)
                 if history is None:
                     continue
-                _say("  Spark judges it")
-                count = await in_thread(lambda h=history, p=prefix: publish(servers, p + TOPIC, outside(h)))  # type: ignore[misc]
-                _say(f"  {count} events of what was seen from outside")
+                say("  Spark judges it")
+                count = await in_thread(partial(publish, servers, prefix + TOPIC, outside(history)))
+                say(f"  {count} events of what was seen from outside")
                 out = folder / f"out-{number}"
-                documents.append(
-                    await in_thread(lambda h=history, p=prefix, o=out: judge(spark, servers, p, h, o))  # type: ignore[misc]
-                )
+                documents.append(await in_thread(partial(judge, spark, servers, prefix, history, out)))
                 if not result.violations:
                     remove(result)
     finally:
@@ -282,17 +276,8 @@ def _text(document: JudgedDocument) -> str:
     )
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    try:
-        code = command.main(prog_name="python -m fleet.chaos.spark", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    sys.exit(code if isinstance(code, int) else 0)
+    run_alone(command, "python -m fleet.chaos.spark")
 
 
 if __name__ == "__main__":

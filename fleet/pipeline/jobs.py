@@ -80,8 +80,15 @@ def finish(query: StreamingQuery) -> int:
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise PipelineError(f"job {query.name}: {str(error).splitlines()[0]}") from error
+        raise PipelineError(f"job {query.name}: {cause(str(error))}") from error
     return sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def cause(text: str) -> str:
+    """The line of a failure that says what is wrong: of a Python worker's, the last one of its trace."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("fleet.errors.")]
+    return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
 def _parsed(spark: SparkSession, site: Site) -> DataFrame:

@@ -19,11 +19,12 @@ Options (Spark makes their names lower case):
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -40,9 +41,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fleet.errors import PipelineError
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer
 
 NAME: Final = "fleet_kafka"
 SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -64,6 +62,8 @@ _CHUNK: Final = 20_000
 
 Offsets: TypeAlias = dict[str, int]
 """The next offset to read, by "topic/partition": JSON, for Spark's checkpoint."""
+Bounds: TypeAlias = dict[str, tuple[int, int]]
+"""The first offset of each partition, and the one behind its last."""
 Options: TypeAlias = Mapping[str, str]
 
 
@@ -107,13 +107,11 @@ class Topics:
             raise PipelineError(f"{NAME}: the option `topics` is missing; give names with commas between")
         self._consumer: Consumer | None = None
 
-    def bounds(self) -> dict[str, tuple[int, int]]:
+    def bounds(self) -> Bounds:
         """The first offset and the one behind the last that is committed, by "topic/partition"."""
-        from confluent_kafka import KafkaException, TopicPartition
-
         if self._consumer is None:
             self._consumer = _consumer(self._options)
-        found: dict[str, tuple[int, int]] = {}
+        found: Bounds = {}
         try:
             for name in self._names:
                 topic = self._consumer.list_topics(name, timeout=ASK_LIMIT_S).topics[name]
@@ -127,12 +125,11 @@ class Topics:
             raise PipelineError(f"asking for the offsets of {', '.join(self._names)}: {error}") from error
         return found
 
-    def spans(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[Span]:
+    def spans(self, start: Mapping[str, int], end: Mapping[str, int], bounds: Bounds) -> list[Span]:
         """What lies between two offsets of each partition; a partition that is new begins with its first.
 
         Raises: PipelineError: retention has removed what lies between, and that is to fail.
         """
-        bounds = self.bounds()
         spans = []
         for key, behind in end.items():
             low = bounds[key][0] if key in bounds else behind
@@ -153,6 +150,9 @@ class Topics:
         if self._consumer is not None:
             self._consumer.close()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_consumer": None}  # to the executors, who do not ask
+
 
 class BatchReader(DataSourceReader):
     """All that the topics hold now."""
@@ -164,8 +164,7 @@ class BatchReader(DataSourceReader):
         topics = Topics(self._options)
         try:
             bounds = topics.bounds()
-            firsts = {key: low for key, (low, _) in bounds.items()}
-            return topics.spans(firsts, {key: high for key, (_, high) in bounds.items()})
+            return topics.spans({}, {key: high for key, (_, high) in bounds.items()}, bounds)
         finally:
             topics.close()
 
@@ -204,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: min(end, firsts[key] + each) for key, end in ends.items()}
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        return self._topics.spans(start, end)
+        return self._topics.spans(start, end, self._topics.bounds())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Span)
@@ -216,12 +215,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._topics.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self._options}  # to the executors, who only read
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["options"])  # type: ignore[misc]
-
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Produces rows with the columns `value`, and where they are there `key` and `topic`."""
@@ -230,32 +223,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = dict(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from confluent_kafka import KafkaException, Producer
-
-        producer = Producer({**_client(self._options), "enable.idempotence": True, "linger.ms": 10})
-        failures: list[object] = []
-
-        def delivered(error: object, message: object) -> None:
-            if error is not None:
-                failures.append(error)
-
-        for batch in iterator:
-            for row in batch.to_pylist():
-                topic = row.get("topic") or self._options["topic"]
-                while True:
-                    try:
-                        producer.produce(topic, row["value"], row.get("key"), on_delivery=delivered)
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
-                    except KafkaException as error:
-                        raise PipelineError(f"topic {topic}: {error}") from error
-        left = producer.flush(STALL_LIMIT_S)
-        if left or failures:
-            why = (
-                failures[0] if failures else f"{left} records were not acknowledged in {STALL_LIMIT_S:.0f} s"
-            )
-            raise PipelineError(f"topic {self._options.get('topic')}: {why}")
+        produce(
+            _client(self._options),
+            (
+                (row.get("topic") or self._options["topic"], row.get("key"), row["value"])
+                for batch in iterator
+                for row in batch.to_pylist()
+            ),
+        )
         return WriterCommitMessage()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -265,10 +240,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Those that are there stay: at least once."""
 
 
+def produce(client: Mapping[str, Any], records: Iterable[tuple[str, bytes | None, bytes]]) -> int:
+    """Produce records, each a topic, a key and a value. Returns: how many.
+
+    Args:
+        client: settings of librdkafka.
+    Raises: PipelineError: one was not acknowledged.
+    """
+    producer = Producer({**client, "enable.idempotence": True, "linger.ms": 10})
+    failures: list[str] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is not None:
+            failures.append(f"topic {message.topic()}: {error}")
+
+    count = 0
+    for topic, key, value in records:
+        count += 1
+        while True:
+            try:
+                producer.produce(topic, value, key, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+            except KafkaException as error:
+                raise PipelineError(f"topic {topic}: {error}") from error
+    left = producer.flush(STALL_LIMIT_S)
+    if failures:
+        raise PipelineError(f"{failures[0]} ({len(failures)} of {count} records were refused)")
+    if left:
+        raise PipelineError(f"{left} of {count} records were not acknowledged in {STALL_LIMIT_S:.0f} s")
+    return count
+
+
 def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
     """The records of one span. Raises: PipelineError: they do not come."""
-    from confluent_kafka import KafkaError, TopicPartition
-
     consumer = _consumer(options)
     try:
         consumer.assign([TopicPartition(span.topic, span.partition, span.first)])
@@ -301,8 +307,8 @@ def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
         consumer.close()
 
 
-_PASSING: Final = frozenset({-195, -187, -185})
-"""librdkafka's _TRANSPORT, _ALL_BROKERS_DOWN and _TIMED_OUT: it goes on trying."""
+_PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
+"""After these librdkafka goes on trying."""
 
 
 def _batch(span: Span, rows: Sequence[tuple[bytes | None, bytes | None, int, int]]) -> pa.RecordBatch:
@@ -319,8 +325,6 @@ def _batch(span: Span, rows: Sequence[tuple[bytes | None, bytes | None, int, int
 
 
 def _consumer(options: Options) -> Consumer:
-    from confluent_kafka import Consumer
-
     return Consumer(
         {
             **_client(options),

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.errors import PipelineError
-from fleet.pipeline.jobs import JOBS, Site
+from fleet.pipeline.jobs import JOBS, Site, cause
 from fleet.pipeline.report import JobDocument, PipelineDocument
 
 Say: TypeAlias = Callable[[str], None]
@@ -69,10 +69,3 @@ class _Watch:
         error = self._query.exception()
         if error is not None:
             raise PipelineError(f"job {self._name}: {cause(str(error))}")
-
-
-def cause(text: str) -> str:
-    """The line of a failure that says what is wrong: of a Python worker's, the last one of its trace."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("fleet.errors.")]
-    return ours[-1].partition(": ")[2] if ours else lines[0]

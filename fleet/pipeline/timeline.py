@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 What: TypeAlias = Literal["interval", "gap", "overlap", "late"]
 Owners: TypeAlias = tuple[str, ...]
@@ -67,9 +67,6 @@ class Row:
     def key(self) -> tuple[What, int, Owners]:
         """Of two rows with the same one, the later one holds."""
         return (self.what, self.generation, self.owners if self.what == "overlap" else ())
-
-
-KEY_COLUMNS: Final = ("what", "generation", "other")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple
+from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from fleet.chaos.checker import Promise, Stream, audit_of
+from fleet.chaos.spark import ledger
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, Record
 from fleet.pipeline.audit import audit
@@ -46,25 +47,6 @@ def verdicts(spark: SparkSession, entries: Sequence[LedgerEntry], keys: dict[str
     table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
     rows: list[dict[str, Any]] = [row.asDict() for row in audit(table, keys).collect()]
     return {row.pop("client"): Audit(**row) for row in rows}
-
-
-def ledger(stream: Stream) -> Iterator[LedgerEntry]:
-    for what, events in (
-        ("acknowledged", stream.acknowledged),
-        ("received", stream.received),
-        ("log", stream.log),
-    ):
-        for number, event in enumerate(events):
-            offset = None if event.offset == NO_OFFSET else event.offset
-            yield LedgerEntry(
-                stream.name,
-                what,  # type: ignore[arg-type]
-                event.partition,
-                **asdict(event.record),
-                offset=offset,
-                number=number,
-                at_us=int(event.at_s * 1_000_000),
-            )
 
 
 def a_stream(name: str, chance: random.Random) -> Stream:
