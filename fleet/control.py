@@ -30,6 +30,7 @@ from fleet.admin.view import Moment
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
 from fleet.directories import Directories
+from fleet.ipc import TrafficMessage
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks
 from fleet.membership import Detector, ProbeOutcome
@@ -117,6 +118,7 @@ class Control:
             self._on_brokers_seen,
             self._on_brokers_lost,
             self._on_directory_applied,
+            self._on_traffic,
         )
         self.directories = Directories(
             None if self.mine.witness else self._member, self.workers, self.mine.data_dir
@@ -320,6 +322,10 @@ class Control:
 
     def _on_brokers_lost(self, broker_ids: tuple[BrokerId, ...]) -> None:
         self.brokers.lost(broker_ids)
+
+    def _on_traffic(self, passed: TrafficMessage) -> None:
+        if self.events is not None:
+            self.events.passed(passed)
 
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.applied(revision, moment())

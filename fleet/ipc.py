@@ -1,8 +1,8 @@
 """What control and workers say to each other: JSON lines over a Unix socket; the last directory as a file.
 
 The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories,
-and which brokers can be reached; workers say hello once, then send their counters, the brokers that they saw
-in passing responses, and those that they have lost.
+and which brokers can be reached; workers say hello once, then send their counters, what has passed, the
+brokers that they saw in passing responses, and those that they have lost.
 """
 
 from __future__ import annotations
@@ -67,6 +67,76 @@ class WorkerCounters:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiTraffic:
+    """Requests of one API.
+
+    Args:
+        requests: all of them.
+        sampled: those whose answer was timed.
+        request_bytes, response_bytes: of those, size fields included.
+        latency: of those, from the request's arrival to the first byte of its answer: bucket → count. Bucket
+            ``b`` holds what took from 2^(b/4) to 2^((b+1)/4) microseconds.
+    """
+
+    requests: int
+    sampled: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    latency: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """What passed one listener to and from one broker (or ``BOOTSTRAP``) since the message before.
+
+    Args:
+        opened: connections that came.
+        connections: those that are open in the end.
+        in_flight_peak: most requests in flight on one connection, where it was looked.
+        apis: by api key.
+        clients: client id → requests that were sampled; those that had most.
+    """
+
+    listener: str
+    broker_id: BrokerId
+    opened: int
+    connections: int
+    bytes_to_broker: int
+    bytes_to_client: int
+    in_flight_peak: int
+    apis: Mapping[int, ApiTraffic]
+    clients: Mapping[str, int]
+
+
+ConnectionEnd: TypeAlias = Literal["client", "moved", "unanswered", "broker", "unreachable", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRow:
+    """A client's connection that has sent a request to a broker, or has ended since.
+
+    Args:
+        number: of the connection, at this worker.
+        owned: whether this member stood for that broker then.
+        client: its address.
+        end: None where it has begun. Else why it ended. ``client``: it wished so; ``moved``: it was told to
+            go, in order; ``unanswered``: so, but what was in flight took too long; ``broker``: that ended it;
+            ``unreachable``: there was none; ``refused``: it carried what is not Kafka's protocol.
+        open_s: for how long it was there.
+    """
+
+    number: int
+    at_ms: int
+    listener: str
+    broker_id: BrokerId
+    owned: bool
+    client: str
+    client_id: str
+    end: ConnectionEnd | None = None
+    open_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The first message of a worker."""
 
@@ -87,6 +157,26 @@ class DirectoryMessage:
 class CountersMessage:
     counters: WorkerCounters
     kind: Literal["counters"] = "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficMessage:
+    """What has passed since the message before.
+
+    Args:
+        worker: which life of which worker tells it.
+        at_ms: wall clock; until when.
+        period_ms: since when.
+        dropped: connections of which there is no row, for there were too many.
+    """
+
+    worker: str
+    at_ms: int
+    period_ms: int
+    rows: tuple[TrafficRow, ...]
+    connections: tuple[ConnectionRow, ...]
+    dropped: int = 0
+    kind: Literal["traffic"] = "traffic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +204,13 @@ class ReachableMessage:
 
 
 Message: TypeAlias = (
-    Hello | DirectoryMessage | CountersMessage | BrokersSeenMessage | BrokersLostMessage | ReachableMessage
+    Hello
+    | DirectoryMessage
+    | CountersMessage
+    | TrafficMessage
+    | BrokersSeenMessage
+    | BrokersLostMessage
+    | ReachableMessage
 )
 
 _MESSAGE: Final[TypeAdapter[Message]] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])

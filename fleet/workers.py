@@ -18,6 +18,7 @@ from fleet.ipc import (
     DirectoryMessage,
     Hello,
     ReachableMessage,
+    TrafficMessage,
     WorkerCounters,
 )
 from fleet.model import Broker, BrokerId, Directory
@@ -33,6 +34,7 @@ class Workers:
         on_brokers_seen: called with brokers that a passing response carried.
         on_brokers_lost: called with brokers that did not take a connection, or have ended one.
         on_applied: called with the revision that every connected worker has in use now.
+        on_traffic: called with what has passed a worker.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class Workers:
         on_brokers_seen: Callable[[tuple[Broker, ...]], None],
         on_brokers_lost: Callable[[tuple[BrokerId, ...]], None],
         on_applied: Callable[[int], None],
+        on_traffic: Callable[[TrafficMessage], None],
     ) -> None:
         self._socket = listen_socket
         self._on_brokers_seen = on_brokers_seen
         self._on_brokers_lost = on_brokers_lost
         self._on_applied = on_applied
+        self._on_traffic = on_traffic
         self._server: asyncio.Server | None = None
         self._channels: dict[Channel, WorkerCounters] = {}
         self._greeted: dict[Channel, Hello] = {}
@@ -139,6 +143,8 @@ class Workers:
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
                 self._tell_applied()
+            case TrafficMessage():
+                self._on_traffic(message)
             case BrokersSeenMessage(brokers=brokers):
                 self._on_brokers_seen(brokers)
             case BrokersLostMessage(broker_ids=broker_ids):

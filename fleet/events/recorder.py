@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.admin.view import Takeover, TakeoverLog
-from fleet.events.schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
+from fleet.events.schema import (
+    ConnectionEvent,
+    Event,
+    LivenessEvent,
+    MemberEvent,
+    OwnershipEvent,
+    TrafficEvent,
+    What,
+)
+from fleet.ipc import ConnectionEnd, TrafficMessage
 from fleet.membership import Transition
 from fleet.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
 from fleet.raft_state import Applied
@@ -79,6 +88,44 @@ class Recorder:
             events.append(LivenessEvent(name, self._fleet, self._me, each.peer, *change, at_ms=now_ms))
         return events
 
+    def passed(self, message: TrafficMessage) -> Iterator[Event]:
+        """The events of what has passed a worker."""
+        worker = f"{self._fleet}/{self._me}/{message.worker}"
+        for row in message.rows:
+            yield TrafficEvent(
+                id=f"{worker}/{message.at_ms}/{row.listener}/{row.broker_id}",
+                fleet=self._fleet,
+                told_by=self._me,
+                at_ms=message.at_ms,
+                period_ms=message.period_ms,
+                listener=row.listener,
+                broker_id=row.broker_id,
+                opened=row.opened,
+                connections=row.connections,
+                bytes_to_broker=row.bytes_to_broker,
+                bytes_to_client=row.bytes_to_client,
+                in_flight_peak=row.in_flight_peak,
+                apis=row.apis,
+                clients=row.clients,
+            )
+        for each in message.connections:
+            connection = f"{worker}/connection/{each.number}"
+            yield ConnectionEvent(
+                id=connection if each.end is None else f"{connection}/end",
+                fleet=self._fleet,
+                told_by=self._me,
+                connection=connection,
+                what=_WHAT[each.end],
+                why=each.end,
+                listener=each.listener,
+                broker_id=each.broker_id,
+                owned=each.owned,
+                client=each.client,
+                client_id=each.client_id,
+                open_ms=round(each.open_s * 1000),
+                at_ms=each.at_ms,
+            )
+
     def _member_events(
         self, command: MemberUp | MemberStatusChanged | DrainSet, now_ms: int
     ) -> Iterator[MemberEvent]:
@@ -141,6 +188,17 @@ class Recorder:
         if len(self._unadvertised) < _PENDING_LIMIT:
             self._unadvertised[event.id] = event, takeover
         return event
+
+
+_WHAT: Final[Mapping[ConnectionEnd | None, What]] = {
+    None: "opened",
+    "client": "closed",
+    "moved": "moved",
+    "unanswered": "cut",
+    "broker": "cut",
+    "unreachable": "cut",
+    "refused": "cut",
+}
 
 
 def _takeover(event: OwnershipEvent, takeovers: TakeoverLog) -> Takeover | None:

@@ -9,6 +9,7 @@ Times are wall-clock milliseconds since 1970, of the clock of whoever is named b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, TypeAlias
@@ -16,6 +17,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from fleet.admin.documents import Codec
+from fleet.ipc import ApiTraffic, ConnectionEnd
 from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.state import OwnershipReason
 
@@ -99,9 +101,87 @@ class LivenessEvent:
     version: Literal[1] = 1
 
 
-Event: TypeAlias = OwnershipEvent | MemberEvent | LivenessEvent
+@dataclass(frozen=True, slots=True)
+class TrafficEvent:
+    """What passed one listener of one worker, to and from one broker, in a second or so.
 
-TOPICS: Final = MappingProxyType({"ownership": "ownership", "member": "members", "liveness": "members"})
+    Args:
+        broker_id: -1 for what came by a bootstrap port, whichever broker it went to.
+        at_ms: until when.
+        period_ms: since when.
+        opened: connections that came.
+        connections: those that are open in the end.
+        bytes_to_broker, bytes_to_client: all of them.
+        in_flight_peak: most requests in flight on one connection, where it was looked.
+        apis: by api key.
+        clients: client id → requests that were sampled; those that had most.
+    """
+
+    id: str
+    fleet: str
+    told_by: ProxyId
+    listener: str
+    broker_id: BrokerId
+    at_ms: int
+    period_ms: int
+    opened: int
+    connections: int
+    bytes_to_broker: int
+    bytes_to_client: int
+    in_flight_peak: int
+    apis: Mapping[int, ApiTraffic]
+    clients: Mapping[str, int]
+    kind: Literal["traffic"] = "traffic"
+    version: Literal[1] = 1
+
+
+What: TypeAlias = Literal["opened", "closed", "moved", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """A client's connection has sent its first request to a broker, or has ended since.
+
+    Args:
+        id: of the beginning, or of the end.
+        connection: the same in both.
+        what: closed by the client; moved: told to go elsewhere, in order; cut: for want of a broker, or of an
+            answer, or for what it carried.
+        why: as `fleet.ipc.ConnectionRow.end`; null where it has opened.
+        broker_id: -1 where it came by a bootstrap port.
+        owned: whether the teller stood for that broker then.
+        client: its address.
+        open_ms: for how long it was there.
+    """
+
+    id: str
+    fleet: str
+    told_by: ProxyId
+    connection: str
+    what: What
+    why: ConnectionEnd | None
+    listener: str
+    broker_id: BrokerId
+    owned: bool
+    client: str
+    client_id: str
+    open_ms: int
+    at_ms: int
+    kind: Literal["connection"] = "connection"
+    version: Literal[1] = 1
+
+
+Event: TypeAlias = OwnershipEvent | MemberEvent | LivenessEvent | TrafficEvent | ConnectionEvent
+
+TOPICS: Final = MappingProxyType(
+    {
+        "ownership": "ownership",
+        "member": "members",
+        "liveness": "members",
+        "traffic": "traffic",
+        "connection": "connections",
+    }
+)
 """The topic of each kind, behind the prefix that is configured."""
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
@@ -113,5 +193,5 @@ EVENTS: Final[Codec[Event]] = Codec(Annotated[Event, Field(discriminator="kind")
 
 def key(event: Event) -> bytes:
     """Of its record: what happens to one identity, or one member, keeps its order."""
-    subject = event.broker_id if isinstance(event, OwnershipEvent) else event.proxy_id
+    subject = event.proxy_id if isinstance(event, MemberEvent | LivenessEvent) else event.broker_id
     return f"{event.fleet}/{subject}".encode()

@@ -13,6 +13,7 @@ from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
 from fleet.events.schema import Event, OwnershipEvent
 from fleet.events.spool import Record
+from fleet.ipc import TrafficMessage
 from fleet.membership import Transition
 from fleet.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.raft_state import Applied
@@ -91,6 +92,12 @@ class EventStream:
     def observed(self, transitions: Iterable[Transition], now_ms: int) -> None:
         """The failure detector has changed its mind."""
         self._tell(self._recorder.observed(transitions, now_ms))
+
+    def passed(self, message: TrafficMessage) -> None:
+        """Something has passed a worker; see `Recorder.passed`."""
+        self._tell(list(self._recorder.passed(message)))
+        if message.dropped:
+            self._publisher.drop(message.dropped)
 
     def _tell(self, events: Sequence[Event]) -> None:
         records = []

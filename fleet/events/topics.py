@@ -27,6 +27,8 @@ TOPICS: Final = (
     Topic("ownership", 3, {"retention.ms": str(365 * _DAY_MS)}),
     Topic(LATEST, 1, {"cleanup.policy": "compact"}),
     Topic("members", 3, {"retention.ms": str(365 * _DAY_MS)}),
+    Topic("traffic", 6, {"retention.ms": str(7 * _DAY_MS), "compression.type": "zstd"}),
+    Topic("connections", 6, {"retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
     Topic(DEAD_LETTERS, 1, {"retention.ms": str(30 * _DAY_MS)}),
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -35,6 +36,11 @@ def _type_of(hint: Any) -> str:
         return _type_of(inner)
     if origin is tuple:
         return f"array<{_type_of(arguments[0])}>"
+    if origin is Mapping:
+        return f"map<{_type_of(arguments[0])}, {_type_of(arguments[1])}>"
+    if is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return f"struct<{', '.join(f'`{each.name}`: {_type_of(hints[each.name])}' for each in fields(hint))}>"
     if origin is Literal:
         return _NAMES[type(arguments[0])]
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -29,8 +29,9 @@ from fleet.tcp import keep_alive, no_delay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
-    from fleet.proxy.counters import Traffic
+    from fleet.proxy.traffic import Traffic
 
 RESERVE_BYTES: Final = HEADER_LIMIT_BYTES
 """Room in front of what is read, for what a session left unconsumed before."""
@@ -62,6 +63,8 @@ class Host(Protocol):
     write_buffer_bytes: int
     linger_s: float
     """How long a goodbye may take before the connection is cut."""
+    reads_to_sample: int
+    """How many reads from clients there will be up to the next one that is looked at."""
 
     def opened(self, connection: ClientConnection) -> None: ...
 
@@ -77,6 +80,9 @@ class Host(Protocol):
 
     def cut(self, connection: ClientConnection) -> None:
         """It leaves, and its client will not get every answer."""
+
+    def sampled(self, connection: ClientConnection) -> None:
+        """A read of it was looked at; sets ``reads_to_sample``."""
 
 
 class State(Enum):
@@ -94,6 +100,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         host: the worker.
         broker_id: the identity whose port it came to; None for a bootstrap port.
         traffic: where its bytes count.
+        listener: the name of that port's.
         make_session: called with the peer's host once it is connected.
     """
 
@@ -108,9 +115,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_transport",
         "broker_id",
         "draining",
+        "end",
+        "listener",
         "moving",
+        "number",
         "peer",
         "session",
+        "since_s",
         "state",
         "traffic",
     )
@@ -123,11 +134,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         host: Host,
         broker_id: BrokerId | None,
         traffic: Traffic,
+        listener: str,
         make_session: Callable[[str], Session],
     ) -> None:
         self._host = host
         self.broker_id = broker_id
         self.traffic = traffic
+        self.listener = listener
+        self.number = 0
+        """Of those that have been dialled for; 0 where it has not."""
+        self.since_s = 0.0
+        self.end: ConnectionEnd = "client"
         self._make_session = make_session
         self.peer = "?"
         self.state = State.IDLE
@@ -164,8 +181,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         buffer = self._host.buffer
         start = buffer.put_back(self._kept) if self._kept else RESERVE_BYTES
         end = RESERVE_BYTES + nbytes
+        self._host.reads_to_sample -= 1
         try:
-            consumed = self.session.receive_from_client(buffer.view, start, end)
+            if self._host.reads_to_sample:
+                consumed = self.session.receive_from_client(buffer.view, start, end)
+            else:
+                consumed = self.session.receive_sampled(buffer.view, start, end)
+                self._host.sampled(self)
         except WireError as error:
             self._refuse(error)
             return
@@ -233,10 +255,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The broker has closed, or reset, the connection."""
         self._broker = None
         if self.state is not State.LEAVING:
+            self.end = "broker"
             self._host.broker_gone(self)
             self.close()
 
     def broker_unreachable(self) -> None:
+        self.end = "unreachable"
         self.close()
 
     def pause_reading(self) -> None:
@@ -341,6 +365,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return int(waiting)
 
     def _refuse(self, error: WireError) -> None:
+        self.end = "refused"
         self._host.refused(self, error)
         self.close()
 
@@ -356,6 +381,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self.state = State.LEAVING
         self.moving = True
+        self.end = "unanswered" if self.session.in_flight else "moved"
         self.session.drain()
         if self.session.refuses:
             self._part_with_broker()

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from fleet.errors import WireError
-from fleet.ipc import REWRITE_BOUNDS_S, WorkerCounters
+from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
 from fleet.model import BrokerId
+from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
 
 log = logging.getLogger(__name__)
@@ -19,39 +20,30 @@ LOG_EVERY_S: Final = 1.0
 """One line for each reason in this time: a scanner must not fill the disk."""
 
 
-class Traffic:
-    """What passed on all connections of one identity, and how many are open."""
-
-    __slots__ = ("connections", "to_broker_bytes", "to_client_bytes")
-
-    def __init__(self) -> None:
-        self.connections = 0
-        self.to_broker_bytes = 0
-        self.to_client_bytes = 0
-
-
 class Counters:
     """Everything the connections of a worker count together.
 
     Args:
-        wire: what the sessions and address books count.
+        wire: what the address books count.
     """
 
     def __init__(self) -> None:
         self.wire = WireCounters()
-        self._traffic: dict[BrokerId, Traffic] = {}
+        self._traffic: dict[tuple[str, BrokerId], Traffic] = {}
         self._errors: Counter[str] = Counter()
         self._rewrite_buckets = [0] * (len(REWRITE_BOUNDS_S) + 1)
         self._rewrite_sum_s = 0.0
         self._logged_at_s: dict[str, float] = {}
         self._unlogged: Counter[str] = Counter()
 
-    def traffic(self, broker_id: BrokerId) -> Traffic:
-        """Where the connections of an identity (or ``BOOTSTRAP``) count."""
-        found = self._traffic.get(broker_id)
-        if found is None:
-            found = self._traffic[broker_id] = Traffic()
-        return found
+    def traffic(self, listener: str, broker_id: BrokerId) -> Traffic:
+        """Where the connections of an identity (or ``BOOTSTRAP``) at a listener count."""
+        return self._traffic.setdefault((listener, broker_id), Traffic())
+
+    def rows(self) -> tuple[TrafficRow, ...]:
+        """What has passed since the last call."""
+        taken = (each.take(*key) for key, each in self._traffic.items())
+        return tuple(row for row in taken if row is not None)
 
     def rewrote(self, took_s: float) -> None:
         self._rewrite_buckets[bisect_left(REWRITE_BOUNDS_S, took_s)] += 1
@@ -74,12 +66,19 @@ class Counters:
         self, upstream_up: Mapping[BrokerId, bool], generation: int, revision: int, draining: bool
     ) -> WorkerCounters:
         """The counters as they are now."""
-        traffic = self._traffic
+        to_broker: Counter[BrokerId] = Counter()
+        to_client: Counter[BrokerId] = Counter()
+        connections: Counter[BrokerId] = Counter()
+        for (_, broker_id), each in self._traffic.items():
+            to_broker[broker_id] += each.to_broker_bytes
+            to_client[broker_id] += each.to_client_bytes
+            connections[broker_id] += each.connections
+        requests = map(sum, zip(*(each.wire.requests for each in self._traffic.values()), strict=True))
         return WorkerCounters(
-            requests={key: count for key, count in enumerate(self.wire.requests) if count},
-            bytes_to_broker={broker_id: each.to_broker_bytes for broker_id, each in traffic.items()},
-            bytes_to_client={broker_id: each.to_client_bytes for broker_id, each in traffic.items()},
-            connections={broker_id: each.connections for broker_id, each in traffic.items()},
+            requests={key: count for key, count in enumerate(requests) if count},
+            bytes_to_broker=dict(to_broker),
+            bytes_to_client=dict(to_client),
+            connections=dict(connections),
             errors=dict(self._errors),
             rewrite_buckets=tuple(self._rewrite_buckets),
             rewrite_sum_s=self._rewrite_sum_s,

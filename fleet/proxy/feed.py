@@ -20,6 +20,7 @@ from fleet.ipc import (
     DirectoryMessage,
     Hello,
     ReachableMessage,
+    TrafficMessage,
     WorkerCounters,
 )
 from fleet.model import Broker, BrokerId, Directory
@@ -41,6 +42,7 @@ class Feed:
         apply: called with each directory, on the loop.
         told: called with whether brokers answer, as control has found.
         count: makes a snapshot of the counters.
+        passed: what has passed since it was asked last; None where control does not want to know.
     """
 
     def __init__(
@@ -50,12 +52,14 @@ class Feed:
         apply: Callable[[Directory], None],
         told: Callable[[Mapping[BrokerId, bool]], None],
         count: Callable[[], WorkerCounters],
+        passed: Callable[[], TrafficMessage | None],
     ) -> None:
         self._path = path
         self._hello = hello
         self._apply = apply
         self._told = told
         self._count = count
+        self._passed = passed
         self._channel: Channel | None = None
         self._seen: dict[BrokerId, Broker] = {}
         self._lost: set[BrokerId] = set()
@@ -106,6 +110,14 @@ class Feed:
         while True:
             await asyncio.sleep(COUNT_EVERY_S)
             self.send_counters()
+            self._send_passed()
+
+    def _send_passed(self) -> None:
+        """Tell control what has passed; later, where there is none that reads."""
+        if self._channel is not None and not self._channel.waiting_bytes:
+            passed = self._passed()
+            if passed is not None:
+                self._channel.send(passed)
 
     async def _follow_once(self) -> None:
         try:

@@ -57,6 +57,8 @@ _REDIRECTING: Final = 8
 
 _TOKEN: Final = 1 << 62
 """In the queue of what is in flight: a raw frame, whose answer has no correlation id."""
+_SAMPLED: Final = 1 << 61
+"""Set in that queue: the request whose answer is timed."""
 
 # Verdicts on a frame; other values are the position where it ends.
 _WAIT: Final = -1
@@ -83,6 +85,8 @@ class Session:
         counters: shared by all sessions of the worker.
         client_host: the client's address as text; with the client id it makes the client's key.
         clock, observe_rewrite: if both are given, called around each rewriting, with its duration in seconds.
+        observe_answer: given the clock, too, called where the answer to a request that is sampled begins:
+            with the API key, the sizes of the request and of the answer in bytes, and the seconds between.
 
     ``coordinates`` is whether a group's member has sent heartbeats here, ``redirected`` whether it was told
     to look for its coordinator again.
@@ -96,11 +100,14 @@ class Session:
     __slots__ = (
         "_broker_left",
         "_client_left",
+        "_clock",
         "_counters",
         "_max_request_bytes",
         "_mode",
+        "_observe_answer",
         "_queue",
         "_rewriter",
+        "_sample",
         "_token_budget",
         "_tokens",
         "coordinates",
@@ -118,15 +125,17 @@ class Session:
         client_host: str = "",
         clock: Callable[[], float] | None = None,
         observe_rewrite: Callable[[float], None] | None = None,
+        observe_answer: Callable[[int, int, int, float], None] | None = None,
     ) -> None:
-        if observe_rewrite is None:
-            clock = None
+        self._clock = clock
+        self._observe_answer = observe_answer
+        self._sample: tuple[int, int, float] | None = None
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
             counters,
             client_host.encode(),
-            clock,
+            clock if observe_rewrite is not None else None,
             observe_rewrite,
         )
         self._max_request_bytes = limits.max_request_bytes
@@ -148,6 +157,11 @@ class Session:
         """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
         partly = 1 if self._broker_left or self._rewriter.collecting else 0
         return len(self._queue) - self._tokens + partly
+
+    @property
+    def client_id(self) -> str:
+        """As the first request has it."""
+        return self._rewriter.client_key.partition(b"\0")[2].decode(errors="replace")
 
     @property
     def at_boundary(self) -> bool:
@@ -239,6 +253,32 @@ class Session:
                 return end
             pos = after
 
+    def receive_sampled(self, view: memoryview, start: int, end: int) -> int:
+        """As ``receive_from_client``; and have the answer timed to the first request in what has arrived.
+
+        Of a connection one request at a time is timed, and none that has begun to arrive before.
+        """
+        pos, place = start + self._client_left, len(self._queue)
+        consumed = self.receive_from_client(view, start, end)
+        if self._clock is None or self._sample is not None:
+            return consumed
+        if len(self._queue) > place and end - pos >= REQUEST_HEADER_BYTES:
+            size, api, correlation_id, _ = read_request_header(view, pos)
+            newest = self._queue[place]
+            if newest != _TOKEN and newest & CORRELATION_MASK == correlation_id:
+                self._queue[place] = newest | _SAMPLED
+                self._sample = (api >> 16, 4 + size, self._clock())
+        return consumed
+
+    def _answered(self, size: int) -> None:
+        """The answer that is timed has begun to come."""
+        assert self._sample is not None
+        assert self._clock is not None
+        api_key, request_bytes, began_s = self._sample
+        self._sample = None
+        if self._observe_answer is not None:
+            self._observe_answer(api_key, request_bytes, 4 + size, self._clock() - began_s)
+
     def receive_from_broker(self, view: memoryview, start: int, end: int, write: Write) -> int:
         """Take what has arrived from the broker.
 
@@ -282,9 +322,12 @@ class Session:
                     if expected & CORRELATION_MASK != correlation_id:
                         wanted = expected & CORRELATION_MASK
                         raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
+                    if expected & _SAMPLED:
+                        self._answered(size)
+                        expected ^= _SAMPLED
                     index = expected >> LAYOUT_SHIFT
                     passes = WITHOUT_ADDRESS[index]
-                    if passes is None or after > end or not passes(view, pos, after):
+                    if index and (passes is None or after > end or not passes(view, pos, after)):
                         run = rewriter.rewrite(index, view, run, pos, after, end, write)
                         if rewriter.collecting:
                             return end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -19,7 +20,7 @@ import uvloop
 
 from fleet import ipc, process
 from fleet.errors import WireError
-from fleet.ipc import BOOTSTRAP, Hello, WorkerCounters
+from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
@@ -27,6 +28,7 @@ from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffe
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
 from fleet.proxy.session import Session
+from fleet.proxy.traffic import READS_PER_SAMPLE, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
 
@@ -71,6 +73,13 @@ class Worker:
         self.write_buffer_bytes = self._limits.write_buffer_bytes
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
+        self._log: TrafficLog | None = None
+        self._dialled_for = 0
+        self.reads_to_sample = 0  # never gets there from below: nothing is looked at
+        if spec.settings.events is not None:
+            life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
+            self._log = TrafficLog(life, self._counters.rows, wall_ms())
+            self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
@@ -89,7 +98,9 @@ class Worker:
             for each in self._member.listeners
         }
         hello = Hello(spec.index, os.getpid())
-        self._feed = Feed(self._member.control_socket, hello, self.apply, self._told, self.count)
+        self._feed = Feed(
+            self._member.control_socket, hello, self.apply, self._told, self.count, self._passed
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -174,16 +185,21 @@ class Worker:
             self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
-        traffic = self._counters.traffic(BOOTSTRAP if broker_id is None else broker_id)
-        make_session = partial(self._session, self._sources[listener])
-        return lambda: ClientConnection(self, broker_id, traffic, make_session)
-
-    def _session(self, source: AddressSource, client_host: str) -> Session:
-        counters = self._counters
-        return Session(source, self._limits, counters.wire, client_host, time.perf_counter, counters.rewrote)
+        traffic = self._counters.traffic(listener, BOOTSTRAP if broker_id is None else broker_id)
+        make_session = partial(
+            Session,
+            self._sources[listener],
+            self._limits,
+            traffic.wire,
+            clock=time.perf_counter,
+            observe_rewrite=self._counters.rewrote,
+            observe_answer=traffic.answered,
+        )
+        return lambda: ClientConnection(self, broker_id, traffic, listener, make_session)
 
     def opened(self, connection: ClientConnection) -> None:
         connection.traffic.connections += 1
+        connection.traffic.opened += 1
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         self._connections.setdefault(key, set()).add(connection)
         loop = asyncio.get_running_loop()
@@ -195,6 +211,8 @@ class Worker:
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
+        if connection.number:
+            self._note(connection, connection.end)
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         served = self._connections[key]
         served.discard(connection)
@@ -219,9 +237,42 @@ class Worker:
         requests = connection.session.in_flight
         log.warning("a client of %s leaves with %d requests unanswered", where, requests)
 
+    def sampled(self, connection: ClientConnection) -> None:
+        connection.traffic.sampled(connection.session.client_id, connection.session.in_flight)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
+        self.reads_to_sample = random.randrange(1, 2 * READS_PER_SAMPLE)
+
+    def _note(self, connection: ClientConnection, end: ConnectionEnd | None) -> None:
+        if self._log is None:
+            return
+        broker_id = connection.broker_id
+        self._log.note(
+            ConnectionRow(
+                connection.number,
+                wall_ms(),
+                connection.listener,
+                BOOTSTRAP if broker_id is None else broker_id,
+                broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ()),
+                connection.peer,
+                connection.session.client_id,
+                end,
+                0.0 if end is None else time.monotonic() - connection.since_s,
+            )
+        )
+
+    def _passed(self) -> TrafficMessage | None:
+        return None if self._log is None else self._log.take(wall_ms())
+
     # ---- brokers
 
     def dial(self, connection: ClientConnection) -> None:
+        self._dialled_for += 1
+        connection.number = self._dialled_for
+        connection.since_s = time.monotonic()
+        self._note(connection, None)
         task = asyncio.create_task(self._dial(connection))
         self._dials[connection] = task
         task.add_done_callback(partial(self._dialled, connection))
@@ -303,6 +354,10 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(limit_s):
                     await self._all_left.wait()
+
+
+def wall_ms() -> int:
+    return round(time.time() * 1000)
 
 
 async def serve(spec: ChildSpec) -> None:

@@ -3,6 +3,8 @@
     with Cables(fleet) as cables:     # before the fleet starts
         cables.pull("p2")             # nothing gets through any more, and nobody is told
         cables.plug("p2")
+        with cables.losing(20):       # one packet of twenty that comes to a member, by chance
+            cables.lost()
 
 Wants root and iproute2. Brokers and clients stay where they are: there is a route to 127.77.0.0/16.
 """
@@ -12,7 +14,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 import yaml
@@ -50,6 +55,19 @@ class Cables:
 
     def plug(self, proxy_id: ProxyId) -> None:
         _ip("link", "set", self._ports[proxy_id], "up")
+
+    @contextmanager
+    def losing(self, one_in: int) -> Iterator[None]:
+        """Have every cable lose one packet of so many that come to its member. Raises: Unavailable"""
+        with ExitStack() as stack:
+            for proxy_id in self._fleet.members:
+                _run(*self._loss(proxy_id), "lose", str(one_in))
+                stack.callback(_run, *self._loss(proxy_id), "heal")
+            yield
+
+    def lost(self) -> dict[ProxyId, int]:
+        """How many packets to each member have been lost so far."""
+        return {each: int(_run(*self._loss(each), "lost")) for each in self._fleet.members}
 
     def __enter__(self) -> Cables:
         if shutil.which("ip") is None or shutil.which("nsenter") is None:
@@ -90,6 +108,9 @@ class Cables:
     def _enter(self, proxy_id: ProxyId) -> tuple[str, ...]:
         return ("nsenter", f"--net=/run/netns/{self._spaces[proxy_id]}")
 
+    def _loss(self, proxy_id: ProxyId) -> tuple[str, ...]:
+        return (*self._enter(proxy_id), sys.executable, "-m", "tests.chaos.loss")
+
     def _move_in(self) -> None:
         """Have members bind and advertise the address at the end of their cable."""
         document = yaml.safe_load(self._fleet.config.read_text())
@@ -112,7 +133,8 @@ def _allow_loopback(device: str, *through: str) -> None:
     _run(*through, "sh", "-c", f"echo 1 > /proc/sys/net/ipv4/conf/{device}/route_localnet")
 
 
-def _run(*command: str) -> None:
+def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

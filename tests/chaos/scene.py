@@ -26,7 +26,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
-from fleet.model import BrokerId, ProxyId
+from fleet.model import BrokerId, Liveness, ProxyId
 
 PARTITIONS = 12
 RATE_PER_S = 600
@@ -36,6 +36,8 @@ COMMITTED_LIMIT_S = 5.0
 FROZEN_LIMIT_S = 7.5
 """Five times what is promised on a quiet machine: 0.5 s to be advertised around, 1 s to be committed, and
 1.5 s where a member is frozen."""
+SLOW_LIMIT_S = 20.0
+"""For an answer over a network that is slow, or loses packets: a connection may take three tries."""
 _ASK_EVERY_S = 0.1
 
 Owners = Mapping[BrokerId, ProxyId | None]
@@ -166,6 +168,13 @@ class Scene:
         told = document.takeovers if document is not None else ()
         return next((t for t in told if t.proxy_id == victim and t.detected_mono_s >= since_s), None)
 
+    def nothing_moves(self, since_s: float) -> None:
+        """Nobody's Metadata has changed since a moment, and nobody has held anybody for dead."""
+        for teller in self.fleet.members:
+            assert len(self.views(teller, since_s)) == 1
+            takeovers = self.fleet.ownership(teller, SLOW_LIMIT_S).takeovers
+            assert not [each for each in takeovers if each.detected_mono_s >= since_s]
+
     def await_advertised(self, survivors: Collection[ProxyId], since_s: float, limit_s: float) -> float:
         """Wait until every survivor's Metadata has a survivor for every identity.
 
@@ -267,6 +276,23 @@ def _watched(scene: Scene) -> Iterator[None]:
         loop.call_soon_threadsafe(stopping.set)
         thread.join()
     assert not failures, failures
+
+
+def is_whole(fleet: LocalFleet) -> bool:
+    """Whether every member is connected to every other one, and holds it for alive."""
+    return all(
+        each.connected and each.liveness is Liveness.UP
+        for teller in fleet.members
+        for each in fleet.ownership(teller).members
+        if each.proxy_id != teller
+    )
+
+
+def hold(until_s: float, check: Callable[[], None]) -> None:
+    """Leave everything as it is until a moment, and look at it meanwhile."""
+    while time.monotonic() < until_s:
+        check()
+        time.sleep(0.2)
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:

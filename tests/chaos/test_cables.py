@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,12 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
 from tests.chaos.cables import Cables, Unavailable
 from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.scene import FROZEN_LIMIT_S
+from tests.chaos.scene import FROZEN_LIMIT_S, hold, is_whole, wait_for
 
 SILENT_S = 1.0
+LOSES_ONE_IN = 20
+LOSES_FOR_S = 15.0
+WHOLE_LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -60,6 +65,22 @@ def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
             fleet.await_ready()
             fleet.await_settled(frozenset(kafka.brokers))
             scene.await_flow()
+
+
+def test_cables_that_lose_packets_move_nothing(fleet: LocalFleet, cables: Cables, stage: Stage) -> None:
+    """Every member loses packets of its peers, of brokers and of clients, by chance; TCP sends them again."""
+    wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+    with stage(fleet) as scene:
+        before, generation = scene.committed(fleet.members[0]), scene.generation()
+        since_s = time.monotonic()
+        with cables.losing(LOSES_ONE_IN):
+            hold(since_s + LOSES_FOR_S, partial(scene.nothing_moves, since_s))
+            scene.await_flow()
+            scene.nothing_moves(since_s)
+            lost = cables.lost()
+        assert all(packets > LOSES_FOR_S for packets in lost.values()), lost
+        assert scene.generation() == generation
+        assert scene.committed(fleet.members[0]) == before
 
 
 def prove_silent(address: Endpoint, connected: socket.socket) -> None:

@@ -11,10 +11,10 @@ import pytest
 from fleet.chaos.schedule import Direction
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Liveness, ProxyId
+from fleet.model import ProxyId
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.network import Surroundings, surroundings
-from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, wait_for
+from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is_whole, wait_for
 
 SLOW_S = 0.3
 SLOWER_S = 0.5
@@ -119,13 +119,13 @@ def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
         since_s, term = time.monotonic(), fleet.ownership(victim).term
         around.delay(victim, latency_s)
         around.prove_slow(victim, latency_s)
-        hold(since_s + HOLD_S, partial(nothing_moves, scene, slow_s))
+        hold(since_s + HOLD_S, partial(scene.nothing_moves, slow_s))
         around.prove_slow(victim, latency_s)
         assert fleet.ownership(victim).term - term <= MOST_TERMS
     around.mend()
     wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
     scene.await_flow()
-    nothing_moves(scene, slow_s)
+    scene.nothing_moves(slow_s)
     assert scene.generation() == generation
     assert scene.committed(victim) == before
 
@@ -138,24 +138,10 @@ def test_links_that_break_now_and_then_move_nothing(gray: Gray) -> None:
         around.hang_up(victim)
         wait_for(partial(has_lost, fleet, victim, lost + 2 * number), "links that are lost")
         wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
-        nothing_moves(scene, since_s)
+        scene.nothing_moves(since_s)
     scene.await_quiet(QUIET_S)
-    nothing_moves(scene, since_s)
+    scene.nothing_moves(since_s)
     assert scene.generation() == generation
-
-
-def hold(until_s: float, check: Callable[[], None]) -> None:
-    """Leave everything as it is until a moment, and look at it meanwhile."""
-    while time.monotonic() < until_s:
-        check()
-        time.sleep(0.2)
-
-
-def nothing_moves(scene: Scene, since_s: float) -> None:
-    """Nobody's Metadata has changed since a moment, and nobody has held anybody for dead."""
-    for teller in scene.fleet.members:
-        assert len(scene.views(teller, since_s)) == 1
-        assert not [t for t in scene.fleet.ownership(teller).takeovers if t.detected_mono_s >= since_s]
 
 
 def links_lost(fleet: LocalFleet, proxy_id: ProxyId) -> int:
@@ -164,13 +150,3 @@ def links_lost(fleet: LocalFleet, proxy_id: ProxyId) -> int:
 
 def has_lost(fleet: LocalFleet, proxy_id: ProxyId, links: int) -> bool:
     return links_lost(fleet, proxy_id) >= links
-
-
-def is_whole(fleet: LocalFleet) -> bool:
-    """Whether every member is connected to every other one, and holds it for alive."""
-    return all(
-        each.connected and each.liveness is Liveness.UP
-        for teller in fleet.members
-        for each in fleet.ownership(teller).members
-        if each.proxy_id != teller
-    )

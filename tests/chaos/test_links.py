@@ -12,7 +12,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Liveness, ProxyId
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.network import Network, network
-from tests.chaos.scene import Scene, wait_for
+from tests.chaos.scene import Scene, is_whole, wait_for
 
 OVERLAY_TTL_S = 2.0
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
@@ -47,7 +47,7 @@ def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
     """The same, whole before each test, whatever became of the last one."""
     fleet, between = linked
     between.mend()
-    wait_for(lambda: all_linked(fleet), "every link", LINKED_LIMIT_S)
+    wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
     return linked
 
 
@@ -91,7 +91,7 @@ def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
             assert owners == before
 
         between.mend()
-        wait_for(lambda: all_linked(fleet), "every link", LINKED_LIMIT_S)
+        wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
         fleet.await_settled(scene.broker_ids)
         scene.await_flow()
         assert scene.agreed()
@@ -104,13 +104,3 @@ def suspects(scene: Scene, teller: ProxyId, peer: ProxyId) -> bool:
     """Whether a member holds another one for dead."""
     document = scene.fleet.ownership(teller)
     return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
-
-
-def all_linked(fleet: LocalFleet) -> bool:
-    """Whether every member is connected to every other one, and holds it for alive."""
-    return all(
-        each.connected and each.liveness is Liveness.UP
-        for teller in fleet.members
-        for each in fleet.ownership(teller).members
-        if each.proxy_id != teller
-    )

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import jsonschema
-from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
@@ -18,10 +17,10 @@ from fleet.model import BrokerId, Endpoint, ProxyId
 from tests.integration import wire
 from tests.integration.clients import Load, count, led_by, wait_for
 from tests.integration.conftest import ROOT, FleetCommand
+from tests.integration.metrics import Samples, scrape
 from tests.integration.wire import IN_ORDER, Connection, Pipeline
 
 Owners = dict[BrokerId, list[ProxyId]]
-Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def fits(document: dict[str, Any], schema: str) -> dict[str, Any]:
@@ -36,16 +35,6 @@ def page(fleet: LocalFleet, proxy_id: ProxyId, path: str) -> dict[str, Any]:
     assert status == 200, body
     answer: dict[str, Any] = json.loads(body)
     return answer
-
-
-def scrape(fleet: LocalFleet, proxy_id: ProxyId) -> Samples:
-    status, body = fleet.get(proxy_id, "/metrics", limit_s=20)
-    assert status == 200
-    found: Samples = {}
-    for family in text_string_to_metric_families(body.decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
 
 
 def owners_in(samples: Samples, view: str) -> Owners:

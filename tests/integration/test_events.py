@@ -5,25 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LISTENER
 from fleet.demo.ports import free_ports
 from fleet.events import schema
 from fleet.events.publisher import QUEUE_LIMIT, Publisher
-from fleet.events.schema import LivenessEvent, OwnershipEvent
+from fleet.events.schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
+from fleet.ipc import BOOTSTRAP
 from fleet.model import Endpoint, Liveness
-from tests.conftest import MakeFleet
-from tests.integration.clients import LIMIT_S, read_all, wait_for
+from tests.conftest import MakeFleet, MakeTopic
+from tests.integration.clients import LIMIT_S, Load, produce, read_all, wait_for
+from tests.integration.conftest import FleetCommand
+from tests.integration.metrics import scrape
 from tests.integration.relay import Relays
 
+EventT = TypeVar("EventT")
+
 ROOM = 8 << 20
+PRODUCE, FETCH = 0, 1
+RECORDS = [b"%0100d" % number for number in range(400)]
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -178,6 +188,72 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
         lambda: latest() == {each.broker_id: each.committed for each in committed.identities},
         "the compacted copy has the owners of now",
     )
+
+
+def test_a_fleet_tells_of_what_passes(
+    kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
+) -> None:
+    """As many requests as the metrics count, bytes and all; each connection once, and why it has ended."""
+    fleet = make_fleet(events={"topic_prefix": "events-f."})
+    topic = make_topic()
+    for _ in range(3):
+        # A request for each record, so that some are sampled.
+        produce(fleet.bootstrap(), topic, RECORDS, **{"client.id": "teller", "batch.num.messages": 1})
+    read_all(fleet.bootstrap(), topic, 3 * len(RECORDS), config={"client.id": "reader"})
+
+    def counted(name: str, **labels: str) -> float:
+        samples = (each for proxy_id in fleet.members for each in scrape(fleet, proxy_id)[name])
+        return sum(value for found, value in samples if labels.items() <= found.items())
+
+    def requests(api_key: int) -> int:
+        apis = (each.apis.get(api_key) for each in told(kafka, "events-f.traffic", TrafficEvent))
+        return sum(each.requests for each in apis if each is not None)
+
+    for api_key, api in ((PRODUCE, "Produce"), (FETCH, "Fetch")):
+        counts = partial(counted, "fleet_requests_total", api=api)
+        wait_for(lambda key=api_key, counts=counts: requests(key) == counts(), f"every {api}")  # type: ignore[misc]
+    assert requests(PRODUCE) >= 3 * len(RECORDS)
+    traffic = told(kafka, "events-f.traffic", TrafficEvent)
+    assert len({each.id for each in traffic}) == len(traffic)
+    assert {each.listener for each in traffic} == {LISTENER}
+    assert {each.broker_id for each in traffic} == {*kafka.brokers, BOOTSTRAP}
+    for direction in ("to_broker", "to_client"):
+        passed = sum(getattr(each, f"bytes_{direction}") for each in traffic)
+        assert passed == counted("fleet_bytes_total", direction=direction)
+    produced = [each.apis[PRODUCE] for each in traffic if PRODUCE in each.apis]
+    sampled = sum(each.sampled for each in produced)
+    assert 0 < sampled < sum(each.requests for each in produced)
+    assert sum(sum(each.latency.values()) for each in produced) == sampled
+    assert sum(each.request_bytes for each in produced) > sampled * len(RECORDS[0])
+    assert "teller" in {name for each in traffic for name in each.clients}
+
+    def connections() -> dict[str, list[ConnectionEvent]]:
+        found: dict[str, list[ConnectionEvent]] = {}
+        for each in told(kafka, "events-f.connections", ConnectionEvent):
+            if each.client_id in ("teller", "reader"):
+                found.setdefault(each.connection, []).append(each)
+        return found
+
+    wait_for(lambda: all(len(each) == 2 for each in connections().values()), "every end of a connection")
+    assert {each.what for both in connections().values() for each in both} == {"opened", "closed"}
+    assert all(each.owned for both in connections().values() for each in both)
+
+    (moved,) = (each.broker_id for each in fleet.ownership("p1").identities if each.committed == ("p2",))
+    with Load(fleet.bootstrap(), make_topic()):
+        fleet_command(fleet, "drain", "p2")
+        wait_for(
+            lambda: any(
+                (each.what, each.why, each.told_by, each.broker_id, each.owned)
+                == ("moved", "moved", "p2", moved, False)
+                for each in told(kafka, "events-f.connections", ConnectionEvent)
+            ),
+            "a connection that was moved",
+        )
+
+
+def told(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:
+    """The events of one kind in a topic."""
+    return [each for each in map(schema.EVENTS.decode, everything(kafka, topic)) if isinstance(each, kind)]
 
 
 def everything(kafka: KafkaCluster, topic: str) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 
 from fleet.directory import pick
 from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
@@ -101,20 +101,35 @@ class Play:
     client_rest: bytes = b""
     broker_rest: bytes = b""
     most_kept_bytes: int = 0
+    reads_per_sample: int = 0
+    reads: int = 0
+    timed: list[tuple[int, int, int, float]] = field(default_factory=list)
+    """Of answers: API key, bytes of the request and of the answer, seconds."""
 
     @classmethod
     def new(cls, directory: Directory = DIRECTORY, limits: Limits | None = None) -> Play:
         counters = WireCounters()
         seen: list[Broker] = []
         source = AddressSource(directory, "external", "p1", seen.append, counters)
-        session = Session(source, limits or Limits(), counters, CLIENT_HOST)
-        return cls(session, source, counters, seen)
+        timed: list[tuple[int, int, int, float]] = []
+        session = Session(
+            source,
+            limits or Limits(),
+            counters,
+            CLIENT_HOST,
+            clock=count(0.0, 0.25).__next__,
+            observe_answer=lambda *answer: timed.append(answer),
+        )
+        return cls(session, source, counters, seen, reads_per_sample=2, timed=timed)
 
     def client(self, data: bytes) -> None:
         """The client sends; the bytes stand somewhere in a buffer that is used again."""
         buffer = bytearray(b"\xaa" * 5 + self.client_rest + data + b"\xaa" * 40)
         end = len(buffer) - 40
-        consumed = self.session.receive_from_client(memoryview(buffer), 5, end)
+        self.reads += 1
+        sampled = self.reads_per_sample and self.reads % self.reads_per_sample == 0
+        receive = self.session.receive_sampled if sampled else self.session.receive_from_client
+        consumed = receive(memoryview(buffer), 5, end)
         begin = 5
         if self.session.local_replies:
             self.to_client += b"".join(self.session.local_replies)

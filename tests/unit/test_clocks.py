@@ -19,6 +19,7 @@ ALLOWED = {
     "cli/certs.py": "until when a certificate is valid",
     "control.py": "when a command was proposed, which is shown and never compared",
     "journal.py": "the name of what is set aside",
+    "proxy/worker.py": "when something passed, in events",
     "show.py": "when something was seen, in documents",
     "supervisor.py": "the number of a life, which grows whatever the clock says",
 }

@@ -11,9 +11,10 @@ import pytest
 from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.config import EventsSettings
 from fleet.events import schema
-from fleet.events.schema import OwnershipEvent
+from fleet.events.schema import ConnectionEvent, OwnershipEvent, TrafficEvent
 from fleet.events.spool import Spool
 from fleet.events.stream import SPOOL, EventStream
+from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from fleet.membership import Transition
 from fleet.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.raft_state import Applied
@@ -98,6 +99,34 @@ def test_a_late_advertisement_does_not_put_an_old_owner_behind_a_new_one(told: T
         ("ownership", 2),
     ]
     assert records[-1][1].advertised_at_ms == 6_000
+
+
+def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -> None:
+    apis = {1: ApiTraffic(2, 1, 5, 6, {40: 1})}
+    row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, apis, {"c": 1})
+    opened = ConnectionRow(8, 900, "inside", 1, True, "192.0.2.7:4", "c")
+    moved = replace(opened, at_ms=950, owned=False, end="moved", open_s=0.05)
+    told.stream.passed(TrafficMessage("0-100-1", 1_000, 999, (row,), (opened, moved), 4))
+    assert list(told.records()) == []
+    assert told.stream.progress.dropped == 4
+    with Spool(tmp_path / SPOOL, 1 << 20) as spool:
+        found = [each.record for each in spool.oldest(9)]
+    assert [(each.topic, each.key) for each in found] == [
+        ("traffic", b"demo/1"),
+        ("connections", b"demo/1"),
+        ("connections", b"demo/1"),
+    ]
+    traffic, first, second = (schema.EVENTS.decode(each.value) for each in found)
+    traffic_id = "demo/p2/0-100-1/1000/inside/1"
+    assert traffic == TrafficEvent(
+        traffic_id, "demo", "p2", "inside", 1, 1_000, 999, 1, 1, 10, 20, 3, apis, {"c": 1}
+    )
+    assert isinstance(first, ConnectionEvent)
+    assert isinstance(second, ConnectionEvent)
+    assert first.connection == second.connection
+    assert (first.id, first.what, first.why) == ("demo/p2/0-100-1/connection/8", "opened", None)
+    assert (second.id, second.what, second.why) == ("demo/p2/0-100-1/connection/8/end", "moved", "moved")
+    assert (second.owned, second.open_ms, second.client_id) == (False, 50, "c")
 
 
 def test_what_is_observed_goes_to_the_members(told: Told, tmp_path: Path) -> None:

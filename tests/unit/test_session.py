@@ -356,6 +356,28 @@ def test_rewriting_is_timed() -> None:
     assert took_s == [0.5, 0.25]
 
 
+def test_the_answer_to_a_sampled_request_is_timed() -> None:
+    """Of every second read: the first request that begins in it, where none is timed yet."""
+    play = Play.new()
+    metadata, offsets = request(3, 12, 7, b"m" * 30), request(LIST_OFFSETS, 5, 8)
+    play.client(request(HEARTBEAT, 4, 1) + metadata[:30])
+    play.client(metadata[30:] + offsets[:30])
+    play.client(offsets[30:])
+    play.client(request(HEARTBEAT, 4, 9))  # sampled; nothing, for the answer to the second one is awaited
+    answer = metadata_frame(7)
+    play.broker(response(1) + answer[:9])
+    assert play.timed == []
+    play.broker(answer[9:] + response(8, b"o" * 100)[:8])
+    assert play.timed == [(LIST_OFFSETS, len(offsets), 108, 0.25)]
+    play.broker(response(8, b"o" * 100)[8:] + response(9))
+    play.client(request(HEARTBEAT, 4, 10))
+    play.client(metadata)
+    play.broker(response(10) + answer)
+    assert play.timed[1:] == [(3, len(metadata), len(answer), 0.25)]
+    assert play.session.in_flight == 0
+    assert play.session.client_id == "tester"
+
+
 # ApiVersions
 
 

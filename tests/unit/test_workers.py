@@ -15,13 +15,17 @@ import pytest
 from fleet import ipc
 from fleet.admin.view import WorkerView
 from fleet.ipc import (
+    ApiTraffic,
     BrokersLostMessage,
     BrokersSeenMessage,
     Channel,
+    ConnectionRow,
     CountersMessage,
     DirectoryMessage,
     Hello,
     ReachableMessage,
+    TrafficMessage,
+    TrafficRow,
     WorkerCounters,
 )
 from fleet.model import Broker, Directory
@@ -43,7 +47,10 @@ class Control:
         self.seen: list[tuple[Broker, ...]] = []
         self.applied: list[int] = []
         self.lost: list[tuple[int, ...]] = []
-        self.workers = Workers(listening, self.seen.append, self.lost.append, self.applied.append)
+        self.passed: list[TrafficMessage] = []
+        self.workers = Workers(
+            listening, self.seen.append, self.lost.append, self.applied.append, self.passed.append
+        )
 
     async def connect(self, hello: Hello | None = None) -> Channel:
         channel = await ipc.connect(self._path)
@@ -189,6 +196,17 @@ async def test_a_worker_that_dies_is_not_waited_for() -> None:
 
 
 # ---- news, and nonsense
+
+
+async def test_what_has_passed_is_passed_on() -> None:
+    row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, {1: ApiTraffic(2, 1, 5, 6, {40: 1})}, {"c": 1})
+    connection = ConnectionRow(1, 900, "inside", 1, True, "192.0.2.7:4", "c", "moved", 1.5)
+    message = TrafficMessage("0-100-1", 1_000, 1_000, (row,), (connection,), 4)
+    async with control() as made:
+        worker = await made.connect(Hello(0, 100))
+        worker.send(message)
+        await until(lambda: made.passed)
+        assert made.passed == [message]
 
 
 async def test_brokers_that_a_worker_saw_are_passed_on() -> None:

@@ -1,0 +1,156 @@
+"""What passes through one worker, by listener and broker, from one message to control to the next.
+
+Bytes, requests and connections are counted, all of them, in plain integers. Of some reads, chosen by chance,
+more is noted: how long the first request in it waits for its answer, its size and the answer's, who sent it,
+and how many are in flight on its connection.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from math import log2
+from typing import Final
+
+from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
+from fleet.model import BrokerId
+from fleet.proxy.wire.counters import WireCounters
+
+READS_PER_SAMPLE: Final = 64
+"""On average."""
+CLIENTS_TOLD: Final = 10
+CLIENTS_KNOWN: Final = 1_000
+"""Of one listener and broker, between two messages; what comes later is not told apart."""
+CONNECTIONS_TOLD: Final = 2_000
+"""In one message."""
+OTHERS: Final = "…"
+BUCKETS_PER_OCTAVE: Final = 4
+
+
+def bucket_of(took_s: float) -> int:
+    """The bucket of a latency; see `ApiTraffic`. What is below a microsecond counts as one."""
+    return int(BUCKETS_PER_OCTAVE * log2(max(1.0, took_s * 1e6)))
+
+
+class ApiSamples:
+    """Answers of one API that were timed."""
+
+    __slots__ = ("latency", "request_bytes", "response_bytes")
+
+    def __init__(self) -> None:
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.latency: Counter[int] = Counter()
+
+
+class Traffic:
+    """What passed on all connections of one identity at one listener, and how many are open."""
+
+    __slots__ = (
+        "_clients",
+        "_in_flight_peak",
+        "_samples",
+        "_told",
+        "connections",
+        "opened",
+        "to_broker_bytes",
+        "to_client_bytes",
+        "wire",
+    )
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.opened = 0
+        self.to_broker_bytes = 0
+        self.to_client_bytes = 0
+        self.wire = WireCounters()
+        self._in_flight_peak = 0
+        self._samples: dict[int, ApiSamples] = {}
+        self._clients: Counter[str] = Counter()
+        self._told = (0, 0, 0, list(self.wire.requests))
+
+    def sampled(self, client_id: str, in_flight: int) -> None:
+        """A read was looked at."""
+        self._in_flight_peak = max(self._in_flight_peak, in_flight)
+        known = client_id in self._clients or len(self._clients) < CLIENTS_KNOWN
+        self._clients[client_id if known else OTHERS] += 1
+
+    def answered(self, api_key: int, request_bytes: int, response_bytes: int, took_s: float) -> None:
+        """The answer to a request that was sampled has begun to come."""
+        samples = self._samples.get(api_key)
+        if samples is None:
+            samples = self._samples[api_key] = ApiSamples()
+        samples.request_bytes += request_bytes
+        samples.response_bytes += response_bytes
+        samples.latency[bucket_of(took_s)] += 1
+
+    def take(self, listener: str, broker_id: BrokerId) -> TrafficRow | None:
+        """What has passed since the last time; None where nothing has, and nobody has come or gone."""
+        opened, to_broker_bytes, to_client_bytes, requests = self._told
+        self._told = (self.opened, self.to_broker_bytes, self.to_client_bytes, list(self.wire.requests))
+        apis = {
+            key: self._api(key, count - before)
+            for key, (count, before) in enumerate(zip(self.wire.requests, requests, strict=True))
+            if count > before or key in self._samples
+        }
+        row = TrafficRow(
+            listener,
+            broker_id,
+            self.opened - opened,
+            self.connections,
+            self.to_broker_bytes - to_broker_bytes,
+            self.to_client_bytes - to_client_bytes,
+            self._in_flight_peak,
+            apis,
+            dict(self._clients.most_common(CLIENTS_TOLD)),
+        )
+        self._in_flight_peak = 0
+        self._samples = {}
+        self._clients = Counter()
+        return row if row.opened or row.connections or row.bytes_to_broker or row.bytes_to_client else None
+
+    def _api(self, api_key: int, requests: int) -> ApiTraffic:
+        samples = self._samples.get(api_key)
+        if samples is None:
+            return ApiTraffic(requests)
+        return ApiTraffic(
+            requests,
+            samples.latency.total(),
+            samples.request_bytes,
+            samples.response_bytes,
+            dict(samples.latency),
+        )
+
+
+class TrafficLog:
+    """What control has not been told of yet.
+
+    Args:
+        worker: which life of which one.
+        rows: takes what has passed.
+    """
+
+    def __init__(self, worker: str, rows: Callable[[], tuple[TrafficRow, ...]], now_ms: int) -> None:
+        self._worker = worker
+        self._rows = rows
+        self._connections: deque[ConnectionRow] = deque()
+        self._dropped = 0
+        self._since_ms = now_ms
+
+    def note(self, row: ConnectionRow) -> None:
+        """A connection has begun, or ended."""
+        if len(self._connections) < CONNECTIONS_TOLD:
+            self._connections.append(row)
+        else:
+            self._dropped += 1
+
+    def take(self, now_ms: int) -> TrafficMessage:
+        """All that control has not been told of."""
+        period_ms = max(0, now_ms - self._since_ms)
+        message = TrafficMessage(
+            self._worker, now_ms, period_ms, self._rows(), tuple(self._connections), self._dropped
+        )
+        self._connections.clear()
+        self._dropped = 0
+        self._since_ms = now_ms
+        return message

@@ -1,0 +1,21 @@
+"""What a member tells Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import ProxyId
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+"""Sample name → labels and value of each."""
+
+
+def scrape(fleet: LocalFleet, proxy_id: ProxyId) -> Samples:
+    status, body = fleet.get(proxy_id, "/metrics", limit_s=20)
+    assert status == 200
+    found: Samples = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
