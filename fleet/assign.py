@@ -6,7 +6,8 @@ The *load* of a proxy is the number of identities it is an owner of. In the orde
    where anybody else is. Where nobody may, the previous owners stay.
 2. A pinned identity is owned by the member it is pinned to, where that one may own it (so a pin to a member
    that cannot reach the broker waits until it can).
-3. Loads differ by at most one, as far as 1 and 2 leave room.
+3. Loads differ by at most one, as far as 1 and 2 leave room. Where identities have weights, it is
+   ``fleet.weighing`` that decides on this and what follows.
 4. As few owners as possible lose an identity.
 5. Brokers' racks are matched.
 
@@ -29,6 +30,7 @@ from zlib import crc32
 
 from fleet.model import Broker, BrokerId, Member, Ownership, ProxyId
 from fleet.placement import Candidates, Levels, Placement
+from fleet.weighing import Weighing, place, proposal
 
 MAX_SUCCESSORS = 3
 """Beyond these, ``fleet.directory`` falls back to rendezvous hashing."""
@@ -74,13 +76,20 @@ def assign(
     previous: Mapping[BrokerId, Ownership],
     pins: Mapping[BrokerId, ProxyId],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
+    weighing: Weighing | None = None,
 ) -> dict[BrokerId, Ownership]:
     """The balanced ownership that moves as little as possible; ``assign`` of its own result is that result.
 
     Args and Returns: as for ``take_over``; pins are heeded for every identity.
+        weighing: what identities weigh; None where they are counted.
     """
     fleet = Candidates(members, brokers, pins, unreachable)
     owned, orphans = _keep(fleet, previous, pinned=True)
+    if weighing is not None:
+        owned.update(place(fleet, owned, orphans, weighing))
+        owned = proposal(fleet, owned, weighing)
+        _add_owners(fleet, owned)
+        return _with_successors(fleet, owned, previous)
     preferred = {broker_id: _first_successor(fleet, broker_id, previous) for broker_id in orphans}
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
     owned.update(_alone(placement.place(orphans, preferred)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import TypeAlias
 
@@ -13,8 +14,11 @@ from hypothesis import strategies as st
 from fleet.assign import MAX_SUCCESSORS, assign, take_over
 from fleet.directory import advertised_owners
 from fleet.model import Broker, BrokerId, IdentitySpace, Member, MemberStatus, Ownership, ProxyId
+from fleet.weighing import Weighing
 
 Rule: TypeAlias = Callable[..., dict[BrokerId, Ownership]]
+WEIGHTS = Weighing({broker_id: (broker_id * 37 % 11) ** 2 for broker_id in range(1, 12)})
+weigh: Rule = partial(assign, weighing=WEIGHTS)
 
 ALL_IDS = IdentitySpace(1, 40)
 RACKS = st.sampled_from([None, "a", "b", "c"])
@@ -126,7 +130,7 @@ def rack_matches(
 # -- every identity owned, by those who may ------------------------------------------------------------------
 
 
-@given(restricted(), st.sampled_from([assign, take_over]))
+@given(restricted(), st.sampled_from([assign, take_over, weigh]))
 def test_every_identity_is_owned_by_those_who_may_own_it(case, rule: Rule) -> None:
     members, brokers, previous, pins, unreachable = case
     after = rule(members, brokers, previous, pins, unreachable)
@@ -285,12 +289,14 @@ def test_assign_of_its_own_result_is_that_result(case) -> None:
     members, brokers, previous, pins, unreachable = case
     once = assign(members, brokers, previous, pins, unreachable)
     assert assign(members, brokers, once, pins, unreachable) == once
+    weighed = weigh(members, brokers, previous, pins, unreachable)
+    assert weigh(members, brokers, weighed, pins, unreachable) == weighed
     taken = take_over(members, brokers, previous, pins, unreachable)
     assert take_over(members, brokers, taken, pins, unreachable) == taken
     assert take_over(members, brokers, once, pins, unreachable) == once
 
 
-@given(restricted(), st.sampled_from([assign, take_over]), st.randoms())
+@given(restricted(), st.sampled_from([assign, take_over, weigh]), st.randoms())
 def test_the_order_of_dicts_does_not_matter(case, rule: Rule, random) -> None:
     members, brokers, previous, pins, unreachable = case
 
@@ -321,7 +327,7 @@ def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(members, bro
 # -- successors ----------------------------------------------------------------------------------------------
 
 
-@given(restricted(), st.sampled_from([assign, take_over]))
+@given(restricted(), st.sampled_from([assign, take_over, weigh]))
 def test_successors_are_few_different_and_able(case, rule: Rule) -> None:
     members, brokers, previous, pins, unreachable = case
     after = rule(members, brokers, previous, pins, unreachable)
@@ -335,7 +341,7 @@ def test_successors_are_few_different_and_able(case, rule: Rule) -> None:
         assert len(ownership.successors) >= min(MAX_SUCCESSORS, len(others))
 
 
-@given(restricted(), st.sampled_from([assign, take_over]), st.booleans())
+@given(restricted(), st.sampled_from([assign, take_over, weigh]), st.booleans())
 def test_the_commit_after_any_single_death_equals_the_overlay(case, rule: Rule, keep_record: bool) -> None:
     members, brokers, previous, pins, unreachable = case
     before = rule(members, brokers, previous, pins, unreachable)
