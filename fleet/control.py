@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -53,6 +53,7 @@ from fleet.workers import Workers
 
 if TYPE_CHECKING:
     from fleet.events.stream import EventStream
+    from fleet.events.weights import WeightReader
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,8 @@ class Control:
         self.brokers = BrokerWatch(settings, self._refresh)
         self.detector = Detector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
-        self._leader = Leader(self._timing, settings.voters, carriers)
+        by_weight = settings.balance if settings.balance.by == "weights" else None
+        self._leader = Leader(self._timing, settings.voters, carriers, by_weight)
         self.links = PeerLinks(
             self.me,
             spec.incarnation,
@@ -143,6 +145,7 @@ class Control:
         )
         self._admin: web.AppRunner | None = None
         self.events: EventStream | None = None
+        self._weights: WeightReader | None = None
         if settings.events is not None:
             # Imported here, before there is another thread: it takes longer than all the rest of a control
             # process, and what imports the same thing in two threads may find it half imported.
@@ -152,6 +155,13 @@ class Control:
             self.events = EventStream(
                 settings.events, *identity, self.mine.data_dir, lambda: self.brokers.servers
             )
+            if by_weight is not None:
+                from fleet.events.weights import WeightReader
+
+                prefix = settings.events.topic_prefix
+                self._weights = WeightReader(
+                    lambda: self.brokers.servers, prefix, settings.fleet, self._on_weights
+                )
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -181,6 +191,8 @@ class Control:
         self._spawn(self.directories.save())
         if self.events is not None:
             self.events.start()
+        if self._weights is not None:
+            self._weights.start()
         if not self.mine.witness:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WORKERS_START_S):
@@ -202,6 +214,8 @@ class Control:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._weights is not None:
+            await asyncio.to_thread(self._weights.stop, EVENTS_STOP_S)
         if self.events is not None:
             await asyncio.to_thread(self.events.stop, EVENTS_STOP_S)
 
@@ -315,6 +329,11 @@ class Control:
         for each in applied:
             log.debug("applied %s: %s", each.command, each.outcome)
         self._evaluate()
+
+    def _on_weights(self, weights: Mapping[BrokerId, float]) -> None:
+        """Called on a thread of its own."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._leader.weigh, weights)
 
     def _on_brokers_seen(self, brokers: tuple[Broker, ...]) -> None:
         self.brokers.saw(brokers)

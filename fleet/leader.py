@@ -28,6 +28,7 @@ from fleet.state import (
     OwnershipReason,
     split_ownership,
 )
+from fleet.weighing import UNKNOWN, Weighing
 
 RETRY_S: Final = 1.0
 """A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
@@ -50,6 +51,15 @@ class LeaderTiming(Protocol):
     def steady_after_s(self) -> float: ...
     @property
     def grace_s(self) -> float: ...
+
+
+class WeightBalance(Protocol):
+    """The part of the settings' balance that proposals go by."""
+
+    @property
+    def min_gain(self) -> float: ...
+    @property
+    def every_s(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,7 @@ class _Inputs:
 
     state: FleetState
     unreachable: frozenset[tuple[ProxyId, BrokerId]]
+    weighing: Weighing | None
     balanced: bool
 
     def covers(self, other: _Inputs) -> bool:
@@ -124,6 +135,7 @@ class _Inputs:
             and self.state.ownership is other.state.ownership
             and self.state.pins is other.state.pins
             and self.unreachable == other.unreachable
+            and self.weighing is other.weighing
             and (self.balanced or not other.balanced)
         )
 
@@ -135,10 +147,19 @@ class Leader:
         timing: the settings' timing.
         voters: the members whose majority says who is down.
         members: all that are configured; the first assignment waits for them.
+        balance: None where identities are balanced by their number.
     """
 
-    def __init__(self, timing: LeaderTiming, voters: Iterable[ProxyId], members: Iterable[ProxyId]) -> None:
+    def __init__(
+        self,
+        timing: LeaderTiming,
+        voters: Iterable[ProxyId],
+        members: Iterable[ProxyId],
+        balance: WeightBalance | None = None,
+    ) -> None:
         self._timing = timing
+        self._balance = balance
+        self._weights: Mapping[BrokerId, float] | None = None
         self._voters = frozenset(voters)
         self._members = frozenset(members)
         self._flaps = Flaps(timing.steady_after_s)
@@ -155,6 +176,12 @@ class Leader:
         self._outstanding: dict[Hashable, _Outstanding] = {}
         self._ownership_until = (-1, 0.0)
         self._done: _Inputs | None = None
+        self._weighing: Weighing | None = None
+        self._weighed_s = 0.0
+
+    def weigh(self, weights: Mapping[BrokerId, float]) -> None:
+        """What identities weigh has been said anew; to be told at every member, leading or not."""
+        self._weights = weights
 
     def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
         """A state has taken the place of another one; to be told at every member, leading or not."""
@@ -313,7 +340,8 @@ class Leader:
         # Of two members that die together, the second must not be given what the first one owned.
         if not state.brokers or self._landing(now_s, "member"):
             return []
-        inputs = _Inputs(state, unreachable, steady and not self._landing(now_s))
+        weighing = self._weighed(now_s)
+        inputs = _Inputs(state, unreachable, weighing, steady and not self._landing(now_s))
         if self._done is not None and self._done.covers(inputs):
             return []
         if state.ownership:
@@ -325,11 +353,23 @@ class Leader:
                 return []
         elif self._landing(now_s) or not self._may_start(state, now_s):
             return []
-        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable)
+        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable, weighing)
         if after == state.ownership:
             self._done = inputs
             return []
         return self._change(state, after, _why_balanced(state, after), now_s)
+
+    def _weighed(self, now_s: float) -> Weighing | None:
+        """By what to balance; another one than last time only where that is long enough ago."""
+        if self._balance is None:
+            return None
+        if self._weights is None:
+            return UNKNOWN
+        old = self._weighing is None or now_s - self._weighed_s >= self._balance.every_s
+        if self._weighing is None or (old and self._weighing.weights is not self._weights):
+            self._weighing = Weighing(self._weights, self._balance.min_gain)
+            self._weighed_s = now_s
+        return self._weighing
 
     def _may_start(self, state: FleetState, now_s: float) -> bool:
         """Whether there may be a first ownership: over all members, or after a grace over those there are."""

@@ -99,6 +99,7 @@ class ControlSource:
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
             events=None if control.events is None else control.events.progress,
+            balanced_by=control.settings.balance.by,
         )
 
     def _certificate_expiry(self) -> Mapping[str, float]:

@@ -16,12 +16,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from fleet.model import BrokerId, ProxyId
 from fleet.placement import Candidates
 
 Owners: TypeAlias = dict[BrokerId, tuple[ProxyId, ...]]
+
+BalancedBy: TypeAlias = Literal["identities", "weights"]
+"""What makes two proxies equal: how many identities each has, or what these weigh."""
 
 IDLE_SHARE: Final = 0.01
 """What an identity weighs of which nothing is known, in parts of the average: connections cost, too."""
@@ -50,6 +53,10 @@ class Weighing:
         known = {b: max(0.0, self.weights.get(b, 0.0)) for b in broker_ids}
         average = sum(known.values()) / max(1, len(known)) or 1.0
         return {b: weight + IDLE_SHARE * average for b, weight in known.items()}
+
+
+UNKNOWN: Final = Weighing({}, float("inf"))
+"""As long as nobody has said what identities weigh: what is there stays, all else is dealt out by number."""
 
 
 def loads_of(

@@ -19,6 +19,7 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
+from fleet.weighing import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
 """Drain and undrain want it, with the value 1."""
@@ -171,6 +172,7 @@ class OwnershipDocument:
         suspects: the members that it advertises around.
         takeovers: the last ones, oldest first.
         raft_trouble: why it does not vote although it should; null where it does.
+        balanced_by: what makes two proxies equal.
     """
 
     fleet: str
@@ -193,6 +195,7 @@ class OwnershipDocument:
     identities: tuple[IdentityDocument, ...]
     takeovers: tuple[TakeoverDocument, ...]
     raft_trouble: str | None
+    balanced_by: BalancedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,16 +306,21 @@ class MoveDocument:
 
 @dataclass(frozen=True, slots=True)
 class LoadDocument:
+    """How many identities a member owns; and what they weigh, its share of each, where weights are known."""
+
     proxy_id: ProxyId
     before: int
     after: int
+    weight_before: float | None
+    weight_after: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDocument:
-    """What ``fleet plan --without ID`` prints.
+    """What ``fleet plan`` prints.
 
     Args:
+        weighed: whether identities are balanced by weight.
         moves: the identities whose owners would change.
         stays: the identities that keep their owners.
         loads: identities for each member, now and then.
@@ -326,6 +334,7 @@ class PlanDocument:
     moves: tuple[MoveDocument, ...]
     stays: tuple[BrokerId, ...]
     loads: tuple[LoadDocument, ...]
+    weighed: bool
 
 
 @dataclass(frozen=True, slots=True)

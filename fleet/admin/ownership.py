@@ -45,6 +45,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         identities=tuple(_identity(view, broker_id) for broker_id in broker_ids(view.directory)),
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
         raft_trouble=view.raft.trouble,
+        balanced_by=view.balanced_by,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from fleet.admin import client
 from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
-from fleet.admin.status import Answers, best_answer, plan_without
+from fleet.admin.status import Answers, best_answer, plan
 from fleet.errors import CommandFailed, RestartFailed
 from fleet.model import ProxyId
 
@@ -56,7 +56,7 @@ def unrest(answers: Answers) -> str:
     astray = [each.broker_id for each in best.identities if each.advertised != each.committed]
     if astray:
         return f"identity {astray[0]} is advertised elsewhere than committed"
-    due = plan_without(answers, ()).moves
+    due = plan(answers, ()).moves
     return f"identity {due[0].broker_id} is about to move" if due else ""
 
 

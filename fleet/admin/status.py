@@ -17,6 +17,7 @@ from fleet.admin.documents import (
 from fleet.assign import assign
 from fleet.errors import AdminError, FleetError, UnknownMember
 from fleet.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
+from fleet.weighing import UNKNOWN, Weighing, loads_of
 
 Answers = Mapping[ProxyId, OwnershipDocument | FleetError]
 
@@ -112,8 +113,22 @@ def _loads(ownership: Mapping[BrokerId, Ownership], members: Collection[ProxyId]
     return loads
 
 
-def plan_without(answers: Answers, without: tuple[ProxyId, ...]) -> PlanDocument:
+def _weights(
+    ownership: Mapping[BrokerId, Ownership], members: Collection[ProxyId], weighing: Weighing | None
+) -> dict[ProxyId, float | None]:
+    if weighing is None:
+        return dict.fromkeys(members)
+    weights = {broker_id: weighing.weights.get(broker_id, 0.0) for broker_id in ownership}
+    owned = {broker_id: each.owners for broker_id, each in ownership.items()}
+    return dict(loads_of(owned, weights, list(members)))
+
+
+def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weighing | None = None) -> PlanDocument:
     """What would move if some members were drained, by the same computation that the leader does.
+
+    Args:
+        weighing: what identities weigh; None where that is not asked for: then they are balanced by number,
+            or, where the fleet goes by weights, which are not known here, not at all.
 
     Raises:
         AdminError: nobody answered.
@@ -138,7 +153,8 @@ def plan_without(answers: Answers, without: tuple[ProxyId, ...]) -> PlanDocument
         if each.committed
     }
     pins = {each.broker_id: each.pinned_to for each in told.identities if each.pinned_to is not None}
-    after = assign(left, brokers, before, pins, _unreachable(answers))
+    by = UNKNOWN if weighing is None and told.balanced_by == "weights" else weighing
+    after = assign(left, brokers, before, pins, _unreachable(answers), by)
     nobody = Ownership(())
     changed = [
         MoveDocument(broker_id, before.get(broker_id, nobody).owners, owned.owners)
@@ -147,6 +163,7 @@ def plan_without(answers: Answers, without: tuple[ProxyId, ...]) -> PlanDocument
     ]
     moved = {move.broker_id for move in changed}
     loads_before, loads_after = _loads(before, known), _loads(after, known)
+    weight_before, weight_after = _weights(before, known, weighing), _weights(after, known, weighing)
     return PlanDocument(
         without=without,
         told_by=told.proxy_id,
@@ -154,5 +171,9 @@ def plan_without(answers: Answers, without: tuple[ProxyId, ...]) -> PlanDocument
         served=any(member.status is MemberStatus.UP and not member.drained for member in left.values()),
         moves=tuple(changed),
         stays=tuple(broker_id for broker_id in sorted(after) if broker_id not in moved),
-        loads=tuple(LoadDocument(each, loads_before[each], loads_after[each]) for each in known),
+        loads=tuple(
+            LoadDocument(each, loads_before[each], loads_after[each], weight_before[each], weight_after[each])
+            for each in known
+        ),
+        weighed=weighing is not None,
     )

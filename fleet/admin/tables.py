@@ -139,21 +139,24 @@ def print_certs(document: CertsDocument, console: Console) -> None:
 
 
 def print_plan(plan: PlanDocument, console: Console) -> None:
-    without = " ".join(plan.without)
+    by_weight = ["by weight"] if plan.weighed else []
+    title = escape(", ".join([*by_weight, *(f"without {each}" for each in plan.without)]))
     if not plan.served:
-        console.print(f"[red]without {escape(without)} nobody is left to own anything: nothing would move[/]")
+        console.print(f"[red]{title} nobody is left to own anything: nothing would move[/]")
     elif not plan.moves:
-        console.print(f"without {escape(without)} nothing would move")
+        console.print(f"{title} nothing would move")
     table = _table(
-        f"Without {escape(without)}, from generation {plan.generation}", "broker", "owners now", "owners then"
+        f"{title.capitalize()}, from generation {plan.generation}", "broker", "owners now", "owners then"
     )
     for move in plan.moves:
         table.add_row(str(move.broker_id), _names(move.before), _names(move.after))
     if plan.moves:
         console.print(table)
-    loads = _table("Identities for each member", "member", "now", "then")
+    weighed = ("weight now", "weight then") if plan.weighed else ()
+    loads = _table("Identities for each member", "member", "now", "then", *weighed)
     for load in plan.loads:
-        loads.add_row(escape(load.proxy_id), str(load.before), str(load.after))
+        weights = (f"{each:,.0f}" for each in (load.weight_before, load.weight_after) if each is not None)
+        loads.add_row(escape(load.proxy_id), str(load.before), str(load.after), *weights)
     console.print(loads)
 
 

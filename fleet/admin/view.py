@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 from fleet.ipc import WorkerCounters
 from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Member, MemberStatus, ProxyId
 from fleet.state import Outcome
+from fleet.weighing import BalancedBy
 
 Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
 State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
@@ -222,6 +223,7 @@ class FleetView:
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
+        balanced_by: what makes two proxies equal.
         certificate_expiry_s: file of ``peer_tls`` ("ca", "certificate") → when it expires, in Unix time.
     """
 
@@ -242,6 +244,7 @@ class FleetView:
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
     events: EventsView | None = None
+    balanced_by: BalancedBy = "identities"
 
     @property
     def staleness_s(self) -> float:

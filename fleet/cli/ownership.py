@@ -9,11 +9,14 @@ import click
 
 from fleet.admin import client, rolling, tables
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
-from fleet.admin.status import Answers, fleet_status, plan_without
+from fleet.admin.status import Answers, fleet_status
+from fleet.admin.status import plan as status_plan
 from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document
-from fleet.config import load
+from fleet.config import Settings, load
+from fleet.errors import AdminError
 from fleet.model import ProxyId
+from fleet.weighing import Weighing
 
 
 def _urls(config: str, admin: str | None) -> dict[ProxyId, str]:
@@ -44,23 +47,39 @@ def status(config: str, admin: str | None, as_json: bool) -> int:
 
 
 @click.command(
-    short_help="Show what would move without a member.",
-    epilog="\b\nExample:\n  fleet plan --without p2 --without p3",
+    short_help="Show what would move without a member, or by weight.",
+    epilog="\b\nExamples:\n  fleet plan --without p2 --without p3\n  fleet plan --weights",
 )
+@click.option("--without", multiple=True, metavar="ID", help="A member to do without; repeatable.")
 @click.option(
-    "--without",
-    "without",
-    multiple=True,
-    required=True,
-    metavar="ID",
-    help="A member to do without; repeatable.",
+    "--weights", "weighed", is_flag=True, help="Balance by what passes identities, as the pipeline found it."
 )
 @member_options
-def plan(config: str, admin: str | None, as_json: bool, without: tuple[str, ...]) -> int:
-    """Show which identities would move if members were drained. Changes nothing."""
+def plan(config: str, admin: str | None, as_json: bool, without: tuple[str, ...], weighed: bool) -> int:
+    """Show which identities would move if members were drained, or balanced by weight. Changes nothing."""
+    if not without and not weighed:
+        raise click.UsageError("give --without ID, or --weights")
     answers, _ = _ask(config, admin)
-    print_document(plan_without(answers, tuple(dict.fromkeys(without))), PLAN, as_json, tables.print_plan)
+    weighing = _weighing(load(config, os.environ)) if weighed else None
+    document = status_plan(answers, tuple(dict.fromkeys(without)), weighing)
+    print_document(document, PLAN, as_json, tables.print_plan)
     return OK
+
+
+def _weighing(settings: Settings) -> Weighing:
+    """The weights that are in the topic now. Raises: AdminError: they cannot be read."""
+    if settings.events is None:
+        raise AdminError(
+            f"{settings.source} has no section `events`, so there are no weights; add `events: {{}}`"
+        )
+    # Imported here: it takes longer than all the rest.
+    from fleet.events.weights import read_weights
+
+    reading = read_weights(settings.bootstrap_servers, settings.events.topic_prefix, settings.fleet)
+    weights = asyncio.run(reading)
+    if not weights:
+        raise AdminError("there are no weights yet; run the pipeline's job `load`")
+    return Weighing(weights, settings.balance.min_gain)
 
 
 @click.command(short_help="Have a member own nothing.", epilog="\b\nExample:\n  fleet drain p2")

@@ -16,6 +16,7 @@ from fleet.config.entrances import bootstrap_endpoints, identity_owners
 from fleet.config.rules import check_rules
 from fleet.config.settings import (
     CONTROL_SOCKET,
+    BalanceSettings,
     EventsSettings,
     Limits,
     ListenerSettings,
@@ -33,6 +34,7 @@ from fleet.errors import ConfigError
 
 __all__ = [
     "CONTROL_SOCKET",
+    "BalanceSettings",
     "EventsSettings",
     "Limits",
     "ListenerSettings",

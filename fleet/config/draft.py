@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fleet.config.document import Document, Path, Value
 from fleet.config.schema import (
+    BalanceShape,
     EventsShape,
     FleetShape,
     IdentitiesShape,
@@ -21,6 +22,7 @@ from fleet.config.schema import (
     name_problem,
 )
 from fleet.config.settings import (
+    BalanceSettings,
     EventsSettings,
     Limits,
     ListenerSettings,
@@ -105,6 +107,7 @@ class Draft:
     limits: Limits
     peer_tls: PeerTlsSettings | None
     events: EventsSettings | None
+    balance: BalanceSettings
     members: tuple[MemberDraft, ...]
     wrong: frozenset[str]
     wrong_timing: frozenset[str]
@@ -129,6 +132,7 @@ class Draft:
             limits=self.limits,
             peer_tls=self.peer_tls,
             events=self.events,
+            balance=self.balance,
             source=source,
         )
 
@@ -199,6 +203,7 @@ def draft(document: Document, base: FilePath) -> Draft:
     )
     timing, wrong_timing = check_shape(TimingShape, top.timing or {}, ("timing",), document)
     limits, _ = check_shape(LimitsShape, top.limits or {}, ("limits",), document)
+    balance, _ = check_shape(BalanceShape, top.balance or {}, ("balance",), document)
     members = tuple(
         _member(proxy_id, value, place, base, document)
         for place, (proxy_id, value) in enumerate((top.members or {}).items())
@@ -212,6 +217,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         limits=Limits(**limits.model_dump()),
         peer_tls=_peer_tls(top, base, document),
         events=_events(top, document),
+        balance=BalanceSettings(**balance.model_dump()),
         members=members,
         wrong=wrong,
         wrong_timing=wrong_timing,

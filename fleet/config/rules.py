@@ -111,6 +111,12 @@ def _check_timing(draft: Draft, document: Document) -> None:
         document.report(("timing", at), getattr(draft.timing, at), order.rule, fix)
 
 
+def _check_balance(draft: Draft, document: Document) -> None:
+    if draft.balance.by == "weights" and draft.events is None and "events" not in draft.wrong:
+        rule, fix = "weights come from a topic beside those of events", "add `events: {}`"
+        document.report(("balance", "by"), draft.balance.by, rule, fix)
+
+
 def _check_voters(draft: Draft, document: Document) -> None:
     voters = [member for member in draft.members if member.voter]
     if draft.members and not voters:
@@ -217,6 +223,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_top,
         _check_identities,
         _check_timing,
+        _check_balance,
         _check_voters,
         _check_same_listeners,
         _check_data_dirs,

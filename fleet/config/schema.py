@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from fleet.config.document import Document, Path, Value
 from fleet.config.settings import PROXY_ID, Limits, Timing
 from fleet.model import Endpoint
+from fleet.weighing import BalancedBy
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
@@ -164,6 +165,12 @@ class EventsShape(Shape):
     spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = 67_108_864
 
 
+class BalanceShape(Shape):
+    by: BalancedBy = "identities"
+    min_gain: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.2
+    every_s: Annotated[float, Field(ge=1, le=7 * 86_400, allow_inf_nan=False)] = 300.0
+
+
 class FleetShape(Shape):
     fleet: Name | None = None
     bootstrap_servers: Annotated[list[HostPort], Field(min_length=1)] | None = None
@@ -172,6 +179,7 @@ class FleetShape(Shape):
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
+    balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
 
 
@@ -204,6 +212,7 @@ _MUST_BE: Final = {
     "dict_type": ("must be a map", "write `name: value` lines below it"),
     "model_type": ("must be a map", "write `name: value` lines below it"),
     "list_type": ("must be a list", "write [a, b] or one `- a` line each"),
+    "literal_error": ("is none of the values that there are", "see docs/configuration.md"),
     "too_short": ("must not be empty", "write at least one entry"),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
+from fleet.weighing import BalancedBy
 
 CONTROL_SOCKET = "control.sock"
 PROXY_ID = "{proxy_id}"
@@ -60,6 +61,21 @@ class EventsSettings:
     topic_prefix: str = "fleet."
     replication_factor: int | None = None
     spool_bytes: int = 67_108_864
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceSettings:
+    """What makes two proxies equal.
+
+    Args:
+        by: how many identities each has; or what passes them, as `fleet.weights` says.
+        min_gain: the part of the greatest load that a rebalance by weight has to take off it.
+        every_s: the least time between two rebalances by weight.
+    """
+
+    by: BalancedBy = "identities"
+    min_gain: float = 0.2
+    every_s: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +164,7 @@ class Settings:
         members: in the order of the file.
         peer_tls: None where the links between members are neither authenticated nor encrypted.
         events: None where none are sent.
+        balance: what makes two proxies equal.
         source: the file, as it was named by the caller.
     """
 
@@ -159,6 +176,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     peer_tls: PeerTlsSettings | None = None
     events: EventsSettings | None = None
+    balance: BalanceSettings = field(default_factory=BalanceSettings)
     source: str = ""
 
     def member(self, proxy_id: ProxyId) -> MemberSettings:

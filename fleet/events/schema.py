@@ -171,7 +171,25 @@ class ConnectionEvent:
     version: Literal[1] = 1
 
 
-Event: TypeAlias = OwnershipEvent | MemberEvent | LivenessEvent | TrafficEvent | ConnectionEvent
+@dataclass(frozen=True, slots=True)
+class WeightEvent:
+    """How much passes an identity; told by the pipeline, and read by the members.
+
+    Args:
+        weight: what it costs a proxy, as microseconds of processor time a second; an estimate.
+        at_ms: the end of the traffic that it was computed from.
+    """
+
+    id: str
+    fleet: str
+    broker_id: BrokerId
+    weight: float
+    at_ms: int
+    kind: Literal["weight"] = "weight"
+    version: Literal[1] = 1
+
+
+Event: TypeAlias = OwnershipEvent | MemberEvent | LivenessEvent | TrafficEvent | ConnectionEvent | WeightEvent
 
 TOPICS: Final = MappingProxyType(
     {
@@ -180,11 +198,13 @@ TOPICS: Final = MappingProxyType(
         "liveness": "members",
         "traffic": "traffic",
         "connection": "connections",
+        "weight": "weights",
     }
 )
 """The topic of each kind, behind the prefix that is configured."""
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
+WEIGHTS: Final = TOPICS["weight"]
 DEAD_LETTERS: Final = "dead_letters"
 """Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
 

@@ -24,6 +24,7 @@ from fleet.admin.ownership import ownership_document
 from fleet.admin.view import RaftView
 from fleet.errors import AdminError, UnknownMember
 from fleet.model import Endpoint
+from fleet.weighing import Weighing
 from tests.unit.sample_view import MEMBERS, Source, view
 from tests.unit.test_admin_http import listening
 from tests.unit.test_config import tree
@@ -226,6 +227,8 @@ def test_plan_shows_what_would_move(member: Served, capsys: Out) -> None:
         "proxy_id": "p1",
         "before": 1,
         "after": 0,
+        "weight_before": None,
+        "weight_after": None,
     }
     assert cli.run(["plan", "--without", "p1", "--admin", member.url]) == 0
     assert "Without p1, from generation 7" in capsys.readouterr().out
@@ -245,8 +248,32 @@ def test_plan_without_a_stranger_is_a_mistake(member: Served, capsys: Out) -> No
 
 def test_a_plan_keeps_identities_from_members_that_cannot_reach_the_broker() -> None:
     told = ownership_document(view(upstream_up={2: False}, me="p1"))
-    plan = status.plan_without({"p1": told}, ("p2",))
+    plan = status.plan({"p1": told}, ("p2",))
     assert [(move.broker_id, move.after) for move in plan.moves if move.broker_id == 2] == [(2, ("p3",))]
+
+
+def test_a_plan_by_weight_gives_to_who_has_least() -> None:
+    told = ownership_document(view(me="p1"))
+    weighing = Weighing({1: 100.0, 2: 1.0, 3: 1.0})
+    plan = status.plan({"p1": told}, (), weighing)
+    assert plan.weighed
+    before, after = ([getattr(each, f"weight_{when}") for each in plan.loads] for when in ("before", "after"))
+    assert sum(before) == sum(after) == sum(weighing.weights.values())
+    assert max(after) < max(before)
+    assert plan.moves
+
+
+def test_a_fleet_that_goes_by_weight_has_no_move_due_by_number() -> None:
+    """Or a rolling restart waits for it for ever."""
+    told = ownership_document(view(me="p1"))
+    told = replace(told, identities=tuple(replace(each, committed=("p1",)) for each in told.identities))
+    assert status.plan({"p1": told}, ()).moves
+    assert status.plan({"p1": replace(told, balanced_by="weights")}, ()).moves == ()
+
+
+def test_a_plan_by_weight_wants_events(config: Path, capsys: Out, member: Served) -> None:
+    code, told = run_json(capsys, "plan", "--weights", "--config", str(config), "--admin", member.url)
+    assert (code, "add `events: {}`" in told["error"]["message"]) == (3, True)
 
 
 def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
@@ -262,7 +289,7 @@ def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
     with pytest.raises(AdminError, match="no member answered: gone"):
         status.best_answer({"p4": AdminError("gone")})
     with pytest.raises(UnknownMember):
-        status.plan_without(answers, ("px",))
+        status.plan(answers, ("px",))
 
 
 def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
@@ -271,7 +298,7 @@ def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
     assert cli.run(["plan"]) == 2
     out = capsys.readouterr()
     assert out.out == ""
-    assert "Missing option '--without'. (see fleet plan --help)" in out.err
+    assert "give --without ID, or --weights (see fleet plan --help)" in out.err
 
 
 def test_help_lists_every_command_with_examples(capsys: Out) -> None:

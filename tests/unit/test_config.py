@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from fleet.config import (
+    BalanceSettings,
     EventsSettings,
     Limits,
     PeerTlsFiles,
@@ -323,6 +324,11 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("events.replication_factor", 0, "events.replication_factor: 0: must be at least 1"),
         ("events.spool_bytes", 5, "events.spool_bytes: 5: must be at least 1048576"),
         ("events", 5, "events: 5: must be a map"),
+        ("balance.by", "load", 'balance.by: "load": is none of the values that there are'),
+        ("balance.by", "weights", 'balance.by: "weights": weights come from a topic beside those of events'),
+        ("balance.min_gain", 1, "balance.min_gain: 1: must be below 1"),
+        ("balance.every_s", 0, "balance.every_s: 0: must be at least 1"),
+        ("balance", 5, "balance: 5: must be a map"),
     ],
 )
 def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
@@ -511,6 +517,9 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     }
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
     defaults |= {f"events.{field.name}": field.default for field in dataclasses.fields(EventsSettings)}
+    defaults |= {f"balance.{field.name}": field.default for field in dataclasses.fields(BalanceSettings)}
+    defaults["balance.by"] = f"`{BalanceSettings().by}`"
+    defaults["balance.every_s"] = 300
     defaults["events.topic_prefix"] = f"`{EventsSettings().topic_prefix}`"
     defaults["events.replication_factor"] = "as many as there are brokers, three at most"
     found = documented()

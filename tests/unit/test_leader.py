@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from fleet.config import BalanceSettings
 from fleet.leader import RETRY_S, Leader, Report
 from fleet.model import (
     AdvertisedListener,
@@ -50,11 +51,14 @@ class Play:
     """A leader, p1, with the members that it hears; commands are committed at once unless ``losing``."""
 
     def __init__(
-        self, names: Iterable[str] = ("p1", "p2", "p3"), voters: Iterable[str] | None = None
+        self,
+        names: Iterable[str] = ("p1", "p2", "p3"),
+        voters: Iterable[str] | None = None,
+        balance: BalanceSettings | None = None,
     ) -> None:
         names = tuple(names)
         self.now_s = 100.0
-        self.leader = Leader(Timing(), names if voters is None else voters, names)
+        self.leader = Leader(Timing(), names if voters is None else voters, names, balance)
         self.state = FleetState()
         self.reports: dict[str, Report] = {}
         self.live: dict[str, Liveness] = {"p1": Liveness.UP}
@@ -554,3 +558,64 @@ def test_an_identity_does_not_move_to_a_member_of_which_nothing_is_heard(steady:
     steady.live["p3"] = Liveness.SUSPECT
     steady.report("p1", unreachable=(2,)).report("p2", unreachable=(2,)).run(10.0)
     assert steady.proposed == []
+
+
+# -- balance by weight ---------------------------------------------------------------------------------------
+
+
+def owners(play: Play) -> dict[int, tuple[str, ...]]:
+    return {broker_id: each.owners for broker_id, each in play.state.ownership.items()}
+
+
+def by_weight(every_s: float = 300.0) -> Play:
+    """Six brokers over p1, p2 and p3, evenly, and nobody has said what they weigh."""
+    play = Play(balance=BalanceSettings("weights", 0.2, every_s))
+    for name in play.names:
+        play.report(name).report(name, brokers=brokers(1, 2, 3, 4, 5, 6))
+    play.run(5.0)
+    assert sorted(len([b for b, each in owners(play).items() if p in each]) for p in play.names) == [2, 2, 2]
+    return play.clear()
+
+
+def test_weights_that_gain_enough_move_identities_once() -> None:
+    play = by_weight()
+    before = owners(play)
+    hot = [broker_id for broker_id, each in before.items() if each == before[1]]
+    play.leader.weigh({broker_id: 100.0 if broker_id in hot else 1.0 for broker_id in before})
+    play.run(5.0)
+    after = owners(play)
+    assert len({after[broker_id] for broker_id in hot}) == 2
+    assert sum(before[b] != after[b] for b in before) <= 2
+    (command,) = (each for each in play.proposed if isinstance(each, OwnershipSet))
+    assert command.reason == "rebalance"
+
+
+def test_weights_that_gain_too_little_move_nothing() -> None:
+    play = by_weight()
+    play.leader.weigh({broker_id: 100.0 + broker_id for broker_id in owners(play)})
+    play.run(5.0)
+    assert play.proposed == []
+
+
+def test_as_long_as_weights_are_not_known_what_is_there_stays() -> None:
+    """What a leader has balanced by weight must not be undone by the next one before it has read them."""
+    play = by_weight()
+    uneven = {1: Ownership(("p1",), ("p2", "p3")), 2: Ownership(("p1",), ("p2", "p3"))}
+    play.commit(OwnershipSet(play.state.generation, {**play.state.ownership, **uneven}))
+    before = owners(play)
+    play.clear().run(5.0)
+    assert {b: each for b, each in owners(play).items() if before[b] != each} == {}
+
+
+def test_weights_are_looked_at_again_after_a_while_only() -> None:
+    play = by_weight(every_s=60.0)
+    even = dict.fromkeys(owners(play), 1.0)
+    play.leader.weigh(even)
+    play.run(5.0)
+    first = owners(play)[1]
+    hot = [broker_id for broker_id, each in owners(play).items() if each == first]
+    play.leader.weigh({**even, **dict.fromkeys(hot, 100.0)})
+    play.run(40.0)
+    assert play.proposed == []
+    play.run(30.0)
+    assert [each.kind for each in play.proposed] == ["ownership_set"]

@@ -68,7 +68,7 @@ def samples() -> dict[str, list[bytes]]:
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
         "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
-        "plan": [documents.PLAN.encode(status.plan_without(answers, ("p1",)))],
+        "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],
         "rolling-restart": [
             documents.ROLLING_RESTART.encode(

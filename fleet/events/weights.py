@@ -1,0 +1,152 @@
+"""What the pipeline has found each identity to weigh: read from its compacted topic, once or for ever.
+
+The weights of another fleet, and what is no weight, are passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from fleet.errors import AdminError
+from fleet.events.schema import EVENTS, WEIGHTS, WeightEvent
+from fleet.model import BrokerId, Endpoint
+
+log = logging.getLogger(__name__)
+
+Weights: TypeAlias = Mapping[BrokerId, float]
+
+READ_LIMIT_S: Final = 30.0
+"""For all that there is now."""
+POLL_S: Final = 1.0
+BACKOFF_S: Final = 5.0
+
+
+async def read_weights(servers: Sequence[Endpoint], prefix: str, fleet: str) -> Weights:
+    """The weights that there are now; none where there is no such topic.
+
+    Raises: AdminError: the brokers do not answer.
+    """
+    try:
+        async with asyncio.timeout(READ_LIMIT_S):
+            async for weights in _follow(servers, prefix, fleet):
+                return weights
+    except (KafkaError, OSError) as error:  # a TimeoutError is an OSError
+        where = ", ".join(map(str, servers))
+        raise AdminError(f"weights cannot be read at {where}: {type(error).__name__}: {error}") from error
+    raise AssertionError("it goes on for ever")
+
+
+class WeightReader:
+    """Follows the topic, in a thread of its own.
+
+    Args:
+        servers: where to find brokers, asked before each attempt to connect; called in the thread.
+        prefix: of the topic.
+        on_weights: is given all of them, each time some have changed; called in the thread.
+    """
+
+    def __init__(
+        self,
+        servers: Callable[[], Sequence[Endpoint]],
+        prefix: str,
+        fleet: str,
+        on_weights: Callable[[Weights], None],
+    ) -> None:
+        self._servers = servers
+        self._prefix = prefix
+        self._fleet = fleet
+        self._on_weights = on_weights
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, limit_s: float) -> None:
+        """End; blocks, for so many seconds at most."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        following = asyncio.create_task(self._follow_for_ever())
+        await self._stopping.wait()
+        following.cancel()
+        await asyncio.wait([following])
+
+    async def _follow_for_ever(self) -> None:
+        trouble = ""
+        while True:
+            try:
+                async for weights in _follow(self._servers(), self._prefix, self._fleet):
+                    self._on_weights(weights)
+                    trouble = ""
+            except (KafkaError, OSError) as error:
+                now = f"{type(error).__name__}: {error}"
+                if now != trouble:
+                    log.warning("weights cannot be read: %s", now)
+                trouble = now
+            await asyncio.sleep(BACKOFF_S)
+
+
+async def _follow(servers: Sequence[Endpoint], prefix: str, fleet: str) -> AsyncIterator[Weights]:
+    """All weights, once what is there has been read, and again whenever some have come.
+
+    Raises: KafkaError, OSError.
+    """
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=[str(each) for each in servers],
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    found: dict[BrokerId, float] = {}
+    try:
+        await consumer.start()
+        topic = prefix + WEIGHTS
+        if topic not in await consumer.topics():  # whoever asks for it by name may have it made
+            yield {}
+            return
+        consumer.subscribe([topic])
+        ends: dict[TopicPartition, int] = {}
+        caught_up = False
+        while True:
+            batches = await consumer.getmany(timeout_ms=round(POLL_S * 1000))
+            for record in chain.from_iterable(batches.values()):
+                event = _weight(record.value)
+                if event is not None and event.fleet == fleet:
+                    found[event.broker_id] = event.weight
+            if caught_up:
+                if batches:
+                    yield dict(found)
+                continue
+            ends = ends or await consumer.end_offsets(consumer.assignment())
+            caught_up = bool(ends) and all(
+                [await consumer.position(each) >= end for each, end in ends.items()]
+            )
+            if caught_up:
+                yield dict(found)
+    finally:
+        await consumer.stop()
+
+
+def _weight(value: bytes | None) -> WeightEvent | None:
+    """What a record says; None where that is no weight."""
+    try:
+        event = EVENTS.decode(value or b"")
+    except ValueError:
+        return None
+    return event if isinstance(event, WeightEvent) else None
