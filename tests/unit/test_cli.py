@@ -265,7 +265,7 @@ def test_a_plan_by_weight_gives_to_who_has_least() -> None:
 
 def test_a_fleet_that_goes_by_weight_has_no_move_due_by_number() -> None:
     """Or a rolling restart waits for it for ever."""
-    told = ownership_document(view(me="p1"))
+    told = ownership_document(view(me="p1", upstream_up={}))
     identities = (replace(each, committed=("p1",), pinned_to=None) for each in told.identities)
     told = replace(told, identities=tuple(identities))
     by_number, by_weight = (
