@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.events.schema import OwnershipEvent
+from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.timeline import Change, Known, Row
 from fleet.pipeline.timeline_job import current
@@ -62,7 +63,7 @@ def tellings(chance: random.Random, generations: int = 60) -> list[OwnershipEven
 def make_topics(kafka: KafkaCluster, prefix: str) -> None:
     """The topics that members would have made."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    topics = [NewTopic(f"{prefix}ownership", 3, 1), NewTopic(f"{prefix}dead_letters", 1, 1)]
+    topics = [NewTopic(prefix + each.name, each.partitions, 1, config=dict(each.config)) for each in TOPICS]
     for future in admin.create_topics(topics).values():
         future.result(LIMIT_S)
 

@@ -78,7 +78,7 @@ def _weighing(settings: Settings) -> Weighing:
     reading = read_weights(settings.bootstrap_servers, settings.events.topic_prefix, settings.fleet)
     weights = asyncio.run(reading)
     if not weights:
-        raise AdminError("there are no weights yet; run the pipeline's job `load`")
+        raise AdminError("there are no weights yet; run the pipeline's jobs `load` and `weights`")
     return Weighing(weights, settings.balance.min_gain)
 
 

@@ -16,7 +16,7 @@ from fleet.errors import PipelineError
 from fleet.pipeline.report import PIPELINE, print_report
 
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka")
-JOBS: Final = ("timeline", "dead-letters")
+JOBS: Final = ("timeline", "load", "weights", "dead-letters")
 
 
 @click.group(
@@ -39,6 +39,8 @@ Examples:
 \b
 Jobs:
   timeline      who owned which identity when, as Parquet in OUT/timeline
+  load          what passed each identity, by the minute, as Parquet in OUT/load
+  weights       what each identity weighs, from OUT/load, in the topic `weights`
   dead-letters  what is no event, with the reason, in the topic `dead_letters`
 
 A run goes on where the last one with the same --out stopped, however it ended.

@@ -37,7 +37,7 @@ def _type_of(hint: Any) -> str:
     if origin is tuple:
         return f"array<{_type_of(arguments[0])}>"
     if origin is Mapping:
-        return f"map<{_type_of(arguments[0])}, {_type_of(arguments[1])}>"
+        return f"map<string, {_type_of(arguments[1])}>"  # the keys of a JSON object are text
     if is_dataclass(hint):
         hints = get_type_hints(hint)
         return f"struct<{', '.join(f'`{each.name}`: {_type_of(hints[each.name])}' for each in fields(hint))}>"

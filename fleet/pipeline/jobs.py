@@ -1,15 +1,16 @@
 """The jobs that run on a fleet's topics: each a stream of its own, with a checkpoint of its own.
 
     OUT/timeline/            Parquet, by day: what `fleet.pipeline.timeline_job` tells
+    OUT/load/                Parquet, by day: what `fleet.pipeline.load.minutes` gives
     OUT/checkpoints/JOB/     Spark's: how far each has come
 
-A batch is written once, whatever happens meanwhile: the file sink keeps a log of its batches beside the
-checkpoint. Dead letters are written at least once; their `id` tells repetitions.
+A batch is written to files once, whatever happens meanwhile: the file sink keeps a log of its batches beside
+the checkpoint. Records for topics are written at least once; their `id` tells repetitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -20,13 +21,31 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.errors import PipelineError
-from fleet.events.schema import DEAD_LETTERS, TOPICS, OwnershipEvent
+from fleet.events.schema import (
+    DEAD_LETTERS,
+    TOPICS,
+    WEIGHTS,
+    ConnectionEvent,
+    LivenessEvent,
+    MemberEvent,
+    OwnershipEvent,
+    TrafficEvent,
+)
 from fleet.pipeline.kafka_source import NAME
+from fleet.pipeline.load import minutes, weights
 from fleet.pipeline.parse import dead_letters, events, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
 
-KINDS: Final = MappingProxyType[str, type[Any]]({"ownership": OwnershipEvent})
+KINDS: Final = MappingProxyType[str, type[Any]](
+    {
+        "ownership": OwnershipEvent,
+        "member": MemberEvent,
+        "liveness": LivenessEvent,
+        "traffic": TrafficEvent,
+        "connection": ConnectionEvent,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +68,49 @@ class Site:
     def timeline(self) -> str:
         return f"{self.out}/timeline"
 
+    @property
+    def load(self) -> str:
+        return f"{self.out}/load"
+
 
 Job: TypeAlias = Callable[[SparkSession, Site, bool], StreamingQuery]
 
 
 def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Ownership events → rows of the timeline, as Parquet by the day on which they begin."""
-    rows = timeline(events(_parsed(spark, site), "ownership"))
+    rows = timeline(_events(spark, site, "ownership"))
     by_day = rows.withColumn("day", F.to_date(F.timestamp_millis("from_ms")))
-    writer = by_day.writeStream.format("parquet").partitionBy("day").option("path", site.timeline)
-    return _start(writer, site, "timeline", once)
+    return _start(_parquet(by_day, site.timeline), site, "timeline", once)
+
+
+def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """Traffic events → what passed each identity, as Parquet by day; a minute once it is over for all."""
+    by_day = minutes(_events(spark, site, "traffic")).withColumn("day", F.to_date("minute"))
+    return _start(_parquet(by_day, site.load), site, "load", once)
+
+
+def start_weights(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """What the job `load` has written → the topic of weights."""
+    columns = "fleet string, broker_id bigint, minute timestamp, requests bigint, bytes bigint, cpu_us double"
+    _make_folder(spark, site.load)  # it may be there before the other job has written anything
+    loads = spark.readStream.schema(f"{columns}, day date").parquet(site.load)
+    return _start(_topic(weights(loads), site, WEIGHTS), site, "weights", once)
 
 
 def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Records that are no event → a topic, with the reason."""
-    letters = dead_letters(_parsed(spark, site))
-    writer = letters.writeStream.format(NAME).option("bootstrap.servers", site.kafka.bootstrap_servers)
-    writer = writer.options(**{f"kafka.{key}": value for key, value in site.kafka.client.items()})
-    return _start(writer.option("topic", site.prefix + DEAD_LETTERS), site, "dead_letters", once)
+    letters = dead_letters(_parsed(spark, site, dict.fromkeys(TOPICS[kind] for kind in KINDS)))
+    return _start(_topic(letters, site, DEAD_LETTERS), site, "dead_letters", once)
 
 
-JOBS: Final = MappingProxyType[str, Job]({"timeline": start_timeline, "dead-letters": start_dead_letters})
+JOBS: Final = MappingProxyType[str, Job](
+    {
+        "timeline": start_timeline,
+        "load": start_load,
+        "weights": start_weights,
+        "dead-letters": start_dead_letters,
+    }
+)
 
 
 def finish(query: StreamingQuery) -> int:
@@ -91,8 +132,33 @@ def cause(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _parsed(spark: SparkSession, site: Site) -> DataFrame:
-    return parse(records(spark, site.kafka, [site.prefix + TOPICS["ownership"]], streaming=True), KINDS)
+def _parsed(spark: SparkSession, site: Site, topics: Iterable[str]) -> DataFrame:
+    read = records(spark, site.kafka, [site.prefix + topic for topic in topics], streaming=True)
+    return parse(read, KINDS)
+
+
+def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:
+    """The events of one kind, from their topic."""
+    return events(_parsed(spark, site, [TOPICS[kind]]), kind)
+
+
+def _make_folder(spark: SparkSession, place: str) -> None:
+    """Wherever Spark can write to."""
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(place)
+    path.getFileSystem(context._jsc.hadoopConfiguration()).mkdirs(path)
+
+
+def _parquet(by_day: DataFrame, path: str) -> Any:
+    return by_day.writeStream.format("parquet").partitionBy("day").option("path", path)
+
+
+def _topic(keys_and_values: DataFrame, site: Site, topic: str) -> Any:
+    writer = keys_and_values.writeStream.format(NAME).option(
+        "bootstrap.servers", site.kafka.bootstrap_servers
+    )
+    writer = writer.options(**{f"kafka.{key}": value for key, value in site.kafka.client.items()})
+    return writer.option("topic", site.prefix + topic)
 
 
 def _start(writer: Any, site: Site, job: str, once: bool) -> StreamingQuery:

@@ -57,7 +57,8 @@ def test_what_is_no_event_goes_to_a_topic_with_its_reason(
         b'{"kind": "ownership"}': "no version",
         b'{"version": 1}': "no kind",
         json.dumps({**whole, "version": 2}).encode(): "version 2",
-        json.dumps({**whole, "kind": "traffic"}).encode(): "unknown kind traffic",
+        json.dumps({**whole, "kind": "mood"}).encode(): "unknown kind mood",
+        json.dumps({**whole, "kind": "traffic"}).encode(): "no listener",
         json.dumps({**whole, "broker_id": "one"}).encode(): "a field of another type",
         json.dumps({k: v for k, v in whole.items() if k != "owners"}).encode(): "no owners",
     }

@@ -1,0 +1,91 @@
+"""How much passes each identity: by the minute, from traffic events, and what it weighs, from that.
+
+The first is Spark's own expressions, for there are many events: one a second from each worker, listener and
+broker. The second is `fleet.pipeline.season`, for each identity and minute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from fleet.events.schema import EVENTS, WeightEvent
+from fleet.pipeline.season import Season
+
+IDENTITY: Final = ("fleet", "broker_id")
+LATE: Final = "2 minutes"
+"""An event that is older than the newest by more does not count: what has waited in a spool for longer says
+nothing of now."""
+CPU_US_PER_REQUEST: Final = 30.0
+CPU_US_PER_BYTE: Final = 0.35e-3
+"""Of a worker, as measured (docs/performance.md: `small` and `produce`)."""
+AHEAD_MINUTES: Final = 30
+"""A weight is what is expected for so long: for less, no connection need move."""
+MINUTE_COLUMNS: Final = (*IDENTITY, "minute", "requests", "bytes", "cpu_us")
+_STATE_SCHEMA: Final = "season string"
+_RECORD_SCHEMA: Final = "key binary, value binary"
+
+
+def minutes(traffic: DataFrame) -> DataFrame:
+    """Requests, bytes and an estimate of processor time, by identity and minute; of a stream or all at once.
+
+    Args:
+        traffic: a column for each field of a `TrafficEvent`; events may be there more than once.
+    """
+    told = traffic.where("broker_id >= 0").withColumn("at", F.timestamp_millis("at_ms"))
+    if told.isStreaming:
+        told = told.withWatermark("at", LATE).dropDuplicatesWithinWatermark(["id"])
+    else:
+        told = told.dropDuplicates(["id"])
+    requests = F.aggregate(
+        F.map_values("apis"), F.lit(0).cast("bigint"), lambda sum, api: sum + api["requests"]
+    )
+    sums = (
+        told.withColumn("requests", requests)
+        .groupBy(*IDENTITY, F.window("at", "1 minute"))
+        .agg(
+            F.sum("requests").alias("requests"),
+            F.sum(F.col("bytes_to_broker") + F.col("bytes_to_client")).alias("bytes"),
+        )
+    )
+    cpu_us = F.col("requests") * CPU_US_PER_REQUEST + F.col("bytes") * CPU_US_PER_BYTE
+    return (
+        sums.withColumn("minute", F.col("window.start")).withColumn("cpu_us", cpu_us).select(*MINUTE_COLUMNS)
+    )
+
+
+def weights(loads: DataFrame) -> DataFrame:
+    """Records for the topic of weights, a key and a value each, from a stream of what `minutes` gives."""
+    told = loads.select(*IDENTITY, F.unix_millis("minute").alias("minute_ms"), "cpu_us")
+    return told.groupBy(*IDENTITY).applyInPandasWithState(
+        _weigh, _RECORD_SCHEMA, _STATE_SCHEMA, "append", GroupStateTimeout.NoTimeout
+    )
+
+
+def _weigh(
+    key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    fleet, broker_id = key
+    known = Season()
+    if state.exists:
+        known = Season(**{**(stored := json.loads(state.get[0])), "season": tuple(stored["season"])})
+    seen = pd.concat([batch[["minute_ms", "cpu_us"]] for batch in batches]).sort_values("minute_ms")
+    for minute_ms, cpu_us in seen.itertuples(index=False):
+        known = known.learn(int(minute_ms), float(cpu_us))
+    state.update((json.dumps(asdict(known)),))
+    place = f"{fleet}/{broker_id}"
+    weight = WeightEvent(
+        id=f"{place}/weight/{known.until_ms}",
+        fleet=str(fleet),
+        broker_id=int(broker_id),
+        weight=known.ahead(AHEAD_MINUTES) / 60,
+        at_ms=known.until_ms,
+    )
+    yield pd.DataFrame({"key": [place.encode()], "value": [EVENTS.encode(weight)]})

@@ -1,0 +1,119 @@
+"""What passes identities, and what they weigh: by Spark and by a naive twin."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.events import schema
+from fleet.events.schema import TrafficEvent
+from fleet.events.weights import read_weights
+from fleet.ipc import ApiTraffic
+from fleet.pipeline.jobs import Site, finish, start_load, start_weights
+from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
+from fleet.pipeline.season import MINUTE_MS, Season
+from fleet.pipeline.streams import Kafka
+from tests.pipeline_samples import START_MS, make_topics, produce
+
+FLEET = "f"
+MINUTES = 8
+BEGIN_MS = START_MS // MINUTE_MS * MINUTE_MS
+Sums = dict[tuple[int, int], tuple[int, int]]
+"""Identity and minute → requests and bytes."""
+
+
+def passing(chance: random.Random) -> list[TrafficEvent]:
+    """What two members tell of three identities and the bootstrap port, every second; some of it twice."""
+    told = []
+    for second in range(MINUTES * 60):
+        at_ms = BEGIN_MS + 1000 * second + chance.randrange(1000)
+        for member in ("p1", "p2"):
+            for broker_id in (-1, 1, 2, 3):
+                if chance.random() < 0.3:
+                    continue
+                apis = {key: ApiTraffic(chance.randrange(broker_id + 5), 1, 5, 6, {40: 1}) for key in (0, 1)}
+                event = TrafficEvent(
+                    id=f"{FLEET}/{member}/0-1-1/{at_ms}/inside/{broker_id}",
+                    fleet=FLEET,
+                    told_by=member,
+                    listener="inside",
+                    broker_id=broker_id,
+                    at_ms=at_ms,
+                    period_ms=1000,
+                    opened=0,
+                    connections=2,
+                    bytes_to_broker=chance.randrange(100_000 * (broker_id + 2)),
+                    bytes_to_client=chance.randrange(100_000),
+                    in_flight_peak=1,
+                    apis=apis,
+                    clients={"c": 1},
+                )
+                told += [event] * chance.choice((1, 1, 1, 2))
+    return told
+
+
+def sums(told: Iterable[TrafficEvent]) -> Sums:
+    found: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for each in {each.id: each for each in told}.values():
+        if each.broker_id >= 0:
+            key = each.broker_id, each.at_ms // MINUTE_MS * MINUTE_MS
+            requests, passed = found[key]
+            requests += sum(api.requests for api in each.apis.values())
+            found[key] = requests, passed + each.bytes_to_broker + each.bytes_to_client
+    return dict(found)
+
+
+def written(spark: SparkSession, site: Site) -> Sums:
+    rows = spark.read.parquet(site.load).selectExpr(
+        "broker_id", "unix_millis(minute) as minute_ms", "requests", "bytes", "cpu_us", "fleet"
+    )
+    found = {}
+    for row in rows.collect():
+        assert row.fleet == FLEET
+        assert row.cpu_us == pytest.approx(row.requests * CPU_US_PER_REQUEST + row.bytes * CPU_US_PER_BYTE)
+        assert (row.broker_id, row.minute_ms) not in found, "a minute is written once"
+        found[row.broker_id, row.minute_ms] = row.requests, row.bytes
+    return found
+
+
+def twin(loads: Sums, broker_id: int) -> float:
+    known = Season()
+    for (identity, minute_ms), (requests, passed) in sorted(loads.items()):
+        if identity == broker_id:
+            known = known.learn(minute_ms, requests * CPU_US_PER_REQUEST + passed * CPU_US_PER_BYTE)
+    return known.ahead(AHEAD_MINUTES) / 60
+
+
+def by_turns(told: Sequence[TrafficEvent], parts: int) -> list[Sequence[TrafficEvent]]:
+    size = -(-len(told) // parts)
+    return [told[start : start + size] for start in range(0, len(told), size)]
+
+
+def test_minutes_and_weights_are_those_of_a_naive_twin(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """In several runs, with repetitions; the last minutes are not over, so nothing is said of them yet."""
+    make_topics(kafka, "load-a.")
+    site = Site(Kafka(kafka.bootstrap_servers), "load-a.", str(tmp_path / "out"))
+    told = passing(random.Random(5))
+    for part in by_turns(told, 2):
+        produce(kafka, f"{site.prefix}traffic", [schema.EVENTS.encode(each) for each in part])
+        assert finish(start_load(spark, site, True)) == len(part)
+        finish(start_weights(spark, site, True))
+
+    found, expected = written(spark, site), sums(told)
+    minutes = sorted({minute_ms for _, minute_ms in found})
+    assert minutes == [BEGIN_MS + number * MINUTE_MS for number in range(len(minutes))]
+    assert MINUTES - 3 <= len(minutes) < MINUTES
+    assert found == {key: each for key, each in expected.items() if key[1] in minutes}
+
+    weights = asyncio.run(read_weights(kafka.endpoints, site.prefix, FLEET))
+    assert weights == {broker_id: pytest.approx(twin(found, broker_id)) for broker_id in (1, 2, 3)}
+    assert asyncio.run(read_weights(kafka.endpoints, site.prefix, "another")) == {}

@@ -1,0 +1,97 @@
+"""Loads with a day, told in advance."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.pipeline.season import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, Season, slot_of
+
+AHEAD = 30
+START_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
+MINUTES = DAY_MS // MINUTE_MS
+
+Load = Callable[[int], float]
+
+
+def follow(load: Load, minutes: int, known: Season = Season(), first: int = 0) -> Season:  # noqa: B008 (frozen)
+    for number in range(first, first + minutes):
+        known = known.learn(START_MS + number * MINUTE_MS, load(number))
+    return known
+
+
+def error(load: Load, days: int, tell: Callable[[Season, int], float]) -> float:
+    """The mean error of what is told for the half hours of one day, after some days."""
+    known, wrong = follow(load, days * MINUTES), 0.0
+    for number in range(days * MINUTES, (days + 1) * MINUTES, AHEAD):
+        truth = sum(load(number + each) for each in range(AHEAD)) / AHEAD
+        wrong += abs(tell(known, number) - truth)
+        known = follow(load, AHEAD, known, number)
+    return wrong * AHEAD / MINUTES
+
+
+def daily(number: int) -> float:
+    """Between 200 and 1,800, highest at noon."""
+    return 1_000 - 800 * math.cos(2 * math.pi * number / MINUTES)
+
+
+def noisy(load: Load, seed: int) -> Load:
+    chance = random.Random(seed)
+    noise = [chance.gauss(0.0, 100.0) for _ in range(10 * MINUTES)]
+    return lambda number: max(0.0, load(number) + noise[number])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_day_is_learned(seed: int) -> None:
+    """Better than what the last half hour had, which is always half an hour late."""
+    load = noisy(daily, seed)
+    told = error(load, 6, lambda known, _: known.ahead(AHEAD))
+    last = error(load, 6, lambda _, number: sum(load(number - each) for each in range(1, AHEAD + 1)) / AHEAD)
+    assert told < 0.8 * last
+
+
+def test_a_load_that_stays_is_told_as_it_is() -> None:
+    known = follow(lambda _: 500.0, 2 * MINUTES)
+    assert known.ahead(AHEAD) == pytest.approx(500.0, rel=1e-3)
+
+
+def test_a_load_that_grows_is_told_ahead_of_where_it_is() -> None:
+    known = follow(lambda number: 2.0 * number, 300)
+    assert known.ahead(AHEAD) > 2.0 * 290
+
+
+def test_a_load_that_ends_is_forgotten_within_an_hour() -> None:
+    known = follow(lambda _: 500.0, 300)
+    known = known.learn(START_MS + 360 * MINUTE_MS, 0.0)
+    assert known.ahead(AHEAD) < 25.0
+
+
+def test_after_a_long_silence_the_level_begins_anew() -> None:
+    known = follow(lambda _: 500.0, 300)
+    known = known.learn(START_MS + (300 + LONGEST_GAP + 1) * MINUTE_MS, 80.0)
+    assert known.level == pytest.approx(80.0, abs=10.0)
+    assert known.trend == 0.0
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP), st.floats(0.0, 1e12)), max_size=40))
+def test_what_is_told_is_never_below_zero_nor_without_bounds(seen: list[tuple[int, float]]) -> None:
+    known = Season()
+    for minute, load in seen:
+        known = known.learn(START_MS + minute * MINUTE_MS, load)
+    assert 0.0 <= known.ahead(AHEAD) <= 3 * max((load for _, load in seen), default=0.0)
+    assert len(known.season) == SLOTS
+
+
+def test_what_is_past_changes_nothing() -> None:
+    known = follow(lambda _: 500.0, 10)
+    assert known.learn(START_MS + 9 * MINUTE_MS, 9_999.0) == known
+
+
+def test_slots_are_quarters_of_an_hour() -> None:
+    assert [slot_of(START_MS + minute * MINUTE_MS) for minute in (0, 14, 15, 1_439)] == [0, 0, 1, 95]
