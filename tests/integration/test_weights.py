@@ -64,7 +64,7 @@ def test_a_plan_by_weight_is_shown_and_not_made(
 def test_a_fleet_goes_by_weight_and_no_producer_notices(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
-    """Two hot identities at one of two proxies come apart; weights that are a little different move nothing."""
+    """Two hot identities at one of two proxies come apart; weights that differ a little move nothing."""
     balance = {"by": "weights", "every_s": 1}
     fleet = make_fleet(2, events={"topic_prefix": "weights-b."}, balance=balance, racks=False)
     before, hot = owners(fleet), hot_pair(fleet)
