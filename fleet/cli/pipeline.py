@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -13,10 +16,20 @@ from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
 from fleet.config import load
 from fleet.errors import PipelineError
-from fleet.pipeline.report import PIPELINE, print_report
+from fleet.pipeline.report import (
+    ANOMALIES,
+    AVAILABILITY,
+    PIPELINE,
+    print_anomalies,
+    print_availability,
+    print_report,
+)
 
+Command: TypeAlias = Callable[..., int]
+
+MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka")
-JOBS: Final = ("timeline", "load", "weights", "dead-letters")
+JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "dead-letters")
 
 
 @click.group(
@@ -40,6 +53,8 @@ Examples:
 Jobs:
   timeline      who owned which identity when, as Parquet in OUT/timeline
   load          what passed each identity, by the minute, as Parquet in OUT/load
+  liveness      what members hold of one another, as Parquet in OUT/liveness
+  connections   clients' connections, as Parquet in OUT/connections
   weights       what each identity weighs, from OUT/load, in the topic `weights`
   dead-letters  what is no event, with the reason, in the topic `dead_letters`
 
@@ -89,22 +104,111 @@ def run_jobs(
         raise PipelineError(
             f"{config} has no section `events`, so the fleet tells nothing; add `events: {{}}`"
         )
+    servers, prefix = ",".join(map(str, settings.bootstrap_servers)), settings.events.topic_prefix
+    with _spark(master, kafka_source) as spark:
+        site = _site(out, prefix, servers, kafka_source, records_per_batch)
+        run: Any = importlib.import_module("fleet.pipeline.run").run
+        document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=_say)
+    print_document(document, PIPELINE, as_json, print_report)
+    return OK
+
+
+def _stretch(command: Command) -> Command:
+    """The options of commands that answer from tables."""
+    for option in (
+        click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]"),
+        click.option("--to", "until", type=MOMENT, help="Up to when, in UTC.  [default: now]"),
+        click.option("--from", "since", type=MOMENT, help="Since when, in UTC.  [default: a week before]"),
+        click.option("--out", required=True, metavar="PLACE", help="Where the jobs have written."),
+        json_option,
+    ):
+        command = option(command)
+    return command
+
+
+@pipeline.command(
+    short_help="How long brokers were not to be had.",
+    epilog="""\b
+Examples:
+  fleet pipeline availability --out /var/lib/fleet/pipeline
+  fleet pipeline availability --out out --from 2026-11-01 --to 2026-12-01 --period week --json
+  fleet pipeline availability --out s3a://bucket/fleet --objective 0.99999
+""",
+)
+@_stretch
+@click.option(
+    "--objective",
+    type=click.FloatRange(0.0, 1.0, max_open=True),
+    default=0.9999,
+    show_default=True,
+    help="The part of the time in which each broker is to be had.",
+)
+@click.option("--period", type=click.Choice(["day", "week"]), default="day", show_default=True)
+def availability(
+    as_json: bool,
+    out: str,
+    since: datetime | None,
+    until: datetime | None,
+    master: str | None,
+    objective: float,
+    period: str,
+) -> int:
+    """Takeovers, and what is left of an objective, from what the jobs timeline and connections wrote."""
+    from_ms, to_ms = _moments(since, until)
+    with _spark(master) as spark:
+        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        document = answers.availability(spark, _site(out), from_ms, to_ms, objective, period)
+    print_document(document, AVAILABILITY, as_json, print_availability)
+    return OK
+
+
+@pipeline.command(
+    short_help="Flapping members, one-sided links, clients with old addresses.",
+    epilog="\b\nExample:\n  fleet pipeline anomalies --out out --from 2026-11-01T03:00:00",
+)
+@_stretch
+def anomalies(
+    as_json: bool, out: str, since: datetime | None, until: datetime | None, master: str | None
+) -> int:
+    """What was odd though nothing was lost, from what the jobs liveness and connections have written."""
+    from_ms, to_ms = _moments(since, until)
+    with _spark(master) as spark:
+        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        document = answers.anomalies(spark, _site(out), from_ms, to_ms)
+    print_document(document, ANOMALIES, as_json, print_anomalies)
+    return OK
+
+
+@contextmanager
+def _spark(master: str | None, kafka_source: str = "python") -> Iterator[Any]:
+    """A session. Raises: PipelineError: a package is missing."""
     missing = ", ".join(each for each in PACKAGES if find_spec(each) is None)
     if missing:
         raise PipelineError(f"this needs {missing}; install with: pip install 'kafka-proxy-fleet[pipeline]'")
     streams: Any = importlib.import_module("fleet.pipeline.streams")
-    site_of: Any = importlib.import_module("fleet.pipeline.jobs").Site
-    run: Any = importlib.import_module("fleet.pipeline.run").run
-    servers = ",".join(map(str, settings.bootstrap_servers))
-    kafka = streams.Kafka(servers, kafka_source, records_per_batch=records_per_batch)
     spark = streams.session(master, kafka_source)
     try:
-        site = site_of(kafka, settings.events.topic_prefix, out)
-        document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=_say)
+        yield spark
     finally:
         spark.stop()
-    print_document(document, PIPELINE, as_json, print_report)
-    return OK
+
+
+def _site(
+    out: str, prefix: str = "", servers: str = "", kafka_source: str = "python", records_per_batch: int = 0
+) -> Any:
+    """Where jobs read and write; whoever only reads what they have written needs no Kafka."""
+    streams: Any = importlib.import_module("fleet.pipeline.streams")
+    kafka = streams.Kafka(servers, kafka_source, records_per_batch=records_per_batch)
+    return importlib.import_module("fleet.pipeline.jobs").Site(kafka, prefix, out)
+
+
+def _moments(since: datetime | None, until: datetime | None) -> tuple[int, int]:
+    """In Unix milliseconds. Raises: UsageError: the first is not the earlier one."""
+    end = datetime.now(UTC) if until is None else until.replace(tzinfo=UTC)
+    begin = end - timedelta(days=7) if since is None else since.replace(tzinfo=UTC)
+    if begin >= end:
+        raise click.UsageError(f"--from {begin:%Y-%m-%dT%H:%M:%S} is not before --to {end:%Y-%m-%dT%H:%M:%S}")
+    return round(begin.timestamp() * 1000), round(end.timestamp() * 1000)
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,8 @@
 
     OUT/timeline/            Parquet, by day: what `fleet.pipeline.timeline_job` tells
     OUT/load/                Parquet, by day: what `fleet.pipeline.load.minutes` gives
+    OUT/liveness/            Parquet, by day: what members hold of one another, as it was told
+    OUT/connections/         Parquet, by day: clients' connections, as it was told
     OUT/checkpoints/JOB/     Spark's: how far each has come
 
 A batch is written to files once, whatever happens meanwhile: the file sink keeps a log of its batches beside
@@ -72,6 +74,14 @@ class Site:
     def load(self) -> str:
         return f"{self.out}/load"
 
+    @property
+    def liveness(self) -> str:
+        return f"{self.out}/liveness"
+
+    @property
+    def connections(self) -> str:
+        return f"{self.out}/connections"
+
 
 Job: TypeAlias = Callable[[SparkSession, Site, bool], StreamingQuery]
 
@@ -97,6 +107,17 @@ def start_weights(spark: SparkSession, site: Site, once: bool) -> StreamingQuery
     return _start(_topic(weights(loads), site, WEIGHTS), site, "weights", once)
 
 
+def start_liveness(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """What members hold of one another, as Parquet by day; what was told twice is there twice."""
+    return _start(_parquet(_by_day(_events(spark, site, "liveness")), site.liveness), site, "liveness", once)
+
+
+def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """Clients' connections, as Parquet by day; what was told twice is there twice."""
+    by_day = _by_day(_events(spark, site, "connection"))
+    return _start(_parquet(by_day, site.connections), site, "connections", once)
+
+
 def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Records that are no event → a topic, with the reason."""
     letters = dead_letters(_parsed(spark, site, dict.fromkeys(TOPICS[kind] for kind in KINDS)))
@@ -107,6 +128,8 @@ JOBS: Final = MappingProxyType[str, Job](
     {
         "timeline": start_timeline,
         "load": start_load,
+        "liveness": start_liveness,
+        "connections": start_connections,
         "weights": start_weights,
         "dead-letters": start_dead_letters,
     }
@@ -140,6 +163,10 @@ def _parsed(spark: SparkSession, site: Site, topics: Iterable[str]) -> DataFrame
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:
     """The events of one kind, from their topic."""
     return events(_parsed(spark, site, [TOPICS[kind]]), kind)
+
+
+def _by_day(told: DataFrame) -> DataFrame:
+    return told.withColumn("day", F.to_date(F.timestamp_millis("at_ms")))
 
 
 def _make_folder(spark: SparkSession, place: str) -> None:

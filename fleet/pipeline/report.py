@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from fleet.admin.documents import Codec
+from fleet.model import BrokerId, ProxyId
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,110 @@ class PipelineDocument:
     jobs: tuple[JobDocument, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TakenDocument:
+    """One identity in one takeover; times are Unix milliseconds, null where nobody told.
+
+    Args:
+        began_ms: the first sign that its owner was gone.
+        advertised_ms: when the last survivor that told advertised another one.
+        first_request_ms: when a client first asked a new owner for something.
+    """
+
+    fleet: str
+    broker_id: BrokerId
+    generation: int
+    owners: tuple[ProxyId, ...]
+    began_ms: int
+    advertised_ms: int
+    committed_ms: int
+    first_request_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttainmentDocument:
+    """One identity, or (broker_id null) all of them together, in one period.
+
+    Args:
+        period: its first day, in UTC.
+        known_ms: for how long it was owned at all.
+        available: the part of that in which it was to be had.
+        budget_ms, left_ms: what the objective allows to be missing, and what is left of it.
+    """
+
+    fleet: str
+    broker_id: BrokerId | None
+    period: str
+    known_ms: int
+    unavailable_ms: int
+    available: float
+    budget_ms: int
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AvailabilityDocument:
+    """What ``fleet pipeline availability --json`` prints."""
+
+    from_ms: int
+    to_ms: int
+    objective: float
+    takeovers: tuple[TakenDocument, ...]
+    fleets: tuple[AttainmentDocument, ...]
+    identities: tuple[AttainmentDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlappingDocument:
+    """``told_by`` held ``proxy_id`` for dead again and again."""
+
+    fleet: str
+    told_by: ProxyId
+    proxy_id: ProxyId
+    from_ms: int
+    to_ms: int
+    flaps: int
+
+
+@dataclass(frozen=True, slots=True)
+class OneSidedDocument:
+    """``told_by`` held ``proxy_id`` for dead, which did not hold it for dead."""
+
+    fleet: str
+    told_by: ProxyId
+    proxy_id: ProxyId
+    from_ms: int
+    to_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StaleClientDocument:
+    """A client came to ``told_by``, which did not stand for the broker that it wanted, so often."""
+
+    fleet: str
+    host: str
+    client_id: str
+    broker_id: BrokerId
+    told_by: ProxyId
+    from_ms: int
+    to_ms: int
+    opens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnomaliesDocument:
+    """What ``fleet pipeline anomalies --json`` prints."""
+
+    from_ms: int
+    to_ms: int
+    flapping: tuple[FlappingDocument, ...]
+    one_sided: tuple[OneSidedDocument, ...]
+    stale_clients: tuple[StaleClientDocument, ...]
+
+
 PIPELINE: Final = Codec(PipelineDocument)
+AVAILABILITY: Final = Codec(AvailabilityDocument)
+ANOMALIES: Final = Codec(AnomaliesDocument)
 
 
 def print_report(document: PipelineDocument, console: Console) -> None:
@@ -38,3 +145,53 @@ def print_report(document: PipelineDocument, console: Console) -> None:
     for job in document.jobs:
         console.print(f"{job.name}: {job.records} records read")
     console.print(f"results: {document.out}")
+
+
+def print_availability(document: AvailabilityDocument, console: Console) -> None:
+    """The same for people."""
+    table = _table(
+        "Takeovers", "fleet", "broker", "began (UTC)", "advertised after", "first request after", "by"
+    )
+    for each in document.takeovers:
+        asked = "" if each.first_request_ms is None else f"{each.first_request_ms - each.began_ms} ms"
+        taken = f"{each.advertised_ms - each.began_ms} ms"
+        owners = escape(", ".join(each.owners))
+        table.add_row(escape(each.fleet), str(each.broker_id), _when(each.began_ms), taken, asked, owners)
+    console.print(table)
+    table = _table(
+        f"Available, of {document.objective:%}", "fleet", "broker", "from", "available", "missing", "left"
+    )
+    for period in (*document.fleets, *document.identities):
+        broker = "all" if period.broker_id is None else str(period.broker_id)
+        missing, left = f"{period.unavailable_ms / 1000:.3f} s", f"{period.left_ms / 1000:.3f} s"
+        available = f"{period.available:.5%}"
+        style = "red" if period.left_ms < 0 else None
+        table.add_row(escape(period.fleet), broker, period.period, available, missing, left, style=style)
+    console.print(table)
+
+
+def print_anomalies(document: AnomaliesDocument, console: Console) -> None:
+    """The same for people."""
+    for flaps in document.flapping:
+        who = f"{escape(flaps.told_by)} held {escape(flaps.proxy_id)} for dead {flaps.flaps} times"
+        console.print(f"{who}, {_when(flaps.from_ms)} to {_when(flaps.to_ms)}")
+    for one in document.one_sided:
+        who = f"{escape(one.told_by)} held {escape(one.proxy_id)} for dead, and not the other way round"
+        console.print(f"{who}, {_when(one.from_ms)} to {_when(one.to_ms)}")
+    for client in document.stale_clients:
+        who = f"client {escape(client.client_id)} at {escape(client.host)} came to {escape(client.told_by)}"
+        times = f"{client.opens} times, {_when(client.from_ms)} to {_when(client.to_ms)}"
+        console.print(f"{who} for broker {client.broker_id}, which was elsewhere, {times}")
+    if not (document.flapping or document.one_sided or document.stale_clients):
+        console.print("nothing odd")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _when(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -24,7 +24,20 @@ from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
 from fleet.membership import Transition
 from fleet.model import Liveness, Ownership
-from fleet.pipeline.report import PIPELINE, JobDocument, PipelineDocument
+from fleet.pipeline.report import (
+    ANOMALIES,
+    AVAILABILITY,
+    PIPELINE,
+    AnomaliesDocument,
+    AttainmentDocument,
+    AvailabilityDocument,
+    FlappingDocument,
+    JobDocument,
+    OneSidedDocument,
+    PipelineDocument,
+    StaleClientDocument,
+    TakenDocument,
+)
 from fleet.state import MemberUp, OwnershipSet
 from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_game_day import seen
@@ -53,6 +66,17 @@ def samples() -> dict[str, list[bytes]]:
         documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
+    taken = TakenDocument("demo", 1, 7, ("p2",), 1_000, 1_050, 1_100, None)
+    attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
+    together = dataclasses.replace(attained, broker_id=None)
+    available = AvailabilityDocument(1_000, 2_000, 0.9999, (taken,), (together,), (attained,))
+    odd = AnomaliesDocument(
+        1_000,
+        2_000,
+        (FlappingDocument("demo", "p1", "p2", 1_000, 1_500, 3),),
+        (OneSidedDocument("demo", "p1", "p2", 1_000, 1_500),),
+        (StaleClientDocument("demo", "192.0.2.1", "c", 1, "p1", 1_000, 1_500, 3),),
+    )
     return {
         "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
         "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
@@ -67,6 +91,8 @@ def samples() -> dict[str, list[bytes]]:
         "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
+        "anomalies": [ANOMALIES.encode(odd)],
+        "availability": [AVAILABILITY.encode(available)],
         "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
         "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],

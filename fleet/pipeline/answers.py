@@ -1,0 +1,123 @@
+"""Answers from the tables that the jobs have written: computed when asked for, for a stretch of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from fleet.errors import PipelineError
+from fleet.events.schema import ConnectionEvent, LivenessEvent
+from fleet.pipeline import anomalies as odd
+from fleet.pipeline import slo
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.jobs import Site
+from fleet.pipeline.report import (
+    AnomaliesDocument,
+    AttainmentDocument,
+    AvailabilityDocument,
+    FlappingDocument,
+    OneSidedDocument,
+    StaleClientDocument,
+    TakenDocument,
+)
+from fleet.pipeline.timeline_job import current
+
+T = TypeVar("T")
+
+MOST_ROWS: Final = 100_000
+"""Of one table of an answer."""
+
+
+def availability(
+    spark: SparkSession, site: Site, from_ms: int, to_ms: int, objective: float, period: slo.Period
+) -> AvailabilityDocument:
+    """Takeovers, and what is left of the objective, for what lies between two moments.
+
+    Raises: PipelineError: there is no timeline, or too much to tell.
+    """
+    ends = F.coalesce("to_ms", F.lit(to_ms))
+    intervals = (
+        current(_table(spark, site.timeline, "timeline").drop("day"))
+        .where("what = 'interval'")
+        .where((F.col("from_ms") < to_ms) & (ends > from_ms))
+    )
+    told = _told(spark, site.connections, ConnectionEvent).where(F.col("at_ms").between(from_ms, to_ms))
+    taken = slo.takeovers(intervals, told).where(F.col("began_ms").between(from_ms, to_ms)).persist()
+    clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
+        "to_ms", F.least(ends, F.lit(to_ms))
+    )
+    try:
+        of_identity = slo.attainment(clipped, taken, to_ms, objective, period)
+        takeovers = _rows(taken.orderBy("began_ms", "broker_id"))
+        identities = _rows(of_identity.orderBy("fleet", "period", "broker_id"))
+    finally:
+        taken.unpersist()
+    attained = tuple(AttainmentDocument(**{**each, "period": str(each["period"])}) for each in identities)
+    return AvailabilityDocument(
+        from_ms,
+        to_ms,
+        objective,
+        tuple(TakenDocument(**{**each, "owners": tuple(each["owners"])}) for each in takeovers),
+        _together(attained, objective),
+        attained,
+    )
+
+
+def _together(attained: tuple[AttainmentDocument, ...], objective: float) -> tuple[AttainmentDocument, ...]:
+    """All identities of a fleet in each period."""
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for each in attained:
+        known_ms, unavailable_ms = sums.get((each.fleet, each.period), (0, 0))
+        sums[each.fleet, each.period] = known_ms + each.known_ms, unavailable_ms + each.unavailable_ms
+    found = []
+    for (fleet, period), (known_ms, unavailable_ms) in sorted(sums.items()):
+        budget_ms = round(known_ms * (1 - objective))
+        available = 1 - unavailable_ms / known_ms
+        left_ms = budget_ms - unavailable_ms
+        found.append(
+            AttainmentDocument(fleet, None, period, known_ms, unavailable_ms, available, budget_ms, left_ms)
+        )
+    return tuple(found)
+
+
+def anomalies(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> AnomaliesDocument:
+    """What was odd between two moments. Raises: PipelineError: there is too much to tell."""
+    lived = _told(spark, site.liveness, LivenessEvent).where(F.col("at_ms").between(from_ms, to_ms))
+    told = _told(spark, site.connections, ConnectionEvent).where(F.col("at_ms").between(from_ms, to_ms))
+    return AnomaliesDocument(
+        from_ms,
+        to_ms,
+        _documents(odd.flapping(lived), FlappingDocument),
+        _documents(odd.one_sided(lived, to_ms), OneSidedDocument),
+        _documents(odd.stale_clients(told), StaleClientDocument),
+    )
+
+
+def _documents(rows: DataFrame, kind: type[T]) -> tuple[T, ...]:
+    return tuple(kind(**each) for each in _rows(rows.orderBy("from_ms")))
+
+
+def _rows(table: DataFrame) -> Sequence[Mapping[str, Any]]:
+    rows = [row.asDict() for row in table.limit(MOST_ROWS + 1).collect()]
+    if len(rows) > MOST_ROWS:
+        raise PipelineError(f"more than {MOST_ROWS} rows; ask for less time, with --from and --to")
+    return rows
+
+
+def _table(spark: SparkSession, place: str, job: str) -> DataFrame:
+    try:
+        return spark.read.parquet(place)
+    except AnalysisException as error:  # nothing is there, or nothing with a column
+        raise PipelineError(f"{place} holds no table yet; run the job `{job}` first") from error
+
+
+def _told(spark: SparkSession, place: str, kind: type[Any]) -> DataFrame:
+    """Events of a kind; none where the job has not written any."""
+    try:
+        return spark.read.parquet(place).drop("day")
+    except AnalysisException:
+        return spark.createDataFrame([], ddl_of(kind))

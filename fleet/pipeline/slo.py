@@ -1,0 +1,93 @@
+"""For how long identities were not to be had, by what the fleet itself tells, and how that keeps a promise.
+
+A takeover begins with the first sign that an owner was gone, and ends when the last survivor that told had
+advertised another one. What clients felt before that sign, only a client can tell: see the chaos runs.
+
+All in Spark's own expressions, and joined by identity: nothing is collected.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+Period: TypeAlias = Literal["day", "week"]
+
+IDENTITY: Final = ("fleet", "broker_id")
+DAY_MS: Final = 24 * 3600 * 1000
+
+
+def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
+    """One row for each identity and takeover: fleet, broker_id, generation, owners, began_ms, advertised_ms,
+    committed_ms, and `first_request_ms`: when a client first asked one of the new owners for something.
+
+    Args:
+        intervals: of the timeline that holds.
+        connections: a column for each field of a `ConnectionEvent`; an event may be there more than once.
+    """
+    taken = intervals.where((F.col("reason") == "takeover") & F.col("detected_at_ms").isNotNull()).select(
+        *IDENTITY,
+        "generation",
+        "owners",
+        F.col("detected_at_ms").alias("began_ms"),
+        F.coalesce("advertised_at_ms", "committed_at_ms").alias("advertised_ms"),
+        F.col("committed_at_ms").alias("committed_ms"),
+        "to_ms",
+    )
+    opened = connections.where("what = 'opened' and owned").select(*IDENTITY, "told_by", "at_ms")
+    in_time = (F.col("at_ms") >= F.col("began_ms")) & (
+        F.col("to_ms").isNull() | (F.col("at_ms") < F.col("to_ms"))
+    )
+    first = (
+        taken.join(opened, list(IDENTITY))
+        .where(F.array_contains("owners", F.col("told_by")) & in_time)
+        .groupBy(*IDENTITY, "generation")
+        .agg(F.min("at_ms").alias("first_request_ms"))
+    )
+    return taken.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
+
+
+def attainment(
+    intervals: DataFrame, taken: DataFrame, until_ms: int, objective: float, period: Period = "day"
+) -> DataFrame:
+    """One row for each identity and period (in UTC; weeks begin on Monday): fleet, broker_id, period,
+    known_ms, unavailable_ms, available (from 0 to 1), budget_ms (what the objective allows), left_ms (of that).
+
+    Args:
+        intervals: as of `takeovers`; what is owned to this day is known until `until_ms`.
+        taken: what `takeovers` gives. Takeovers of an identity that overlap count once each.
+        objective: the part of the time in which an identity is to be there, such as 0.9999.
+    """
+    ends = F.coalesce("to_ms", F.lit(until_ms))
+    known = _by_period(intervals.where("what = 'interval'"), F.col("from_ms"), ends, period, "known_ms")
+    gone = _by_period(taken, F.col("began_ms"), F.col("advertised_ms"), period, "unavailable_ms")
+    joined = known.join(gone, [*IDENTITY, "period"], "left")
+    unavailable = F.least(F.coalesce("unavailable_ms", F.lit(0)), F.col("known_ms"))
+    budget = F.round(F.col("known_ms") * (1 - objective)).cast("bigint")
+    return (
+        joined.withColumn("unavailable_ms", unavailable)
+        .withColumn("available", 1 - F.col("unavailable_ms") / F.col("known_ms"))
+        .withColumn("budget_ms", budget)
+        .withColumn("left_ms", budget - F.col("unavailable_ms"))
+    )
+
+
+def _by_period(rows: DataFrame, begins: Column, ends: Column, period: Period, name: str) -> DataFrame:
+    """How much of the time between two moments lies in each period."""
+    spans = rows.select(*IDENTITY, begins.alias("from_ms"), ends.alias("until_ms")).where(
+        "until_ms > from_ms"
+    )
+    first, last = (F.floor(F.col(each) / DAY_MS) for each in ("from_ms", "until_ms"))
+    by_day = spans.withColumn("number", F.explode(F.sequence(first, last)))
+    begins_ms = F.col("number") * DAY_MS
+    part = F.least("until_ms", begins_ms + DAY_MS) - F.greatest("from_ms", begins_ms)
+    day = F.date_from_unix_date(F.col("number").cast("int"))
+    return (
+        by_day.withColumn("part", part)
+        .where("part > 0")
+        .withColumn("period", F.to_date(F.date_trunc(period, day)))
+        .groupBy(*IDENTITY, "period")
+        .agg(F.sum("part").alias(name))
+    )

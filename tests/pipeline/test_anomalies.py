@@ -1,0 +1,112 @@
+"""What is told to be odd, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from fleet.events.schema import ConnectionEvent, LivenessEvent
+from fleet.model import Liveness
+from fleet.pipeline.anomalies import (
+    FLAPPING_MS,
+    FLAPS,
+    ONE_SIDED_MS,
+    STALE_MS,
+    STALE_OPENS,
+    flapping,
+    one_sided,
+    stale_clients,
+)
+from fleet.pipeline.ddl import ddl_of
+
+BEGIN_MS = 1_790_000_000_000 // FLAPPING_MS * FLAPPING_MS
+UNTIL_MS = BEGIN_MS + 3_600_000
+
+_numbers = count()
+
+
+def table(spark: SparkSession, kind: type[Any], rows: Sequence[Any]) -> DataFrame:
+    """Each of them twice, as delivery at least once may have it."""
+    names = kind.__dataclass_fields__
+    return spark.createDataFrame(
+        [tuple(getattr(row, name) for name in names) for row in rows for _ in range(2)], ddl_of(kind)
+    )
+
+
+def suspected(teller: str, other: str, from_ms: int, to_ms: int | None) -> list[LivenessEvent]:
+    """One held another for dead for a while."""
+    times = [(from_ms, Liveness.UP, Liveness.SUSPECT)]
+    if to_ms is not None:
+        times.append((to_ms, Liveness.SUSPECT, Liveness.UP))
+    return [
+        LivenessEvent(f"l{next(_numbers):05}", "f", teller, other, before, after, "silent", BEGIN_MS + at_ms)
+        for at_ms, before, after in times
+    ]
+
+
+def test_a_member_that_comes_and_goes_is_flapping(spark: SparkSession) -> None:
+    told = []
+    for number in range(FLAPS):
+        told += suspected("p1", "p2", 20_000 * number, 20_000 * number + 5_000)
+    for number in range(FLAPS - 1):
+        told += suspected("p1", "p3", 20_000 * number, 20_000 * number + 5_000)
+    for number in range(FLAPS):
+        told += suspected("p3", "p2", (FLAPPING_MS + 1_000) * number, (FLAPPING_MS + 1_000) * number + 500)
+    (found,) = flapping(table(spark, LivenessEvent, told)).collect()
+    assert (found.told_by, found.proxy_id, found.flaps) == ("p1", "p2", FLAPS)
+    assert (found.from_ms, found.to_ms) == (BEGIN_MS, BEGIN_MS + 20_000 * (FLAPS - 1))
+
+
+def test_a_suspicion_that_is_not_shared_is_one_sided(spark: SparkSession) -> None:
+    long = ONE_SIDED_MS + 1
+    told = [
+        *suspected("p1", "p2", 0, long),
+        *suspected("p1", "p3", 0, long),
+        *suspected("p3", "p1", 5_000, 6_000),
+        *suspected("p2", "p3", 0, ONE_SIDED_MS - 1),
+        *suspected("p3", "p2", 60_000, None),
+        *suspected("p2", "p1", 2 * long, 2 * long + 100),  # too late to be of the first one
+    ]
+    rows = one_sided(table(spark, LivenessEvent, told), UNTIL_MS).collect()
+    assert {(row.told_by, row.proxy_id, row.from_ms, row.to_ms) for row in rows} == {
+        ("p1", "p2", BEGIN_MS, BEGIN_MS + long),
+        ("p3", "p2", BEGIN_MS + 60_000, UNTIL_MS),
+    }
+
+
+def opened(
+    host: str, client_id: str, at_ms: int, *, owned: bool = False, broker_id: int = 1
+) -> ConnectionEvent:
+    name = f"c{next(_numbers):05}"
+    return ConnectionEvent(
+        id=name,
+        fleet="f",
+        told_by="p1",
+        connection=name,
+        what="opened",
+        why=None,
+        listener="inside",
+        broker_id=broker_id,
+        owned=owned,
+        client=f"{host}:{40_000 + next(_numbers)}",
+        client_id=client_id,
+        open_ms=0,
+        at_ms=BEGIN_MS + at_ms,
+    )
+
+
+def test_a_client_that_stays_with_an_old_address_is_told(spark: SparkSession) -> None:
+    step_ms = STALE_MS // (STALE_OPENS - 1)
+    told = [
+        *(opened("192.0.2.1", "stays", step_ms * number) for number in range(STALE_OPENS)),
+        *(opened("192.0.2.2", "leaves", 100 * number) for number in range(STALE_OPENS)),
+        *(opened("192.0.2.3", "rare", step_ms * number) for number in range(STALE_OPENS - 1)),
+        *(opened("192.0.2.4", "right", step_ms * number, owned=True) for number in range(STALE_OPENS)),
+        *(opened("192.0.2.5", "bootstrap", step_ms * number, broker_id=-1) for number in range(STALE_OPENS)),
+    ]
+    (found,) = stale_clients(table(spark, ConnectionEvent, told)).collect()
+    assert (found.host, found.client_id, found.broker_id, found.told_by) == ("192.0.2.1", "stays", 1, "p1")
+    assert (found.from_ms, found.to_ms, found.opens) == (BEGIN_MS, BEGIN_MS + STALE_MS, STALE_OPENS)

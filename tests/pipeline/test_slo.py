@@ -1,0 +1,173 @@
+"""Takeovers, and what is left of a promise: by Spark and by naive twins."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from fleet.events.schema import ConnectionEvent
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.slo import DAY_MS, attainment, takeovers
+
+BEGIN_MS = 1_790_000_000_000
+UNTIL_MS = BEGIN_MS + 11 * DAY_MS
+OBJECTIVE = 0.999
+MEMBERS = ("p1", "p2", "p3")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What these tests need of a row of the timeline."""
+
+    fleet: str
+    broker_id: int
+    what: str
+    generation: int
+    owners: tuple[str, ...]
+    reason: str
+    from_ms: int
+    to_ms: int | None
+    committed_at_ms: int | None
+    detected_at_ms: int | None
+    advertised_at_ms: int | None
+
+
+def history(chance: random.Random) -> list[Interval]:
+    """Three identities that change hands for eleven days; of some takeovers nobody told the advertisement."""
+    found: list[Interval] = []
+    for broker_id in (1, 2, 3):
+        now_ms, generation = BEGIN_MS + chance.randrange(DAY_MS), broker_id
+        while now_ms < UNTIL_MS - 60_000:
+            ends_ms = now_ms + chance.randrange(1000, 2 * DAY_MS)
+            taken = chance.random() < 0.6
+            detected_ms = now_ms - chance.randrange(900) if taken else None
+            advertised_ms = now_ms + chance.randrange(20_000) if chance.random() < 0.8 else None
+            found.append(
+                Interval(
+                    "f",
+                    broker_id,
+                    "interval",
+                    generation,
+                    (chance.choice(MEMBERS),),
+                    "takeover" if taken else chance.choice(("drain", "rebalance")),
+                    now_ms,
+                    ends_ms if ends_ms < UNTIL_MS else None,
+                    now_ms + 40,
+                    detected_ms,
+                    advertised_ms if taken else None,
+                )
+            )
+            now_ms, generation = ends_ms, generation + 3
+    return found
+
+
+def connections(chance: random.Random, intervals: Sequence[Interval]) -> list[ConnectionEvent]:
+    found = []
+    for number in range(600):
+        near = chance.choice(intervals)
+        event = ConnectionEvent(
+            id=f"c{number}",
+            fleet="f",
+            told_by=chance.choice(MEMBERS),
+            connection=f"c{number}",
+            what=chance.choice(("opened", "opened", "closed", "cut")),
+            why=None,
+            listener="inside",
+            broker_id=near.broker_id,
+            owned=chance.random() < 0.9,
+            client="192.0.2.1:5",
+            client_id="c",
+            open_ms=0,
+            at_ms=near.from_ms + chance.randrange(-2000, 60_000),
+        )
+        found += [event] * chance.choice((1, 1, 2))
+    return found
+
+
+def frame(spark: SparkSession, kind: type[Any], rows: Sequence[Any]) -> DataFrame:
+    columns = kind.__dataclass_fields__
+    return spark.createDataFrame(
+        [tuple(getattr(row, name) for name in columns) for row in rows], ddl_of(kind)
+    )
+
+
+def first_request_ms(interval: Interval, told: Sequence[ConnectionEvent]) -> int | None:
+    assert interval.detected_at_ms is not None
+    times = [
+        each.at_ms
+        for each in told
+        if (each.what, each.owned, each.broker_id) == ("opened", True, interval.broker_id)
+        and each.told_by in interval.owners
+        and interval.detected_at_ms <= each.at_ms
+        and (interval.to_ms is None or each.at_ms < interval.to_ms)
+    ]
+    return min(times, default=None)
+
+
+def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
+    chance = random.Random(4)
+    intervals = history(chance)
+    told = connections(chance, intervals)
+    noise = [replace(each, what="gap") for each in intervals[:3] if each.reason != "takeover"]
+    rows = takeovers(
+        frame(spark, Interval, [*intervals, *noise]), frame(spark, ConnectionEvent, told)
+    ).collect()
+    found = {
+        (row.broker_id, row.generation): (row.began_ms, row.advertised_ms, row.first_request_ms)
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    wanted = {
+        (each.broker_id, each.generation): (
+            each.detected_at_ms,
+            each.committed_at_ms if each.advertised_at_ms is None else each.advertised_at_ms,
+            first_request_ms(each, told),
+        )
+        for each in intervals
+        if each.reason == "takeover"
+    }
+    assert found == wanted
+    assert any(first is None for _, _, first in wanted.values())
+    assert any(first is not None for _, _, first in wanted.values())
+
+
+def day_of(at_ms: int) -> date:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date()
+
+
+def by_second(spans: Sequence[tuple[int, int, int]], weeks: bool) -> dict[tuple[int, date], int]:
+    """The naive twin: cut each span at every midnight."""
+    found: dict[tuple[int, date], int] = defaultdict(int)
+    for broker_id, from_ms, to_ms in spans:
+        while from_ms < to_ms:
+            midnight_ms = (from_ms // DAY_MS + 1) * DAY_MS
+            day = day_of(from_ms)
+            period = day - timedelta(days=day.weekday()) if weeks else day
+            found[broker_id, period] += min(to_ms, midnight_ms) - from_ms
+            from_ms = midnight_ms
+    return found
+
+
+@pytest.mark.parametrize("weeks", [False, True])
+def test_attainment_is_that_of_a_naive_twin(spark: SparkSession, weeks: bool) -> None:
+    intervals = history(random.Random(9))
+    table = frame(spark, Interval, intervals)
+    taken = takeovers(table, frame(spark, ConnectionEvent, []))
+    rows = attainment(table, taken, UNTIL_MS, OBJECTIVE, "week" if weeks else "day").collect()
+    known = by_second([(each.broker_id, each.from_ms, each.to_ms or UNTIL_MS) for each in intervals], weeks)
+    gone = by_second([(row.broker_id, row.began_ms, row.advertised_ms) for row in taken.collect()], weeks)
+    assert {(row.broker_id, row.period): (row.known_ms, row.unavailable_ms) for row in rows} == {
+        key: (known_ms, min(known_ms, gone.get(key, 0))) for key, known_ms in known.items()
+    }
+    assert sum(row.unavailable_ms for row in rows) > 0
+    for row in rows:
+        assert row.available == pytest.approx(1 - row.unavailable_ms / row.known_ms)
+        assert row.left_ms == row.budget_ms - row.unavailable_ms
+        assert row.budget_ms == pytest.approx(row.known_ms * (1 - OBJECTIVE), abs=1)
