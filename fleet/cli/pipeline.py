@@ -117,8 +117,14 @@ def _stretch(command: Command) -> Command:
     """The options of commands that answer from tables."""
     for option in (
         click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]"),
-        click.option("--to", "until", type=MOMENT, help="Up to when, in UTC.  [default: now]"),
-        click.option("--from", "since", type=MOMENT, help="Since when, in UTC.  [default: a week before]"),
+        click.option("--to", "until", type=MOMENT, metavar="TIME", help="Up to when.  [default: now]"),
+        click.option(
+            "--from",
+            "since",
+            type=MOMENT,
+            metavar="TIME",
+            help="Since when, such as 2026-11-01 or 2026-11-01T03:00:00, in UTC.  [default: a week before]",
+        ),
         click.option("--out", required=True, metavar="PLACE", help="Where the jobs have written."),
         json_option,
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,8 @@ from fleet.pipeline.report import JobDocument, PipelineDocument
 Say: TypeAlias = Callable[[str], None]
 
 LOOK_EVERY_S: Final = 0.5
+AFTER: Final = MappingProxyType({"weights": "load"})
+"""Which job reads what another one writes: where they run once, one after the other."""
 
 
 def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say: Say) -> PipelineDocument:
@@ -28,23 +31,30 @@ def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say
     """
     stop = threading.Event()
     before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
-    queries = {name: JOBS[name](spark, site, once) for name in jobs}
-    watches = {name: _Watch(name, query, say) for name, query in queries.items()}
+    watches: dict[str, _Watch] = {}
+    waiting = list(jobs)
     try:
-        while not stop.wait(LOOK_EVERY_S):
+        while True:
+            at_work = {*waiting, *(name for name, watch in watches.items() if watch.is_active)}
+            for name in [each for each in waiting if not once or AFTER.get(each) not in at_work]:
+                waiting.remove(name)
+                watches[name] = _Watch(name, JOBS[name](spark, site, once), say)
+            if stop.wait(LOOK_EVERY_S):
+                break
             for watch in watches.values():
                 watch.look()
-            if not any(query.isActive for query in queries.values()):
+            if not waiting and not any(watch.is_active for watch in watches.values()):
                 break
     finally:
-        for query in queries.values():
-            query.stop()
+        for watch in watches.values():
+            watch.stop()
         for each, handler in before.items():
             signal.signal(each, handler)
     for watch in watches.values():
         watch.look()
-    done = tuple(JobDocument(name, watch.records) for name, watch in watches.items())
-    return PipelineDocument(site.out, done)
+    return PipelineDocument(
+        site.out, tuple(JobDocument(name, watches[name].records) for name in jobs if name in watches)
+    )
 
 
 class _Watch:
@@ -56,6 +66,13 @@ class _Watch:
         self._say = say
         self._told = -1
         self.records = 0
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self._query.isActive)
+
+    def stop(self) -> None:
+        self._query.stop()
 
     def look(self) -> None:
         """Tell of the batches that are new. Raises: PipelineError: the job has failed."""

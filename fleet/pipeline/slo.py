@@ -53,7 +53,7 @@ def attainment(
     intervals: DataFrame, taken: DataFrame, until_ms: int, objective: float, period: Period = "day"
 ) -> DataFrame:
     """One row for each identity and period (in UTC; weeks begin on Monday): fleet, broker_id, period,
-    known_ms, unavailable_ms, available (from 0 to 1), budget_ms (what the objective allows), left_ms (of that).
+    known_ms, unavailable_ms, available (from 0 to 1), budget_ms (what the objective allows), left_ms.
 
     Args:
         intervals: as of `takeovers`; what is owned to this day is known until `until_ms`.

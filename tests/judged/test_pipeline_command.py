@@ -21,13 +21,14 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.streams import Kafka
-from tests.conftest import MakeFleet
-from tests.integration.clients import wait_for
+from tests.conftest import MakeFleet, MakeTopic
+from tests.integration.clients import Load, wait_for
 from tests.integration.test_events import everything
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
 KILLS = 2
 LIMIT_S = 280.0
+ASK = [sys.executable, "-m", "fleet", "pipeline"]
 SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
 
 
@@ -71,14 +72,19 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
 
 
 def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
-    spark: SparkSession, kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
+    """And what it says of its availability is what became of the member that was killed."""
     prefix = "timeline-of-a-fleet."
     fleet = make_fleet(events={"topic_prefix": prefix})
     leader = fleet.leader()
     assert leader is not None
-    fleet.kill(leader)
-    fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+    taken = {each.broker_id for each in fleet.ownership(leader).identities if each.committed == (leader,)}
+    with Load(fleet.bootstrap(), make_topic()) as load:
+        killed_ms = time.time_ns() // 1_000_000
+        fleet.kill(leader)
+        fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+        load.await_flow()
     committed = fleet.ownership(fleet.running[0])
     owners = {each.broker_id: each.committed for each in committed.identities}
 
@@ -88,7 +94,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     wait_for(lambda: max(told(), default=0) == committed.generation, "the last change is told of")
     out = tmp_path / "out"
     printed = document(command(fleet.config, out))
-    assert {each["name"] for each in printed["jobs"]} == {"timeline", "dead-letters"}
+    assert [each["name"] for each in printed["jobs"]] == list(OFFERED)
     rows = found(spark, Site(Kafka(""), prefix, str(out)))
     assert {row[2] for row in rows} == {"interval"}, "neither gaps nor overlaps"
     still = {row[1]: row[4] for row in rows if not row[6]}
@@ -101,7 +107,22 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
 
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(SUBMITTED)]
     again = document([*submit, *command(fleet.config, out)[4:-2]])
-    assert [each["records"] for each in again["jobs"]] == [0, 0], "it goes on where the first run has ended"
+    assert {each["name"]: each["records"] for each in again["jobs"]} == dict.fromkeys(OFFERED, 0)
+
+    answer = document([*ASK, "availability", "--out", str(out), "--json", "--master", "local[1]"])
+    assert {each["broker_id"] for each in answer["takeovers"]} == taken
+    for each in answer["takeovers"]:
+        assert killed_ms <= each["began_ms"] <= each["advertised_ms"]
+        assert each["began_ms"] <= each["first_request_ms"], "a client has asked the new owner"
+        assert leader not in each["owners"]
+    missing_ms = {each["broker_id"]: each["advertised_ms"] - each["began_ms"] for each in answer["takeovers"]}
+    by_identity = dict.fromkeys(owners, 0)
+    for each in answer["identities"]:
+        by_identity[each["broker_id"]] += each["unavailable_ms"]
+    assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
+    odd = document([*ASK, "anomalies", "--out", str(out), "--json", "--master", "local[1]"])
+    assert (odd["flapping"], odd["stale_clients"]) == ([], [])
+    assert {each["proxy_id"] for each in odd["one_sided"]} <= {leader}
 
 
 def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path) -> None:
