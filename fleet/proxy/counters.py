@@ -38,7 +38,10 @@ class Counters:
 
     def traffic(self, listener: str, broker_id: BrokerId) -> Traffic:
         """Where the connections of an identity (or ``BOOTSTRAP``) at a listener count."""
-        return self._traffic.setdefault((listener, broker_id), Traffic())
+        found = self._traffic.get((listener, broker_id))
+        if found is None:
+            found = self._traffic[listener, broker_id] = Traffic()
+        return found
 
     def rows(self) -> tuple[TrafficRow, ...]:
         """What has passed since the last call."""

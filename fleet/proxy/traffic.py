@@ -49,6 +49,7 @@ class Traffic:
     __slots__ = (
         "_clients",
         "_in_flight_peak",
+        "_requests_told",
         "_samples",
         "_told",
         "connections",
@@ -67,7 +68,8 @@ class Traffic:
         self._in_flight_peak = 0
         self._samples: dict[int, ApiSamples] = {}
         self._clients: Counter[str] = Counter()
-        self._told = (0, 0, 0, list(self.wire.requests))
+        self._told = (0, 0, 0)
+        self._requests_told = list(self.wire.requests)
 
     def sampled(self, client_id: str, in_flight: int) -> None:
         """A read was looked at."""
@@ -85,14 +87,11 @@ class Traffic:
         samples.latency[bucket_of(took_s)] += 1
 
     def take(self, listener: str, broker_id: BrokerId) -> TrafficRow | None:
-        """What has passed since the last time; None where nothing has, and nobody has come or gone."""
-        opened, to_broker_bytes, to_client_bytes, requests = self._told
-        self._told = (self.opened, self.to_broker_bytes, self.to_client_bytes, list(self.wire.requests))
-        apis = {
-            key: self._api(key, count - before)
-            for key, (count, before) in enumerate(zip(self.wire.requests, requests, strict=True))
-            if count > before or key in self._samples
-        }
+        """What has passed since the last time; None where nothing has, and nobody is there."""
+        opened, to_broker_bytes, to_client_bytes = self._told
+        self._told = (self.opened, self.to_broker_bytes, self.to_client_bytes)
+        if self._told == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
+            return None
         row = TrafficRow(
             listener,
             broker_id,
@@ -101,13 +100,24 @@ class Traffic:
             self.to_broker_bytes - to_broker_bytes,
             self.to_client_bytes - to_client_bytes,
             self._in_flight_peak,
-            apis,
+            self._apis(),
             dict(self._clients.most_common(CLIENTS_TOLD)),
         )
         self._in_flight_peak = 0
         self._samples = {}
         self._clients = Counter()
-        return row if row.opened or row.connections or row.bytes_to_broker or row.bytes_to_client else None
+        return row
+
+    def _apis(self) -> dict[int, ApiTraffic]:
+        requests, before = self.wire.requests, self._requests_told
+        if requests == before and not self._samples:
+            return {}
+        self._requests_told = list(requests)
+        return {
+            key: self._api(key, now - was)
+            for key, (now, was) in enumerate(zip(requests, before, strict=True))
+            if now > was or key in self._samples
+        }
 
     def _api(self, api_key: int, requests: int) -> ApiTraffic:
         samples = self._samples.get(api_key)

@@ -28,7 +28,7 @@ from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffe
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
 from fleet.proxy.session import Session
-from fleet.proxy.traffic import READS_PER_SAMPLE, TrafficLog
+from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
 
@@ -185,17 +185,28 @@ class Worker:
             self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
-        traffic = self._counters.traffic(listener, BOOTSTRAP if broker_id is None else broker_id)
-        make_session = partial(
-            Session,
-            self._sources[listener],
+        key = BOOTSTRAP if broker_id is None else broker_id
+        source = self._sources[listener]
+
+        def connection() -> ClientConnection:
+            # Not before there is one: most of many thousand ports may never see any.
+            traffic = self._counters.traffic(listener, key)
+            return ClientConnection(
+                self, broker_id, traffic, listener, partial(self._session, source, traffic)
+            )
+
+        return connection
+
+    def _session(self, source: AddressSource, traffic: Traffic, client_host: str) -> Session:
+        return Session(
+            source,
             self._limits,
             traffic.wire,
-            clock=time.perf_counter,
-            observe_rewrite=self._counters.rewrote,
-            observe_answer=traffic.answered,
+            client_host,
+            time.perf_counter,
+            self._counters.rewrote,
+            traffic.answered,
         )
-        return lambda: ClientConnection(self, broker_id, traffic, listener, make_session)
 
     def opened(self, connection: ClientConnection) -> None:
         connection.traffic.connections += 1
