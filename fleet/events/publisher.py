@@ -24,6 +24,7 @@ from aiokafka.errors import KafkaError
 
 from fleet.admin.view import EventsView
 from fleet.errors import SpoolError
+from fleet.events.schema import EXPENDABLE
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.model import Endpoint
@@ -34,6 +35,8 @@ Part: TypeAlias = Literal["stored", "sent"]
 
 QUEUE_LIMIT: Final = 10_000
 """Records in memory, on their way to the disk."""
+EXPENDABLE_LIMIT: Final = QUEUE_LIMIT // 2
+"""Up to how many those of expendable topics are taken: the rest is for the others."""
 STORE_EVERY_S: Final = 0.1
 BATCH: Final = 500
 DELIVERY_LIMIT_S: Final = 30.0
@@ -85,7 +88,7 @@ class Publisher:
     def put(self, records: Iterable[Record]) -> None:
         """Send records, sometime. Never blocks; from one thread at a time."""
         for record in records:
-            if len(self._queue) < QUEUE_LIMIT:
+            if len(self._queue) < (EXPENDABLE_LIMIT if record.topic in EXPENDABLE else QUEUE_LIMIT):
                 self._queue.append(record)
             else:
                 self._overflow += 1
@@ -111,7 +114,7 @@ class Publisher:
     async def _main(self) -> None:
         while True:
             try:
-                with Spool(self._path, self._spool_bytes) as spool:
+                with Spool(self._path, self._spool_bytes, EXPENDABLE) as spool:
                     return await self._serve(spool)
             except SpoolError as error:
                 self._trouble("stored", str(error))

@@ -205,6 +205,8 @@ TOPICS: Final = MappingProxyType(
 LATEST: Final = "ownership.latest"
 """The compacted copy: the newest ownership event of each identity."""
 WEIGHTS: Final = TOPICS["weight"]
+EXPENDABLE: Final = frozenset((TOPICS["traffic"], TOPICS["connection"]))
+"""There is much of it: where there is no room it goes before anything else does."""
 DEAD_LETTERS: Final = "dead_letters"
 """Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
 

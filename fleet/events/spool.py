@@ -6,7 +6,8 @@
         spool.forget(batch[-1].number)         # they have arrived
 
 Nothing is forced to the disk: a power cut may cost the last seconds, and may have some records come again.
-Where there is no room the oldest go, because what has happened lately is asked for most.
+Where there is no room the oldest go, because what has happened lately is asked for most; those of expendable
+topics before all others.
 
 Every method may block on the disk. Only the thread that has made it may use it.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,12 +61,14 @@ class Spool:
         path: of the file; it and its folder are made where they do not exist. One that is damaged is put
             aside as ``….damaged``.
         limit_bytes: of the file.
+        expendable: topics.
 
     Raises: SpoolError: the file cannot be had.
     """
 
-    def __init__(self, path: Path, limit_bytes: int) -> None:
+    def __init__(self, path: Path, limit_bytes: int, expendable: Collection[str] = ()) -> None:
         self._path = path
+        self._expendable = tuple(expendable)
         self._pages = max(LEAST_PAGES, limit_bytes // PAGE_BYTES)
         self.dropped = 0
         """Records that were given up for want of room."""
@@ -154,10 +157,16 @@ class Spool:
 
     def _drop_oldest(self) -> bool:
         """Make room; False where there is nothing to drop."""
-        oldest, newest = self._database.execute("SELECT min(number), max(number) FROM record").fetchone()
+        places = ", ".join("?" * len(self._expendable))
+        return self._drop(f"topic IN ({places})", self._expendable) or self._drop("TRUE", ())
+
+    def _drop(self, which: str, values: tuple[str, ...]) -> bool:
+        bounds = f"SELECT min(number), max(number) FROM record WHERE {which}"
+        oldest, newest = self._database.execute(bounds, values).fetchone()
         if oldest is None:
             return False
         until = oldest + (newest - oldest) // _SHARE_TO_DROP
+        delete = f"DELETE FROM record WHERE {which} AND number <= ?"
         with self._database:
-            self.dropped += self._database.execute("DELETE FROM record WHERE number <= ?", (until,)).rowcount
+            self.dropped += self._database.execute(delete, (*values, until)).rowcount
         return True

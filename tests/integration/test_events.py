@@ -17,7 +17,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LISTENER
 from fleet.demo.ports import free_ports
 from fleet.events import schema
-from fleet.events.publisher import QUEUE_LIMIT, Publisher
+from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
 from fleet.events.schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
@@ -106,6 +106,18 @@ def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path)
     try:
         wait_for(lambda: made.progress.waiting == QUEUE_LIMIT, "the first ones are stored")
         assert made.progress.dropped == 7
+    finally:
+        made.stop(LIMIT_S)
+
+
+def test_what_is_expendable_leaves_room_for_the_rest(tmp_path: Path) -> None:
+    made = Publisher("test-events", tuple, "events-g.", tmp_path / "spool", ROOM)
+    made.put(Record("traffic", None, b"%d" % number) for number in range(QUEUE_LIMIT))
+    made.put(records(0, QUEUE_LIMIT - EXPENDABLE_LIMIT + 1))
+    made.start()
+    try:
+        wait_for(lambda: made.progress.waiting == QUEUE_LIMIT, "the first ones of each are stored")
+        assert made.progress.dropped == QUEUE_LIMIT - EXPENDABLE_LIMIT + 1
     finally:
         made.stop(LIMIT_S)
 

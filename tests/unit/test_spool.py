@@ -68,6 +68,21 @@ def test_where_there_is_no_room_the_oldest_go_and_are_counted(tmp_path: Path) ->
         assert spool.dropped == 2000 - len(left)
 
 
+def test_what_is_expendable_goes_before_all_else(tmp_path: Path) -> None:
+    """Found in thought: a second of traffic is more than a day of ownership, and pushed it out."""
+    limit = LEAST_PAGES * PAGE_BYTES
+    with Spool(tmp_path / "spool", limit, {"much", "more"}) as spool:
+        for start in range(0, 2000, 10):
+            spool.append(records([start], size=500))
+            spool.append([Record(topic, None, b"x" * 1000) for topic in ("much", "more") * 5])
+        left = waiting(spool)
+        assert [each for each in left if each.topic == "topic"] == records(range(0, 2000, 10), size=500)
+        assert len(left) < 200 + 2000
+        assert spool.dropped == 200 + 2000 - len(left)
+        spool.append(records(range(400), size=500))
+        assert {each.topic for each in waiting(spool)} == {"topic"}, "and what is not, only then"
+
+
 def test_what_can_never_fit_is_dropped_and_counted(tmp_path: Path) -> None:
     with Spool(tmp_path / "spool", 0) as spool:
         spool.append(records([1]))
