@@ -90,7 +90,7 @@ class TrafficRow:
     """What passed one listener to and from one broker (or ``BOOTSTRAP``) since the message before.
 
     Args:
-        opened: connections that came.
+        opened: connections that came, the fleet's own probes among them.
         connections: those that are open in the end.
         in_flight_peak: most requests in flight on one connection, where it was looked.
         apis: by api key.

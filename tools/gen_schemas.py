@@ -17,7 +17,7 @@ from fleet.chaos import report
 from fleet.chaos.spark import JUDGED
 from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
-from fleet.pipeline.report import ANOMALIES, AVAILABILITY, PIPELINE
+from fleet.pipeline.report import ANOMALIES, AVAILABILITY, PIPELINE, REPORT
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
@@ -38,6 +38,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "pipeline": PIPELINE,
     "plan": documents.PLAN,
     "ready": documents.READY,
+    "report": REPORT,
     "rolling-restart": documents.ROLLING_RESTART,
     "status": documents.STATUS,
 }

@@ -65,6 +65,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         journal.journal_group,
         chaos.chaos,
         pipeline.pipeline,
+        pipeline.report,
         demo.demo,
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

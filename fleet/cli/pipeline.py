@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import click
@@ -20,6 +21,7 @@ from fleet.pipeline.report import (
     ANOMALIES,
     AVAILABILITY,
     PIPELINE,
+    REPORT,
     print_anomalies,
     print_availability,
     print_report,
@@ -28,7 +30,7 @@ from fleet.pipeline.report import (
 Command: TypeAlias = Callable[..., int]
 
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
-PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka")
+PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "jinja2", "matplotlib")
 JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "dead-letters")
 
 
@@ -113,8 +115,8 @@ def run_jobs(
     return OK
 
 
-def _stretch(command: Command) -> Command:
-    """The options of commands that answer from tables."""
+def _from_to(command: Command) -> Command:
+    """For which time a command answers, and where it computes."""
     for option in (
         click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]"),
         click.option("--to", "until", type=MOMENT, metavar="TIME", help="Up to when.  [default: now]"),
@@ -125,11 +127,28 @@ def _stretch(command: Command) -> Command:
             metavar="TIME",
             help="Since when, such as 2026-11-01 or 2026-11-01T03:00:00, in UTC.  [default: a week before]",
         ),
-        click.option("--out", required=True, metavar="PLACE", help="Where the jobs have written."),
-        json_option,
     ):
         command = option(command)
     return command
+
+
+def _objective(command: Command) -> Command:
+    """What is promised, and for which periods that is asked."""
+    for option in (
+        click.option("--period", type=click.Choice(["day", "week"]), default="day", show_default=True),
+        click.option(
+            "--objective",
+            type=click.FloatRange(0.0, 1.0, max_open=True),
+            default=0.9999,
+            show_default=True,
+            help="The part of the time in which each broker is to be had.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_out = click.option("--out", required=True, metavar="PLACE", help="Where the jobs have written.")
 
 
 @pipeline.command(
@@ -141,15 +160,10 @@ Examples:
   fleet pipeline availability --out s3a://bucket/fleet --objective 0.99999
 """,
 )
-@_stretch
-@click.option(
-    "--objective",
-    type=click.FloatRange(0.0, 1.0, max_open=True),
-    default=0.9999,
-    show_default=True,
-    help="The part of the time in which each broker is to be had.",
-)
-@click.option("--period", type=click.Choice(["day", "week"]), default="day", show_default=True)
+@json_option
+@_out
+@_from_to
+@_objective
 def availability(
     as_json: bool,
     out: str,
@@ -172,7 +186,9 @@ def availability(
     short_help="Flapping members, one-sided links, clients with old addresses.",
     epilog="\b\nExample:\n  fleet pipeline anomalies --out out --from 2026-11-01T03:00:00",
 )
-@_stretch
+@json_option
+@_out
+@_from_to
 def anomalies(
     as_json: bool, out: str, since: datetime | None, until: datetime | None, master: str | None
 ) -> int:
@@ -182,6 +198,52 @@ def anomalies(
         answers: Any = importlib.import_module("fleet.pipeline.answers")
         document = answers.anomalies(spark, _site(out), from_ms, to_ms)
     print_document(document, ANOMALIES, as_json, print_anomalies)
+    return OK
+
+
+@click.command(
+    short_help="A page about a stretch of time: owners, takeovers, objective, hot brokers.",
+    epilog="""\b
+Examples:
+  fleet report --tables /var/lib/fleet/pipeline --out report.html
+  fleet report --tables out --from 2026-11-01 --to 2026-12-01 --period week --out november.html
+""",
+)
+@json_option
+@click.option(
+    "--tables", required=True, metavar="PLACE", help="Where the jobs of `fleet pipeline run` have written."
+)
+@click.option(
+    "--out",
+    "page",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page; its pictures go beside it.",
+)
+@_from_to
+@_objective
+def report(
+    as_json: bool,
+    tables: str,
+    page: Path,
+    since: datetime | None,
+    until: datetime | None,
+    master: str | None,
+    objective: float,
+    period: str,
+) -> int:
+    """Write a page that tells who stood for which broker, takeovers, what is left of an objective, which
+    brokers were hottest, and what was odd. It needs nothing but itself; its pictures are PNG files, too."""
+    from_ms, to_ms = _moments(since, until)
+    if not page.parent.is_dir():
+        raise PipelineError(f"{page}: there is no folder {page.parent}; make it first")
+    with _spark(master) as spark:
+        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        document = answers.report(spark, _site(tables), from_ms, to_ms, objective, period)
+    for path in importlib.import_module("fleet.pipeline.page").write(document, page):
+        _say(f"wrote {path}")
+    if as_json:
+        print_document(document, REPORT, as_json, lambda *_: None)
     return OK
 
 

@@ -109,7 +109,7 @@ class TrafficEvent:
         broker_id: -1 for what came by a bootstrap port, whichever broker it went to.
         at_ms: until when.
         period_ms: since when.
-        opened: connections that came.
+        opened: connections that came, the fleet's own probes among them.
         connections: those that are open in the end.
         bytes_to_broker, bytes_to_client: all of them.
         in_flight_peak: most requests in flight on one connection, where it was looked.

@@ -20,16 +20,22 @@ from fleet.pipeline.report import (
     AttainmentDocument,
     AvailabilityDocument,
     FlappingDocument,
+    HotBrokerDocument,
+    IntervalDocument,
     OneSidedDocument,
+    ReportDocument,
     StaleClientDocument,
     TakenDocument,
 )
+from fleet.pipeline.season import MINUTE_MS
 from fleet.pipeline.timeline_job import current
 
 T = TypeVar("T")
 
 MOST_ROWS: Final = 100_000
 """Of one table of an answer."""
+HOTTEST: Final = 10
+COURSE_POINTS: Final = 500
 
 
 def availability(
@@ -39,12 +45,8 @@ def availability(
 
     Raises: PipelineError: there is no timeline, or too much to tell.
     """
+    intervals = _intervals(spark, site, from_ms, to_ms)
     ends = F.coalesce("to_ms", F.lit(to_ms))
-    intervals = (
-        current(_table(spark, site.timeline, "timeline").drop("day"))
-        .where("what = 'interval'")
-        .where((F.col("from_ms") < to_ms) & (ends > from_ms))
-    )
     told = _told(spark, site.connections, ConnectionEvent).where(F.col("at_ms").between(from_ms, to_ms))
     taken = slo.takeovers(intervals, told).where(F.col("began_ms").between(from_ms, to_ms)).persist()
     clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
@@ -67,6 +69,13 @@ def availability(
     )
 
 
+def _intervals(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> DataFrame:
+    """Of the timeline, what touches a stretch of time."""
+    ends = F.coalesce("to_ms", F.lit(to_ms))
+    held = current(_table(spark, site.timeline, "timeline").drop("day")).where("what = 'interval'")
+    return held.where((F.col("from_ms") < to_ms) & (ends > from_ms))
+
+
 def _together(attained: tuple[AttainmentDocument, ...], objective: float) -> tuple[AttainmentDocument, ...]:
     """All identities of a fleet in each period."""
     sums: dict[tuple[str, str], tuple[int, int]] = {}
@@ -80,6 +89,59 @@ def _together(attained: tuple[AttainmentDocument, ...], objective: float) -> tup
         left_ms = budget_ms - unavailable_ms
         found.append(
             AttainmentDocument(fleet, None, period, known_ms, unavailable_ms, available, budget_ms, left_ms)
+        )
+    return tuple(found)
+
+
+def report(
+    spark: SparkSession, site: Site, from_ms: int, to_ms: int, objective: float, period: slo.Period
+) -> ReportDocument:
+    """All of it, who owned what when, and which brokers were hottest.
+
+    Raises: PipelineError: there is no timeline, or too much to tell.
+    """
+    return ReportDocument(
+        availability(spark, site, from_ms, to_ms, objective, period),
+        anomalies(spark, site, from_ms, to_ms),
+        _owned(spark, site, from_ms, to_ms),
+        _hottest(spark, site, from_ms, to_ms),
+    )
+
+
+def _owned(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple[IntervalDocument, ...]:
+    columns = ("fleet", "broker_id", "generation", "owners", "reason", "from_ms", "to_ms")
+    rows = _intervals(spark, site, from_ms, to_ms).select(*columns).orderBy("fleet", "broker_id", "from_ms")
+    return tuple(IntervalDocument(**{**each, "owners": tuple(each["owners"])}) for each in _rows(rows))
+
+
+def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple[HotBrokerDocument, ...]:
+    """The identities that cost most; none where the job `load` has not written anything."""
+    try:
+        loads = spark.read.parquet(site.load)
+    except AnalysisException:
+        return ()
+    at_ms = F.unix_millis("minute")
+    loads = loads.withColumn("at_ms", at_ms).where((at_ms >= from_ms) & (at_ms < to_ms))
+    step_ms = max(MINUTE_MS, (to_ms - from_ms) // COURSE_POINTS // MINUTE_MS * MINUTE_MS)
+    spans = loads.withColumn("at_ms", F.floor(F.col("at_ms") / step_ms) * step_ms)
+    course = spans.groupBy("fleet", "broker_id", "at_ms").agg(
+        *(F.sum(name).alias(name) for name in ("requests", "bytes", "cpu_us"))
+    )
+    of_identity = course.groupBy("fleet", "broker_id").agg(
+        *(F.sum(name).alias(name) for name in ("requests", "bytes", "cpu_us")),
+        F.sort_array(F.collect_list(F.struct("at_ms", "cpu_us"))).alias("course"),
+    )
+    total = of_identity.agg(F.sum("cpu_us").alias("total")).first()
+    all_us = (total["total"] if total is not None else None) or 1.0
+    found = []
+    for row in of_identity.orderBy(F.desc("cpu_us"), "fleet", "broker_id").limit(HOTTEST).collect():
+        times, costs = zip(*row.course, strict=True)
+        per_s = tuple(1000 * cost / step_ms for cost in costs)
+        share = row.cpu_us / all_us
+        found.append(
+            HotBrokerDocument(
+                row.fleet, row.broker_id, row.requests, row.bytes, row.cpu_us, share, tuple(times), per_s
+            )
         )
     return tuple(found)
 

@@ -135,6 +135,49 @@ class AnomaliesDocument:
     stale_clients: tuple[StaleClientDocument, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class IntervalDocument:
+    """``owners`` stood for a broker from one moment to another; ``to_ms`` null: to the end of the report."""
+
+    fleet: str
+    broker_id: BrokerId
+    generation: int
+    owners: tuple[ProxyId, ...]
+    reason: str
+    from_ms: int
+    to_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HotBrokerDocument:
+    """What passed one broker's identity.
+
+    Args:
+        share: of the processor time of all.
+        at_ms, cpu_us_per_s: its course, thinned out.
+    """
+
+    fleet: str
+    broker_id: BrokerId
+    requests: int
+    bytes: int
+    cpu_us: float
+    share: float
+    at_ms: tuple[int, ...]
+    cpu_us_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDocument:
+    """What the page of ``fleet report`` tells, and its ``--json`` prints."""
+
+    availability: AvailabilityDocument
+    anomalies: AnomaliesDocument
+    intervals: tuple[IntervalDocument, ...]
+    hot_brokers: tuple[HotBrokerDocument, ...]
+
+
+REPORT: Final = Codec(ReportDocument)
 PIPELINE: Final = Codec(PipelineDocument)
 AVAILABILITY: Final = Codec(AvailabilityDocument)
 ANOMALIES: Final = Codec(AnomaliesDocument)

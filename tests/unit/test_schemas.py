@@ -28,6 +28,7 @@ from fleet.pipeline.report import (
     ANOMALIES,
     AVAILABILITY,
     PIPELINE,
+    REPORT,
     AnomaliesDocument,
     AttainmentDocument,
     AvailabilityDocument,
@@ -41,6 +42,7 @@ from fleet.pipeline.report import (
 from fleet.state import MemberUp, OwnershipSet
 from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_game_day import seen
+from tests.unit.sample_report import sample as sample_report
 from tests.unit.sample_view import view
 from tests.unit.test_events_recorder import P1, Log
 from tools import gen_schemas
@@ -96,6 +98,7 @@ def samples() -> dict[str, list[bytes]]:
         "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
         "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],
+        "report": [REPORT.encode(sample_report())],
         "rolling-restart": [
             documents.ROLLING_RESTART.encode(
                 documents.RollingRestartDocument((documents.RestartedMember("p1", True, 9.5),))

@@ -1,0 +1,123 @@
+"""The pictures of a report, as PNG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateFormatter, AutoDateLocator
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from fleet.pipeline.report import ReportDocument
+
+_COLOURS: Final = mpl.color_sequences["tab10"]
+_INCH_A_ROW: Final = 0.3
+_MOST_ROWS: Final = 200
+_DAY_S: Final = 24 * 3600.0
+
+
+def ownership(report: ReportDocument) -> bytes:
+    """Who stood for which broker when (a Gantt chart); takeovers are marked."""
+    rows = sorted({(each.fleet, each.broker_id) for each in report.intervals})[:_MOST_ROWS]
+    place = {identity: row for row, identity in enumerate(rows)}
+    owners = sorted({", ".join(each.owners) for each in report.intervals})
+    colours = {owner: _COLOURS[number % len(_COLOURS)] for number, owner in enumerate(owners)}
+    figure, axes = _axes(1.2 + _INCH_A_ROW * max(1, len(rows)))
+    for each in report.intervals:
+        row = place.get((each.fleet, each.broker_id))
+        if row is None:
+            continue
+        begins = max(each.from_ms, report.availability.from_ms)
+        ends = report.availability.to_ms if each.to_ms is None else min(each.to_ms, report.availability.to_ms)
+        bar = [(_day(begins), (ends - begins) / 1000 / _DAY_S)]
+        axes.broken_barh(bar, (row + 0.1, 0.8), facecolor=colours[", ".join(each.owners)])
+    for taken in report.availability.takeovers:
+        row = place.get((taken.fleet, taken.broker_id))
+        if row is not None:
+            axes.plot([_day(taken.began_ms)], [row + 0.5], "k|", markersize=14)
+    axes.set_yticks([row + 0.5 for row in place.values()], [f"broker {broker_id}" for _, broker_id in rows])
+    axes.set_ylim(max(1, len(rows)), 0)
+    handles = [Patch(facecolor=colour, label=owner) for owner, colour in colours.items()]
+    return _png(figure, axes, report, handles)
+
+
+def takeovers(report: ReportDocument) -> bytes:
+    """How long each takeover kept a broker from its clients."""
+    figure, axes = _axes()
+    taken = report.availability.takeovers
+    for label, ends in (
+        ("advertised", [each.advertised_ms for each in taken]),
+        ("first request", [each.first_request_ms for each in taken]),
+    ):
+        told = [(each, end) for each, end in zip(taken, ends, strict=True) if end is not None]
+        times = [end - each.began_ms for each, end in told]
+        axes.plot([_day(each.began_ms) for each, _ in told], times, "o", label=label)
+    axes.set_ylabel("ms after the first sign")
+    axes.set_ylim(bottom=0)
+    return _png(figure, axes, report)
+
+
+def attainment(report: ReportDocument) -> bytes:
+    """What was missing in each period, beside what the objective allows."""
+    figure, axes = _axes()
+    for number, each in enumerate(report.availability.fleets):
+        begins = datetime.fromisoformat(each.period).replace(tzinfo=UTC).timestamp() / _DAY_S
+        first = number == 0
+        for offset, missing_ms, colour, label in (
+            (0.25, each.unavailable_ms, "crimson", "missing"),
+            (0.6, each.budget_ms, "lightgrey", "allowed"),
+        ):
+            axes.bar(begins + offset, missing_ms / 1000, 0.3, color=colour, label=label if first else None)
+    axes.set_ylabel("seconds, over all brokers")
+    return _png(figure, axes, report)
+
+
+def hot_brokers(report: ReportDocument) -> bytes:
+    """What the hottest brokers cost the proxies."""
+    figure, axes = _axes()
+    for each in report.hot_brokers:
+        axes.plot([_day(at_ms) for at_ms in each.at_ms], each.cpu_us_per_s, label=f"broker {each.broker_id}")
+    axes.set_ylabel("µs of processor a second")
+    axes.set_ylim(bottom=0)
+    return _png(figure, axes, report)
+
+
+PICTURES: Final[Mapping[str, Callable[[ReportDocument], bytes]]] = MappingProxyType(
+    {
+        "ownership": ownership,
+        "takeovers": takeovers,
+        "attainment": attainment,
+        "hot-brokers": hot_brokers,
+    }
+)
+
+
+def _axes(height: float = 3.0) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(11.0, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def _day(at_ms: int) -> float:
+    """As matplotlib has dates."""
+    return at_ms / 1000 / _DAY_S
+
+
+def _png(figure: Figure, axes: Any, report: ReportDocument, handles: Sequence[Artist] = ()) -> bytes:
+    handles = handles or axes.get_legend_handles_labels()[0]
+    if handles:
+        figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    axes.set_xlim(_day(report.availability.from_ms), _day(report.availability.to_ms))
+    locator = AutoDateLocator(tz=UTC)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(AutoDateFormatter(locator, tz=UTC))
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=100)
+    return out.getvalue()

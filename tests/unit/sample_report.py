@@ -1,0 +1,53 @@
+"""A report with something in each of its parts."""
+
+from __future__ import annotations
+
+from fleet.pipeline.report import (
+    AnomaliesDocument,
+    AttainmentDocument,
+    AvailabilityDocument,
+    FlappingDocument,
+    HotBrokerDocument,
+    IntervalDocument,
+    OneSidedDocument,
+    ReportDocument,
+    StaleClientDocument,
+    TakenDocument,
+)
+
+HOUR_MS = 3_600_000
+BEGIN_MS = 1_795_219_200_000
+"""A midnight."""
+END_MS = BEGIN_MS + 48 * HOUR_MS
+
+
+def sample() -> ReportDocument:
+    """Two brokers, two days, one takeover; the second day has missed the objective."""
+    taken_ms = BEGIN_MS + 30 * HOUR_MS
+    taken = (
+        TakenDocument("demo", 1, 7, ("p2",), taken_ms, taken_ms + 150, taken_ms + 200, taken_ms + 480),
+        TakenDocument("demo", 2, 7, ("p3",), taken_ms, taken_ms + 60_000, taken_ms + 210, None),
+    )
+    attained = (
+        AttainmentDocument("demo", None, "2026-11-21", 48 * HOUR_MS, 0, 1.0, 17_280, 17_280),
+        AttainmentDocument("demo", None, "2026-11-22", 48 * HOUR_MS, 60_150, 0.999652, 17_280, -42_870),
+    )
+    availability = AvailabilityDocument(BEGIN_MS, END_MS, 0.9999, taken, attained, ())
+    anomalies = AnomaliesDocument(
+        BEGIN_MS,
+        END_MS,
+        (FlappingDocument("demo", "p1", "p2", BEGIN_MS, BEGIN_MS + 9_000, 4),),
+        (OneSidedDocument("demo", "p3", "p1", BEGIN_MS, BEGIN_MS + 20_000),),
+        (StaleClientDocument("demo", "192.0.2.9", "<b>&", 1, "p1", BEGIN_MS, END_MS, 12),),
+    )
+    intervals = (
+        IntervalDocument("demo", 1, 1, ("p1",), "bootstrap", BEGIN_MS - HOUR_MS, taken_ms),
+        IntervalDocument("demo", 1, 7, ("p2",), "takeover", taken_ms, None),
+        IntervalDocument("demo", 2, 1, ("p1",), "bootstrap", BEGIN_MS - HOUR_MS, taken_ms),
+        IntervalDocument("demo", 2, 7, ("p3",), "takeover", taken_ms, None),
+    )
+    hot = (
+        HotBrokerDocument("demo", 2, 900, 7_000, 75.0, 0.75, (BEGIN_MS, BEGIN_MS + HOUR_MS), (1.0, 2.0)),
+        HotBrokerDocument("demo", 1, 300, 900, 25.0, 0.25, (BEGIN_MS,), (3.0,)),
+    )
+    return ReportDocument(availability, anomalies, intervals, hot)
