@@ -29,6 +29,7 @@ from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 KILLS = 2
 LIMIT_S = 280.0
 ASK = [sys.executable, "-m", "fleet", "pipeline"]
+REPORT = [sys.executable, "-m", "fleet", "report"]
 SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
 
 
@@ -120,6 +121,14 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     for each in answer["identities"]:
         by_identity[each["broker_id"]] += each["unavailable_ms"]
     assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
+    page = tmp_path / "report.html"
+    told = document([*REPORT, "--tables", str(out), "--out", str(page), "--json", "--master", "local[1]"])
+    assert told["availability"]["takeovers"] == answer["takeovers"]
+    assert {
+        each["broker_id"]: tuple(each["owners"]) for each in told["intervals"] if each["to_ms"] is None
+    } == owners
+    text = page.read_text(encoding="utf-8")
+    assert f'<dd id="takeovers">{len(taken)}</dd>' in text
     odd = document([*ASK, "anomalies", "--out", str(out), "--json", "--master", "local[1]"])
     assert (odd["flapping"], odd["stale_clients"]) == ([], [])
     assert {each["proxy_id"] for each in odd["one_sided"]} <= {leader}

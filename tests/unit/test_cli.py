@@ -281,6 +281,17 @@ def test_a_plan_by_weight_wants_events(config: Path, capsys: Out, member: Served
     assert (code, "add `events: {}`" in told["error"]["message"]) == (3, True)
 
 
+@pytest.mark.parametrize("more", [("--from", "2026-11-02", "--to", "2026-11-01"), ()])
+def test_what_a_report_cannot_be_written_for_is_said_at_once(
+    tmp_path: Path, capsys: Out, more: tuple[str, ...]
+) -> None:
+    """Before Spark is started."""
+    page = tmp_path / "none" / "report.html"
+    code, told = run_json(capsys, "report", "--tables", str(tmp_path), "--out", str(page), *more)
+    assert code == (2 if more else 1)
+    assert told["error"]["message"].startswith("--from" if more else f"{page}: there is no folder")
+
+
 def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
     lost = replace(
         ownership_document(view(raft=RaftView(quorum_lost_mono_s=1.0))), generation=99, proxy_id="p1"
