@@ -122,10 +122,10 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         by_identity[each["broker_id"]] += each["unavailable_ms"]
     assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
     page = tmp_path / "report.html"
-    told = document([*REPORT, "--tables", str(out), "--out", str(page), "--json", "--master", "local[1]"])
-    assert told["availability"]["takeovers"] == answer["takeovers"]
+    reported = document([*REPORT, "--tables", str(out), "--out", str(page), "--json", "--master", "local[1]"])
+    assert reported["availability"]["takeovers"] == answer["takeovers"]
     assert {
-        each["broker_id"]: tuple(each["owners"]) for each in told["intervals"] if each["to_ms"] is None
+        each["broker_id"]: tuple(each["owners"]) for each in reported["intervals"] if each["to_ms"] is None
     } == owners
     text = page.read_text(encoding="utf-8")
     assert f'<dd id="takeovers">{len(taken)}</dd>' in text
