@@ -17,6 +17,7 @@ WALL_CLOCK = re.compile(
 ALLOWED = {
     "certs.py": "until when a certificate is valid",
     "cli/certs.py": "until when a certificate is valid",
+    "cli/pipeline.py": "up to when a report is, where nobody says",
     "control.py": "when a command was proposed, which is shown and never compared",
     "journal.py": "the name of what is set aside",
     "proxy/worker.py": "when something passed, in events",

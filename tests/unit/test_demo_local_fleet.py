@@ -141,6 +141,7 @@ def document(owners: Mapping[int, tuple[str, ...]], generation: int = 3) -> Owne
         ),
         takeovers=(),
         raft_trouble=None,
+        balanced_by="identities",
     )
 
 

@@ -56,6 +56,7 @@ def document(proxy_id: str) -> OwnershipDocument:
         identities=(IdentityDocument(1, ("p2",), ("p2",), ("p3",), None, ()),),
         takeovers=(),
         raft_trouble=None,
+        balanced_by="identities",
     )
 
 
