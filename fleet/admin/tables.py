@@ -146,7 +146,10 @@ def print_plan(plan: PlanDocument, console: Console) -> None:
     elif not plan.moves:
         console.print(f"{title} nothing would move")
     table = _table(
-        f"{title.capitalize()}, from generation {plan.generation}", "broker", "owners now", "owners then"
+        f"{title[:1].upper()}{title[1:]}, from generation {plan.generation}",
+        "broker",
+        "owners now",
+        "owners then",
     )
     for move in plan.moves:
         table.add_row(str(move.broker_id), _names(move.before), _names(move.after))

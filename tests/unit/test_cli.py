@@ -17,10 +17,12 @@ from typing import Any
 import click
 import pytest
 import yaml
+from rich.console import Console
 
 from fleet import cli, errors
 from fleet.admin import status
 from fleet.admin.ownership import ownership_document
+from fleet.admin.tables import print_plan
 from fleet.admin.view import RaftView
 from fleet.errors import AdminError, UnknownMember
 from fleet.model import Endpoint
@@ -274,6 +276,14 @@ def test_a_fleet_that_goes_by_weight_has_no_move_due_by_number() -> None:
     assert not all(set(move.before) <= set(move.after) for move in by_number)
     # Whoever has nothing becomes an owner besides others, whatever they weigh.
     assert all(set(move.before) <= set(move.after) for move in by_weight)
+
+
+def test_the_title_of_a_plan_has_names_as_they_are(capsys: Out) -> None:
+    """Found: with the title's first letter made great, all others were made small."""
+    told = ownership_document(view(me="p1"))
+    document = replace(status.plan({"p1": told}, ("p2",)), without=("Proxy-B",))
+    print_plan(document, Console(width=200))
+    assert "Without Proxy-B," in capsys.readouterr().out
 
 
 def test_a_plan_by_weight_wants_events(config: Path, capsys: Out, member: Served) -> None:
