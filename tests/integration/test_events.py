@@ -221,9 +221,11 @@ def test_a_fleet_tells_of_what_passes(
         apis = (each.apis.get(api_key) for each in told(kafka, "events-f.traffic", TrafficEvent))
         return sum(each.requests for each in apis if each is not None)
 
+    def all_told(api_key: int, api: str) -> bool:
+        return requests(api_key) == counted("fleet_requests_total", api=api)
+
     for api_key, api in ((PRODUCE, "Produce"), (FETCH, "Fetch")):
-        counts = partial(counted, "fleet_requests_total", api=api)
-        wait_for(lambda key=api_key, counts=counts: requests(key) == counts(), f"every {api}")  # type: ignore[misc]
+        wait_for(partial(all_told, api_key, api), f"every {api}")
     assert requests(PRODUCE) >= 3 * len(RECORDS)
     traffic = told(kafka, "events-f.traffic", TrafficEvent)
     assert len({each.id for each in traffic}) == len(traffic)

@@ -16,10 +16,12 @@ AHEAD = 30
 START_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
 MINUTES = DAY_MS // MINUTE_MS
 
+NOTHING = Season()
+
 Load = Callable[[int], float]
 
 
-def follow(load: Load, minutes: int, known: Season = Season(), first: int = 0) -> Season:  # noqa: B008 (frozen)
+def follow(load: Load, minutes: int, known: Season = NOTHING, first: int = 0) -> Season:
     for number in range(first, first + minutes):
         known = known.learn(START_MS + number * MINUTE_MS, load(number))
     return known
