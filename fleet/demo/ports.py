@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Final
 
 from fleet.errors import DemoError
 
@@ -14,10 +16,12 @@ from fleet.errors import DemoError
 _LOWEST = 20_000
 _HIGHEST = 32_000
 _ATTEMPTS = 200
+_GIVEN_LATELY: Final[deque[int]] = deque(maxlen=2_000)
+"""Whoever asked before may not listen yet: a fleet's ports are chosen first, then those of its links."""
 
 
 def free_ports(count: int, hosts: Sequence[str] = ("127.0.0.1",)) -> tuple[int, ...]:
-    """Consecutive ports that nobody listens on.
+    """Consecutive ports that nobody listens on, and that this process was not given lately.
 
     Args:
         count: how many.
@@ -28,7 +32,8 @@ def free_ports(count: int, hosts: Sequence[str] = ("127.0.0.1",)) -> tuple[int, 
     for _ in range(_ATTEMPTS):
         first = random.randrange(_LOWEST, _HIGHEST - count)
         ports = tuple(range(first, first + count))
-        if all(_are_free(host, ports) for host in hosts):
+        if set(ports).isdisjoint(_GIVEN_LATELY) and all(_are_free(host, ports) for host in hosts):
+            _GIVEN_LATELY.extend(ports)
             return ports
     raise DemoError(f"found no {count} consecutive free ports between {_LOWEST} and {_HIGHEST}")
 

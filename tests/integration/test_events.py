@@ -209,8 +209,9 @@ def test_a_fleet_tells_of_what_passes(
     fleet = make_fleet(events={"topic_prefix": "events-f."})
     topic = make_topic()
     for _ in range(3):
-        # A request for each record, so that some are sampled.
-        produce(fleet.bootstrap(), topic, RECORDS, **{"client.id": "teller", "batch.num.messages": 1})
+        # A request for each record, and a read for each request: of fewer reads, none may be sampled.
+        alone = {"batch.num.messages": 1, "max.in.flight": 1}
+        produce(fleet.bootstrap(), topic, RECORDS, **alone, **{"client.id": "teller"})
     read_all(fleet.bootstrap(), topic, 3 * len(RECORDS), config={"client.id": "reader"})
 
     def counted(name: str, **labels: str) -> float:
