@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
@@ -49,6 +50,8 @@ class LeaderTiming(Protocol):
     def suspect_after_s(self) -> float: ...
     @property
     def steady_after_s(self) -> float: ...
+    @property
+    def rest_after_move_s(self) -> float: ...
     @property
     def grace_s(self) -> float: ...
 
@@ -163,6 +166,7 @@ class Leader:
         self._voters = frozenset(voters)
         self._members = frozenset(members)
         self._flaps = Flaps(timing.steady_after_s)
+        self._moved_s = -inf
         self.reset()
 
     def reset(self) -> None:
@@ -186,6 +190,10 @@ class Leader:
     def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
         """A state has taken the place of another one; to be told at every member, leading or not."""
         self._flaps.committed(before, after, now_s)
+        if before.pins is not after.pins:
+            self._moved_s = -inf  # an operator's word does not wait
+        if any(_lost(owned, after.ownership.get(broker_id)) for broker_id, owned in before.ownership.items()):
+            self._moved_s = now_s
 
     def propose(
         self,
@@ -380,13 +388,19 @@ class Leader:
         return up >= self._members or now_s - leading_since_s >= self._timing.grace_s
 
     def _is_steady(self, seen: _Observed, unreachable: AbstractSet[tuple[ProxyId, BrokerId]]) -> bool:
-        """Whether who may own what has been the same for long enough to balance over it."""
+        """Whether who may own what, and who does, has been the same for long enough to balance over it.
+
+        The second is for clients: librdkafka waits twice as long before it connects to a broker as the last
+        time, from reconnect.backoff.ms to .max.ms, unless that was more than .max.ms ago, ten seconds.
+        """
         eligible = {p: seen.live.get(p) for p, member in seen.state.members.items() if member.eligible}
         key = (frozenset(eligible.items()), frozenset(unreachable))
         self._settled.hold([key], seen.now_s)
         # Members that have not been heard of since a cold start keep what they had.
         unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
-        return not unheard and self._settled.for_s(key, seen.now_s) >= self._timing.steady_after_s
+        rested = seen.now_s - self._moved_s >= self._timing.rest_after_move_s
+        settled = self._settled.for_s(key, seen.now_s) >= self._timing.steady_after_s
+        return not unheard and rested and settled
 
     def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
         """Pairs that have been cut for a while, where somebody else can step in."""
@@ -427,6 +441,11 @@ def _key(command: Command) -> Hashable:
 def _moved(before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]) -> list[BrokerId]:
     """The identities whose owners differ."""
     return [b for b, o in after.items() if b not in before or before[b].owners != o.owners]
+
+
+def _lost(before: Ownership, after: Ownership | None) -> bool:
+    """Whether somebody's clients have to go elsewhere."""
+    return after is not before and (after is None or not set(before.owners) <= set(after.owners))
 
 
 def _why_moved(

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -66,13 +67,18 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         yield cluster
 
 
+IMPATIENT: Final = MappingProxyType({"rest_after_move_s": 1.0})
+"""Tests wait until a fleet is whole again, and most of them have no client that would have to settle."""
+
+
 @contextmanager
 def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
     """A function that makes fleets, and the end of all that it made."""
     with ExitStack() as made:
 
         def make(proxies: int = 3, *, name: str = "fleet", **options: Any) -> LocalFleet:
-            fleet = LocalFleet(folder / name, kafka.endpoints, proxies, **options)
+            timing = {**IMPATIENT, **options.pop("timing", {})}
+            fleet = LocalFleet(folder / name, kafka.endpoints, proxies, timing=timing, **options)
             _FOLDERS.append(fleet.logs)
             made.callback(_FOLDERS.remove, fleet.logs)
             made.callback(fleet.remove_data)

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import psutil
 from confluent_kafka import KafkaException
@@ -38,6 +40,8 @@ BROKERS = 3
 _LISTENER = "FLEET"
 _FLOW_LIMIT_S = 60.0
 _SPARE_IDENTITIES = 1
+_TIMING: Final = MappingProxyType({"rest_after_move_s": 1.0})
+"""So that more moves in a run: by default, members that return would own nothing before it ends."""
 
 Say = Callable[[str], None]
 
@@ -122,7 +126,12 @@ class _Run:
         self._broker_ids = frozenset(ground.kafka.brokers)
         identities = IdentitySpace(min(self._broker_ids), len(self._broker_ids) + _SPARE_IDENTITIES)
         self._fleet = LocalFleet(
-            folder / "fleet", ground.upstream, plan.members, identities=identities, events=events
+            folder / "fleet",
+            ground.upstream,
+            plan.members,
+            identities=identities,
+            timing=_TIMING,
+            events=events,
         )
         self._clients: list[Client] = []
         self._done: list[Done] = []

@@ -12,7 +12,7 @@ import pytest
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.scene import Scene, under_load
-from tests.conftest import fleets
+from tests.conftest import IMPATIENT, fleets
 
 Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
 Note = Callable[[str, float], None]
@@ -28,7 +28,7 @@ MEASURES = (
 )
 
 # A control process is back within two seconds, but not on a machine that builds something else meanwhile.
-PATIENT = {"control_grace_s": 30.0}
+PATIENT = {**IMPATIENT, "control_grace_s": 30.0}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

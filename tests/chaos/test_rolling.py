@@ -15,6 +15,7 @@ import pytest
 
 from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.config.settings import Timing
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import PATIENT, Note, Stage
@@ -29,15 +30,10 @@ STALL_LIMIT_MS = 5000.0
 
 
 @pytest.fixture(params=[3, 5])
-def roomy(
-    request: pytest.FixtureRequest, fleet: LocalFleet, kafka: KafkaCluster, tmp_path: Path
-) -> Iterator[LocalFleet]:
-    """A whole fleet of three members, or of five."""
-    if request.param == 3:
-        yield fleet
-        return
-    with fleets(kafka, tmp_path / "five") as make:
-        yield make(proxies=5, timing=PATIENT)
+def roomy(request: pytest.FixtureRequest, kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
+    """A whole fleet of three members, or of five, that lets clients rest as it does by default."""
+    with fleets(kafka, tmp_path / "fleets") as make:
+        yield make(proxies=request.param, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
 
 
 def test_a_rolling_restart_is_not_noticed_by_applications(

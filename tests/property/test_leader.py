@@ -32,6 +32,7 @@ GENERATIONS_PER_EVENT = 3
 class Timing:
     suspect_after_s: float = 0.8
     steady_after_s: float = 2.0
+    rest_after_move_s: float = 3.0
     grace_s: float = 5.0
 
 

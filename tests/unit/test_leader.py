@@ -36,10 +36,14 @@ LISTENERS = (AdvertisedListener("external", "proxy", 9100, 9101),)
 SPACE = IdentitySpace(1, 16)
 
 
+REST_S = 8.0
+
+
 @dataclass(frozen=True)
 class Timing:
     suspect_after_s: float = 0.8
     steady_after_s: float = 2.0
+    rest_after_move_s: float = REST_S
     grace_s: float = 10.0
 
 
@@ -252,7 +256,7 @@ def test_two_that_die_together_are_taken_over_together() -> None:
 
 
 def test_a_member_that_returns_is_taken_in_when_it_has_been_steady(steady: Play) -> None:
-    steady.die("p3").run(3.0).clear()
+    steady.die("p3").run(REST_S).clear()
     steady.come_back("p3").run(1.9)
     assert steady.proposed == []
     steady.run(0.2)
@@ -619,3 +623,37 @@ def test_weights_are_looked_at_again_after_a_while_only() -> None:
     assert play.proposed == []
     play.run(30.0)
     assert [each.kind for each in play.proposed] == ["ownership_set"]
+
+
+# -- clients rest --------------------------------------------------------------------------------------------
+
+
+def taken_over() -> Play:
+    """p2 has died, and is back for so long that it could be given something."""
+    play = Play().start()
+    play.run(REST_S).die("p2").run(0.5).come_back("p2").run(5.0)
+    assert all("p2" not in each for each in owners(play).values())
+    return play.clear()
+
+
+def test_after_a_move_nothing_is_balanced_for_a_while() -> None:
+    """Identities came back 5 s after they had left, and clients of librdkafka waited up to 10 s for them."""
+    play = taken_over()
+    assert play.run(REST_S - 6.0).proposed == []
+    play.run(1.0)
+    assert [each.reason for each in play.proposed if isinstance(each, OwnershipSet)] == ["join"]
+    assert ("p2",) in owners(play).values()
+
+
+def test_takeovers_and_drains_do_not_wait() -> None:
+    play = taken_over()
+    play.commit(DrainSet("p3", True)).run(0.1)
+    assert set(owners(play).values()) == {("p1",)}
+    play.die("p1").run(0.5)
+    assert set(owners(play).values()) == {("p2",)}
+
+
+def test_pins_do_not_wait() -> None:
+    play = taken_over()
+    play.commit(PinSet(1, "p2")).run(0.1)
+    assert owners(play)[1] == ("p2",)
