@@ -43,6 +43,7 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 
 test-long: ready-test ## Hours: 200 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m pytest tests/judged >&2
+	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m fleet.chaos --runs 200 --seed 1 --results docs/reliability.jsonl --report docs/reliability.md $(ARGS)
 

@@ -17,12 +17,13 @@ from fleet.chaos import report
 from fleet.chaos.spark import JUDGED
 from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
-from fleet.pipeline.report import ANOMALIES, AVAILABILITY, PIPELINE, REPORT
+from fleet.pipeline.report import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
 SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "anomalies": ANOMALIES,
+    "audit": AUDIT,
     "availability": AVAILABILITY,
     "certs": documents.CERTS,
     "chaos": report.CHAOS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,8 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from fleet.admin.documents import Codec
@@ -29,15 +28,14 @@ from fleet.chaos.schedule import CHOSEN, Plan, chosen, plan_of
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
-from fleet.errors import DemoError, FleetError
+from fleet.errors import FleetError
+from fleet.events.schema import OUTSIDE
+from fleet.pipeline.audit import audit
 from fleet.pipeline.judge import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.outside import OUTSIDE, LedgerEntry, OutageEvent, Outside, ViewEvent
+from fleet.pipeline.outside import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
+from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
-
-TOPIC: Final = "outside"
-PARTITIONS: Final = 4
-LIMIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +69,36 @@ class JudgedDocument:
 JUDGED: Final = Codec(JudgedDocument)
 
 
-def outside(history: History) -> Iterator[Outside]:
-    """What was seen from outside, as events."""
+def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
+    """What was seen from outside, as events.
+
+    Args:
+        wall_us: how far the wall clock is before the machine's monotonic one.
+    """
     for stream in history.streams:
-        yield from ledger(stream)
+        yield from ledger(stream, wall_us)
     for proxy_id, views in history.views.items():
         for number, view in enumerate(views):
             for broker_id in sorted(history.broker_ids):
-                yield ViewEvent(proxy_id, number, broker_id, view.owners.get(broker_id), _us(view.at_s))
+                yield ViewEvent(
+                    proxy_id, number, broker_id, view.owners.get(broker_id), wall_us + _us(view.at_s)
+                )
     for number, outage in enumerate(history.outages):
-        times = (_us(outage.at_s), _us(outage.until_s))
+        times = (wall_us + _us(outage.at_s), wall_us + _us(outage.until_s))
         yield OutageEvent(str(number), outage.victims, outage.survivors, *times)
 
 
-def ledger(stream: Stream) -> Iterator[LedgerEntry]:
+def ledger(stream: Stream, wall_us: int = 0) -> Iterator[LedgerEntry]:
     """What one client was told and given, and what its topic holds."""
-    yield from _ledger(stream, "acknowledged", stream.acknowledged)
+    yield from _ledger(stream, "acknowledged", stream.acknowledged, wall_us)
     received: Iterable[Event] = stream.received
     if not stream.promise.in_turn:
         received = sorted(received, key=lambda event: (event.partition, event.offset))
-    yield from _ledger(stream, "received", received)
-    yield from _ledger(stream, "log", stream.log)
+    yield from _ledger(stream, "received", received, wall_us)
+    yield from _ledger(stream, "log", stream.log, wall_us)
 
 
-def _ledger(stream: Stream, what: Any, events: Iterable[Event]) -> Iterator[LedgerEntry]:
+def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) -> Iterator[LedgerEntry]:
     for number, event in enumerate(events):
         offset = None if event.offset == NO_OFFSET else event.offset
         record = event.record
@@ -106,21 +110,8 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event]) -> Iterator[Ledg
             record.sequence,
             offset,
             number,
-            _us(event.at_s),
+            wall_us + _us(event.at_s),
         )
-
-
-def publish(servers: str, topic: str, events: Iterable[Outside]) -> int:
-    """Write them to a topic that is made for it. Returns: how many.
-
-    Raises: DemoError, PipelineError: they do not arrive.
-    """
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    try:
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(LIMIT_S)
-    except KafkaException as error:
-        raise DemoError(f"topic {topic}: {error}") from error
-    return produce({"bootstrap.servers": servers}, ((topic, None, OUTSIDE.encode(event)) for event in events))
 
 
 def judge(spark: SparkSession, servers: str, prefix: str, history: History, out: Path) -> JudgedDocument:
@@ -130,7 +121,7 @@ def judge(spark: SparkSession, servers: str, prefix: str, history: History, out:
         out: a folder for Parquet and checkpoints.
     Raises: FleetError: a job failed.
     """
-    found = run_jobs(spark, servers, prefix, prefix + TOPIC, str(out), keys_of(history))
+    found = run_jobs(spark, servers, prefix, str(out), keys_of(history))
     audits = {name: Audit(**verdict) for name, verdict in found.audits.items()}
     differences = [
         *differing(audits, {each.name: audit_of(each) for each in history.streams}),
@@ -146,6 +137,24 @@ def judge(spark: SparkSession, servers: str, prefix: str, history: History, out:
     )
     windows = sum(each is not None for each in found.took_us.values())
     return JudgedDocument(found.events, found.gaps, found.overlaps, windows, totals, len(differences))
+
+
+def audit_alone(stream: Stream) -> Audit:
+    """What the data pipeline says of one client, without Kafka: its ledger goes through a file.
+
+    Raises: PipelineError: it cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="fleet-ledger-") as folder:
+        path = Path(folder, "ledger.jsonl")
+        with path.open("wb") as file:
+            file.writelines(EVENTS.encode(entry) + b"\n" for entry in ledger(stream))
+        spark = session()
+        try:
+            entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
+            (row,) = audit(entries, {stream.name: stream.keys} if stream.keys else {}).collect()
+        finally:
+            spark.stop()
+    return Audit(**{name: count for name, count in row.asDict().items() if name != "client"})
 
 
 def keys_of(history: History) -> dict[str, int]:
@@ -203,8 +212,9 @@ def _us(at_s: float) -> int:
 @click.option("--seed", type=click.IntRange(0), help="Of the run.  [default: the plan leader-kill]")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many seeds.")
 @click.option("--plan", "name", type=click.Choice(list(CHOSEN)), default="leader-kill", show_default=True)
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
-def command(seed: int | None, runs: int, name: str, as_json: bool) -> int:
+def command(seed: int | None, runs: int, name: str, report: Path | None, as_json: bool) -> int:
     """Break a fleet, and have both the checker and Spark judge it.
 
     Exit code 1 where they differ, or where a promise was broken.
@@ -214,15 +224,19 @@ def command(seed: int | None, runs: int, name: str, as_json: bool) -> int:
         documents, violations = asyncio.run(_main(plans))
     except FleetError as error:
         raise click.ClickException(str(error)) from error
-    document = _sum(documents)
+    document = _sum(list(documents.values()))
+    if report is not None:
+        report.write_text(_page(documents, document), encoding="utf-8")
     click.echo(JUDGED.encode(document) if as_json else _text(document))
     return 1 if violations or document.differs_from_checker else 0
 
 
-async def _main(plans: Sequence[Plan]) -> tuple[list[JudgedDocument], int]:
+async def _main(plans: Sequence[Plan]) -> tuple[dict[str, JudgedDocument], int]:
+    """Returns: by plan, what came out; and how many promises were broken."""
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
-    documents, violations = [], 0
+    documents: dict[str, JudgedDocument] = {}
+    violations = 0
     try:
         async with prepare(folder, say) as ground:
             servers = ground.kafka.bootstrap_servers
@@ -237,10 +251,12 @@ async def _main(plans: Sequence[Plan]) -> tuple[list[JudgedDocument], int]:
                 if history is None:
                     continue
                 say("  Spark judges it")
-                count = await in_thread(partial(publish, servers, prefix + TOPIC, outside(history)))
+                wall_us = _us(time.time() - time.monotonic())
+                told = ((prefix + OUTSIDE, None, EVENTS.encode(each)) for each in outside(history, wall_us))
+                count = await in_thread(partial(produce, {"bootstrap.servers": servers}, told))
                 say(f"  {count} events of what was seen from outside")
                 out = folder / f"out-{number}"
-                documents.append(await in_thread(partial(judge, spark, servers, prefix, history, out)))
+                documents[plan.name] = await in_thread(partial(judge, spark, servers, prefix, history, out))
                 if not result.violations:
                     remove(result)
     finally:
@@ -265,6 +281,28 @@ def _sum(documents: Sequence[JudgedDocument]) -> JudgedDocument:
         ),
         total("differs_from_checker"),
     )
+
+
+def _page(documents: Mapping[str, JudgedDocument], total: JudgedDocument) -> str:
+    """The report, in Markdown."""
+    heads = ("seed", "events", "gaps", "overlaps", "outages timed", "lost", "repeated", "out of order")
+    lines = [
+        "# Judged twice",
+        "",
+        f"{len(documents)} chaos runs of a real fleet, each judged by the checker and by Spark "
+        "(`python -m fleet.chaos.spark`); they differ in",
+        f"{total.differs_from_checker} verdicts. What is lost, repeated or out of order here is of clients that "
+        "are promised nothing: `acks=0`, or no idempotence.",
+        "",
+        "| " + " | ".join((*heads, "differences")) + " |",
+        "|---" * (len(heads) + 1) + "|",
+    ]
+    for name, each in {**documents, "**all**": total}.items():
+        audit = each.audit
+        figures = (each.events, each.gaps, each.overlaps, each.windows)
+        verdict = (audit.lost, audit.duplicated, audit.reordered, each.differs_from_checker)
+        lines.append("| " + " | ".join((name, *map(str, (*figures, *verdict)))) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _text(document: JudgedDocument) -> str:

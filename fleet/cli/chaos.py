@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import os
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +23,8 @@ from fleet.game_day.plan import Options, Plan, lines
 from fleet.game_day.report import GAME_DAY, print_report
 from fleet.game_day.scenarios import SCENARIOS, mistakes, page
 
-PACKAGES: Final = ("confluent_kafka", "psutil", "matplotlib")
-"""What it needs beyond the other commands; the last one for a picture alone."""
+PACKAGES: Final = ("confluent_kafka", "psutil")
+"""What it needs beyond the other commands."""
 PICTURES: Final = (".svg", ".png")
 
 
@@ -33,6 +34,7 @@ PICTURES: Final = (".svg", ".png")
 Examples:
   fleet chaos --scenario drain
   fleet chaos --scenario leader-kill --break 'ssh {host} systemctl kill -s KILL fleet@{proxy_id}'
+  fleet chaos --scenario drain --audit spark
   fleet chaos --scenario watch --duration 300 --picture day.svg --json
 
 \b
@@ -112,6 +114,13 @@ Scenarios, and what their commands must do:
     metavar="DIR",
     help="Keep the clients' histories and logs below it.",
 )
+@click.option(
+    "--audit",
+    type=click.Choice(["checker", "spark"]),
+    default="checker",
+    show_default=True,
+    help="Who says what became of records: this program, or the data pipeline beside it.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before it begins.")
 @config_option
 @json_option
@@ -147,6 +156,10 @@ def chaos(
         seen = asyncio.run(run.perform(settings, options, _say))
     except asyncio.CancelledError:
         return INTERRUPTED
+    if options.audit == "spark":
+        _say("Spark audits the records")
+        audited = importlib.import_module("fleet.chaos.spark").audit_alone(seen.stream)
+        seen = replace(seen, audited=audited)
     verdict = importlib.import_module("fleet.game_day.verdict")
     if options.picture is not None:
         importlib.import_module("fleet.game_day.picture").draw(verdict.timeline(seen), options.picture)
@@ -179,11 +192,14 @@ def _check(settings: Settings, options: Options) -> None:
         for proxy_id, url in urls.items():
             check_program(command_for(template, proxy_id, url, f"--{option}"), f"--{option}")
     bootstrap_endpoints(settings, options.listener)
-    missing = [each for each in PACKAGES[: 2 if options.picture is None else 3] if find_spec(each) is None]
-    if missing:
-        raise GameDayError(
-            f"a game day needs {', '.join(missing)}; install it with: pip install 'kafka-proxy-fleet[chaos]'"
-        )
+    needed = {"chaos": [*PACKAGES, *(["matplotlib"] if options.picture is not None else [])]}
+    if options.audit == "spark":
+        needed["pipeline"] = ["pyspark"]
+    for extra, packages in needed.items():
+        missing = [each for each in packages if find_spec(each) is None]
+        if missing:
+            install = f"pip install 'kafka-proxy-fleet[{extra}]'"
+            raise GameDayError(f"a game day needs {', '.join(missing)}; install it with: {install}")
 
 
 def _announce(plan: Plan, options: Options) -> None:

@@ -14,15 +14,17 @@ from typing import Any, Final, TypeAlias
 import click
 
 from fleet.cli.options import config_option, json_option
-from fleet.cli.output import OK, print_document
+from fleet.cli.output import FAILURE, OK, print_document
 from fleet.config import load
 from fleet.errors import PipelineError
 from fleet.pipeline.report import (
     ANOMALIES,
+    AUDIT,
     AVAILABILITY,
     PIPELINE,
     REPORT,
     print_anomalies,
+    print_audit,
     print_availability,
     print_report,
 )
@@ -31,7 +33,7 @@ Command: TypeAlias = Callable[..., int]
 
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "jinja2", "matplotlib")
-JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "dead-letters")
+JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "ledger", "dead-letters")
 
 
 @click.group(
@@ -57,6 +59,7 @@ Jobs:
   load          what passed each identity, by the minute, as Parquet in OUT/load
   liveness      what members hold of one another, as Parquet in OUT/liveness
   connections   clients' connections, as Parquet in OUT/connections
+  ledger        what producers were told, groups were given and logs hold, as Parquet in OUT/ledger
   weights       what each identity weighs, from OUT/load, in the topic `weights`
   dead-letters  what is no event, with the reason, in the topic `dead_letters`
 
@@ -199,6 +202,56 @@ def anomalies(
         document = answers.anomalies(spark, _site(out), from_ms, to_ms)
     print_document(document, ANOMALIES, as_json, print_anomalies)
     return OK
+
+
+@pipeline.command(
+    short_help="Whether every acknowledged record is there, once and in order.",
+    epilog="""\b
+Examples:
+  fleet pipeline audit --out out
+  fleet pipeline audit --out out --compacted prices=40 --from 2026-11-01T03:00:00 --json
+""",
+)
+@json_option
+@_out
+@_from_to
+@click.option(
+    "--compacted",
+    "compacted",
+    metavar="CLIENT=KEYS",
+    multiple=True,
+    help="Of a client with a compacted topic: how many keys each partition has; repeatable.",
+)
+def audit(
+    as_json: bool,
+    out: str,
+    since: datetime | None,
+    until: datetime | None,
+    master: str | None,
+    compacted: tuple[str, ...],
+) -> int:
+    """What became of the records of each client, and after which takeover, from what the jobs ledger,
+    timeline and connections have written. Exits with 1 where a record was lost, repeated or out of order."""
+    from_ms, to_ms = _moments(since, until)
+    keys = _keys(compacted)
+    with _spark(master) as spark:
+        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        document = answers.audit(spark, _site(out), from_ms, to_ms, keys)
+    print_document(document, AUDIT, as_json, print_audit)
+    return (
+        FAILURE if any(each.lost or each.duplicated or each.out_of_order for each in document.clients) else OK
+    )
+
+
+def _keys(compacted: tuple[str, ...]) -> dict[str, int]:
+    """Raises: UsageError: one is not CLIENT=KEYS."""
+    found = {}
+    for each in compacted:
+        client, _, keys = each.rpartition("=")
+        if not client or not keys.isdigit() or not int(keys):
+            raise click.UsageError(f"--compacted {each!r}: must be CLIENT=KEYS, such as prices=40")
+        found[client] = int(keys)
+    return found
 
 
 @click.command(

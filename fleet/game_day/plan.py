@@ -10,6 +10,7 @@ from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.rolling import unrest
 from fleet.admin.status import Answers, best_answer
 from fleet.errors import GameDayError
+from fleet.game_day.report import Auditor
 from fleet.game_day.scenarios import SCENARIOS, Role, Scenario
 from fleet.model import BrokerId, ProxyId
 
@@ -33,6 +34,7 @@ class Options:
         rate_per_s: records, on each partition.
         client_config: further settings of the clients.
         folder: where the clients' histories and logs are to stay.
+        audit: who says what became of records.
     """
 
     scenario: str
@@ -49,6 +51,7 @@ class Options:
     client_config: Path | None = None
     picture: Path | None = None
     folder: Path | None = None
+    audit: Auditor = "checker"
 
     @property
     def what(self) -> Scenario:

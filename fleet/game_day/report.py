@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +11,9 @@ from rich.markup import escape
 from fleet.admin.documents import Codec
 from fleet.chaos.checker import Rule
 from fleet.model import ProxyId
+
+Auditor: TypeAlias = Literal["checker", "spark"]
+"""The checker of the chaos runs; or the data pipeline, beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class RecordsDocument:
         lost: acknowledged records that are not in the log, or never reached the group.
         duplicated, reordered: in the log, or as the group got them.
         refused: records that the producer has told the application it could not deliver.
+        audited_by: who says so, of all but `refused`.
     """
 
     acknowledged: int
@@ -66,6 +70,7 @@ class RecordsDocument:
     duplicated: int
     reordered: int
     refused: int
+    audited_by: Auditor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,8 @@ def _client_lines(document: GameDayDocument) -> list[str]:
     return [
         f"records: acknowledged {records.acknowledged}, received {records.received} "
         f"(and {records.redelivered} once more), refused {records.refused}",
-        f"lost {records.lost}, duplicated {records.duplicated}, reordered {records.reordered}",
+        f"lost {records.lost}, duplicated {records.duplicated}, reordered {records.reordered}"
+        + (", says Spark, too" if records.audited_by == "spark" else ""),
         f"longest stall: producer {producer.since_ms:.0f} ms (before: {producer.before_ms:.0f} ms), "
         f"consumer {consumer.since_ms:.0f} ms (before: {consumer.before_ms:.0f} ms)",
         f"errors reported to applications: {len(document.errors)}",

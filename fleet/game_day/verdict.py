@@ -17,7 +17,7 @@ from fleet.chaos.checker import (
     check,
     takeover_s,
 )
-from fleet.demo.audit import longest_stall_ms
+from fleet.demo.audit import Audit, longest_stall_ms
 from fleet.demo.history import Event
 from fleet.game_day.plan import Options, Plan
 from fleet.game_day.report import (
@@ -71,6 +71,7 @@ class Seen:
         troubles: what went wrong, in sentences.
         refused: records that could not be delivered, by reason.
         folder: where clients have left their histories, if those stay.
+        audited: what Spark says of the records, where it was asked.
     """
 
     options: Options
@@ -90,6 +91,12 @@ class Seen:
     troubles: Sequence[str]
     steps: Sequence[tuple[float, str]]
     folder: str | None = None
+    audited: Audit | None = None
+
+    @cached_property
+    def audit(self) -> Audit:
+        """What became of the records."""
+        return audit_of(self.stream)
 
     @cached_property
     def outage(self) -> Outage | None:
@@ -123,6 +130,10 @@ class Seen:
             ),
             *self._wrong_effect(),
             *check(history),
+            *(
+                Violation("broke", f"Spark's audit differs: {self.audited}, and the checker's: {self.audit}")
+                for _ in range(self.audited not in (None, self.audit))
+            ),
         ]
 
     def _wrong_effect(self) -> list[Violation]:
@@ -139,7 +150,7 @@ class Seen:
 
 def document(seen: Seen) -> GameDayDocument:
     """The report."""
-    audit = audit_of(seen.stream)
+    audit = seen.audited or seen.audit
     began_s = seen.whole.from_s
     return GameDayDocument(
         fleet=seen.plan.fleet,
@@ -157,6 +168,7 @@ def document(seen: Seen) -> GameDayDocument:
             duplicated=audit.duplicated,
             reordered=audit.out_of_order,
             refused=sum(seen.refused.values()),
+            audited_by="checker" if seen.audited is None else "spark",
         ),
         producer_stall=_stall(seen, seen.stream.acknowledged),
         consumer_stall=_stall(seen, seen.stream.received),

@@ -12,13 +12,17 @@ from pyspark.sql import functions as F
 from fleet.errors import PipelineError
 from fleet.events.schema import ConnectionEvent, LivenessEvent
 from fleet.pipeline import anomalies as odd
+from fleet.pipeline import audit as records
 from fleet.pipeline import slo
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.jobs import Site
+from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.report import (
     AnomaliesDocument,
     AttainmentDocument,
+    AuditDocument,
     AvailabilityDocument,
+    ClientAuditDocument,
     FlappingDocument,
     HotBrokerDocument,
     IntervalDocument,
@@ -26,6 +30,7 @@ from fleet.pipeline.report import (
     ReportDocument,
     StaleClientDocument,
     TakenDocument,
+    TakeoverAuditDocument,
 )
 from fleet.pipeline.season import MINUTE_MS
 from fleet.pipeline.timeline_job import current
@@ -105,6 +110,7 @@ def report(
         anomalies(spark, site, from_ms, to_ms),
         _owned(spark, site, from_ms, to_ms),
         _hottest(spark, site, from_ms, to_ms),
+        audit(spark, site, from_ms, to_ms),
     )
 
 
@@ -156,6 +162,34 @@ def anomalies(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> Anom
         _documents(odd.flapping(lived), FlappingDocument),
         _documents(odd.one_sided(lived, to_ms), OneSidedDocument),
         _documents(odd.stale_clients(told), StaleClientDocument),
+    )
+
+
+def audit(
+    spark: SparkSession, site: Site, from_ms: int, to_ms: int, keys: Mapping[str, int] = records.NO_KEYS
+) -> AuditDocument:
+    """What became of the records of every client that has an entry between two moments: of all of them.
+
+    Args:
+        keys: see `fleet.pipeline.audit.audit`.
+    Raises: PipelineError: there is no timeline, or too much to tell.
+    """
+    entries = _told(spark, site.ledger, LedgerEntry)
+    there = entries.where(F.col("at_us").between(1000 * from_ms, 1000 * to_ms)).select("client").distinct()
+    ledger = entries.join(there, "client", "leftsemi")
+    told = _told(spark, site.connections, ConnectionEvent)
+    taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), told)
+    taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
+    clients = _rows(records.audit(ledger, keys).orderBy("client"))
+    takeovers = _rows(records.by_takeover(ledger, taken, keys).orderBy("began_ms", "fleet"))
+    return AuditDocument(
+        from_ms,
+        to_ms,
+        tuple(ClientAuditDocument(**each) for each in clients),
+        tuple(
+            TakeoverAuditDocument(**{**each, "broker_ids": tuple(each["broker_ids"] or ())})
+            for each in takeovers
+        ),
     )
 
 

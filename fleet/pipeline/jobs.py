@@ -4,6 +4,7 @@
     OUT/load/                Parquet, by day: what `fleet.pipeline.load.minutes` gives
     OUT/liveness/            Parquet, by day: what members hold of one another, as it was told
     OUT/connections/         Parquet, by day: clients' connections, as it was told
+    OUT/ledger/              Parquet, by day: what producers were told, groups were given and logs hold
     OUT/checkpoints/JOB/     Spark's: how far each has come
 
 A batch is written to files once, whatever happens meanwhile: the file sink keeps a log of its batches beside
@@ -12,7 +13,7 @@ the checkpoint. Records for topics are written at least once; their `id` tells r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fleet.errors import PipelineError
 from fleet.events.schema import (
     DEAD_LETTERS,
+    OUTSIDE,
     TOPICS,
     WEIGHTS,
     ConnectionEvent,
@@ -35,6 +37,7 @@ from fleet.events.schema import (
 )
 from fleet.pipeline.kafka_source import NAME
 from fleet.pipeline.load import minutes, weights
+from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
 from fleet.pipeline.parse import dead_letters, events, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
@@ -82,6 +85,10 @@ class Site:
     def connections(self) -> str:
         return f"{self.out}/connections"
 
+    @property
+    def ledger(self) -> str:
+        return f"{self.out}/ledger"
+
 
 Job: TypeAlias = Callable[[SparkSession, Site, bool], StreamingQuery]
 
@@ -118,9 +125,17 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
     return _start(_parquet(by_day, site.connections), site, "connections", once)
 
 
+def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
+    """What became of every record, as Parquet by day; what was told twice is there twice."""
+    entries = events(_parsed(spark, site, [OUTSIDE], OUTSIDE_KINDS), "ledger")
+    by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
+    return _start(_parquet(by_day, site.ledger), site, "ledger", once)
+
+
 def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Records that are no event → a topic, with the reason."""
-    letters = dead_letters(_parsed(spark, site, dict.fromkeys(TOPICS[kind] for kind in KINDS)))
+    topics = dict.fromkeys([*(TOPICS[kind] for kind in KINDS), OUTSIDE])
+    letters = dead_letters(_parsed(spark, site, topics, {**KINDS, **OUTSIDE_KINDS}))
     return _start(_topic(letters, site, DEAD_LETTERS), site, "dead_letters", once)
 
 
@@ -130,6 +145,7 @@ JOBS: Final = MappingProxyType[str, Job](
         "load": start_load,
         "liveness": start_liveness,
         "connections": start_connections,
+        "ledger": start_ledger,
         "weights": start_weights,
         "dead-letters": start_dead_letters,
     }
@@ -155,14 +171,16 @@ def cause(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _parsed(spark: SparkSession, site: Site, topics: Iterable[str]) -> DataFrame:
+def _parsed(
+    spark: SparkSession, site: Site, topics: Iterable[str], kinds: Mapping[str, type[Any]]
+) -> DataFrame:
     read = records(spark, site.kafka, [site.prefix + topic for topic in topics], streaming=True)
-    return parse(read, KINDS)
+    return parse(read, kinds)
 
 
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:
     """The events of one kind, from their topic."""
-    return events(_parsed(spark, site, [TOPICS[kind]]), kind)
+    return events(_parsed(spark, site, [TOPICS[kind]], {kind: KINDS[kind]}), kind)
 
 
 def _by_day(told: DataFrame) -> DataFrame:

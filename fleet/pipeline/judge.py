@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fleet.errors import PipelineError
+from fleet.events.schema import OUTSIDE
 from fleet.pipeline.audit import audit
 from fleet.pipeline.availability import windows
 from fleet.pipeline.jobs import Site, finish, start_timeline
-from fleet.pipeline.outside import LedgerEntry, OutageEvent, ViewEvent
+from fleet.pipeline.outside import KINDS
 from fleet.pipeline.parse import REASON, events, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import current
-
-KINDS: Final = MappingProxyType[str, type[Any]](
-    {"ledger": LedgerEntry, "view": ViewEvent, "outage": OutageEvent}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +37,11 @@ class Judged:
     owners: Mapping[tuple[int, int], tuple[str, ...]]
 
 
-def judge(
-    spark: SparkSession, servers: str, prefix: str, outside: str, out: str, keys: Mapping[str, int]
-) -> Judged:
-    """Run the jobs once, over the fleet's topics and over one with what was seen from outside.
+def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mapping[str, int]) -> Judged:
+    """Run the jobs once, over the fleet's topics and over the one with what was seen from outside.
 
     Args:
-        outside: that topic.
+        prefix: of the topics.
         out: where Parquet and checkpoints go.
         keys: see `fleet.pipeline.audit.audit`.
     Raises: PipelineError: a job failed, or a record was no event.
@@ -57,6 +50,7 @@ def judge(
     read = finish(start_timeline(spark, site, True))
     timeline = current(spark.read.parquet(site.timeline).drop("day")).collect()
 
+    outside = prefix + OUTSIDE
     parsed = parse(records(spark, site.kafka, [outside], streaming=False), KINDS).persist()
     try:
         reasons = [row.reason for row in parsed.where(F.col(REASON).isNotNull()).limit(1).collect()]

@@ -1,13 +1,14 @@
 """What is seen of a fleet from outside, as the jobs read it: by applications, and by who asks for Metadata.
 
-A fleet does not write these by itself; chaos runs do (`fleet.chaos.spark`). Times are microseconds of one
-clock.
+A fleet makes the topic, and does not write to it; chaos runs do (`fleet.chaos.spark`), and applications may
+keep their ledger there. Times are Unix time in microseconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -78,4 +79,7 @@ class OutageEvent:
 
 Outside: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
 
-OUTSIDE: Final[Codec[Outside]] = Codec(Annotated[Outside, Field(discriminator="kind")])  # type: ignore[arg-type]
+EVENTS: Final[Codec[Outside]] = Codec(Annotated[Outside, Field(discriminator="kind")])  # type: ignore[arg-type]
+KINDS: Final = MappingProxyType[str, type[Any]](
+    {"ledger": LedgerEntry, "view": ViewEvent, "outage": OutageEvent}
+)

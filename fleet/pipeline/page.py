@@ -42,6 +42,7 @@ def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
         availability=report.availability,
         anomalies=report.anomalies,
         hot_brokers=report.hot_brokers,
+        audit=report.audit,
         brokers=len({(each.fleet, each.broker_id) for each in report.intervals}),
         available=1 - missing_ms / known_ms if known_ms else 1.0,
         missed=sum(each.left_ms < 0 for each in fleets),

@@ -168,6 +168,47 @@ class HotBrokerDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientAuditDocument:
+    """What became of the records of one client; the figures are those of `fleet.demo.audit.Audit`."""
+
+    client: str
+    acknowledged: int
+    received: int
+    redelivered: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeoverAuditDocument:
+    """What became of records from one takeover until the next one of the same fleet.
+
+    Args:
+        fleet, generation, began_ms: null where it is about the time before all of them.
+        broker_ids: what was taken over.
+    """
+
+    fleet: str | None
+    generation: int | None
+    broker_ids: tuple[BrokerId, ...]
+    began_ms: int | None
+    lost: int
+    duplicated: int
+    out_of_order: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditDocument:
+    """What ``fleet pipeline audit --json`` prints."""
+
+    from_ms: int
+    to_ms: int
+    clients: tuple[ClientAuditDocument, ...]
+    takeovers: tuple[TakeoverAuditDocument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportDocument:
     """What the page of ``fleet report`` tells, and its ``--json`` prints."""
 
@@ -175,12 +216,14 @@ class ReportDocument:
     anomalies: AnomaliesDocument
     intervals: tuple[IntervalDocument, ...]
     hot_brokers: tuple[HotBrokerDocument, ...]
+    audit: AuditDocument
 
 
 REPORT: Final = Codec(ReportDocument)
 PIPELINE: Final = Codec(PipelineDocument)
 AVAILABILITY: Final = Codec(AvailabilityDocument)
 ANOMALIES: Final = Codec(AnomaliesDocument)
+AUDIT: Final = Codec(AuditDocument)
 
 
 def print_report(document: PipelineDocument, console: Console) -> None:
@@ -227,6 +270,27 @@ def print_anomalies(document: AnomaliesDocument, console: Console) -> None:
         console.print(f"{who} for broker {client.broker_id}, which was elsewhere, {times}")
     if not (document.flapping or document.one_sided or document.stale_clients):
         console.print("nothing odd")
+
+
+def print_audit(document: AuditDocument, console: Console) -> None:
+    """The same for people."""
+    table = _table("Records", "client", "acknowledged", "received", "again", "lost", "repeated", "unordered")
+    for each in document.clients:
+        figures = (each.acknowledged, each.received, each.redelivered, each.lost, each.duplicated)
+        bad = each.lost or each.duplicated or each.out_of_order
+        row = (escape(each.client), *map(str, figures), str(each.out_of_order))
+        table.add_row(*row, style="red" if bad else None)
+    console.print(table)
+    table = _table(
+        "From one takeover to the next", "fleet", "brokers", "began (UTC)", "lost", "repeated", "unordered"
+    )
+    for taken in document.takeovers:
+        began = "before all" if taken.began_ms is None else _when(taken.began_ms)
+        brokers = ", ".join(map(str, taken.broker_ids))
+        counts = (str(taken.lost), str(taken.duplicated), str(taken.out_of_order))
+        bad = taken.lost or taken.duplicated or taken.out_of_order
+        table.add_row(escape(taken.fleet or ""), brokers, began, *counts, style="red" if bad else None)
+    console.print(table)
 
 
 def _table(title: str, *columns: str) -> Table:

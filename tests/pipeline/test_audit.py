@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -13,7 +14,7 @@ from fleet.chaos.checker import Promise, Stream, audit_of
 from fleet.chaos.spark import ledger
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, Record
-from fleet.pipeline.audit import audit
+from fleet.pipeline.audit import audit, by_takeover
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
 
@@ -36,6 +37,39 @@ def test_an_entry_that_came_twice_counts_once(spark: SparkSession) -> None:
     stream = a_stream("twice", random.Random(1))
     entries = [*ledger(stream), *ledger(stream)]
     assert verdicts(spark, entries, {"twice": stream.keys}) == {"twice": audit_of(stream)}
+
+
+def test_by_takeover_each_fault_is_where_the_next_takeover_has_not_begun(spark: SparkSession) -> None:
+    chance = random.Random(9)
+    streams = [a_stream(f"case-{number}", chance) for number in range(CASES)]
+    entries = [entry for stream in streams for entry in ledger(stream)]
+    keys = {stream.name: stream.keys for stream in streams if stream.keys}
+    # Entries are at 0, 1, … 23 s.
+    began_ms = {1: 3_000, 2: 3_000, 5: 11_500, 9: 60_000}
+    rows = [
+        ("f", broker_id, generation, at_ms) for generation, at_ms in began_ms.items() for broker_id in (7, 4)
+    ]
+    taken = spark.createDataFrame(rows, "fleet string, broker_id bigint, generation bigint, began_ms bigint")
+    table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
+    found = {row.generation: row for row in by_takeover(table, taken, keys).collect()}
+    assert found.keys() == {None, *began_ms}
+    assert all(row.broker_ids == [4, 7] for generation, row in found.items() if generation)
+    for name, figure in (("lost", "lost"), ("duplicated", "duplicated")):
+        assert sum(row[name] for row in found.values()) == sum(
+            getattr(audit_of(each), figure) for each in streams
+        )
+        assert found[1][name] == found[9][name] == 0, "the next one began at once; nothing happened since"
+    assert found[None].duplicated == sum(repeated(each, 0, 3) for each in streams)
+    assert found[2].duplicated == sum(repeated(each, 3, 11.5) for each in streams)
+    assert found[5].duplicated == sum(repeated(each, 11.5, 60) for each in streams)
+    assert all(found[each].lost and found[each].out_of_order for each in (None, 2, 5))
+
+
+def repeated(stream: Stream, since_s: float, until_s: float) -> int:
+    """How often the log repeats what was acknowledged between two moments."""
+    at_s = {(each.partition, each.record): each.at_s for each in stream.acknowledged}
+    times = Counter((each.partition, each.record) for each in stream.log)
+    return sum(count - 1 for record, count in times.items() if since_s <= at_s[record] < until_s)
 
 
 def found(spark: SparkSession, streams: Sequence[Stream]) -> dict[str, Audit]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fleet.pipeline.report import (
     AnomaliesDocument,
     AttainmentDocument,
+    AuditDocument,
     AvailabilityDocument,
+    ClientAuditDocument,
     FlappingDocument,
     HotBrokerDocument,
     IntervalDocument,
@@ -13,6 +15,7 @@ from fleet.pipeline.report import (
     ReportDocument,
     StaleClientDocument,
     TakenDocument,
+    TakeoverAuditDocument,
 )
 
 HOUR_MS = 3_600_000
@@ -50,4 +53,16 @@ def sample() -> ReportDocument:
         HotBrokerDocument("demo", 2, 900, 7_000, 75.0, 0.75, (BEGIN_MS, BEGIN_MS + HOUR_MS), (1.0, 2.0)),
         HotBrokerDocument("demo", 1, 300, 900, 25.0, 0.25, (BEGIN_MS,), (3.0,)),
     )
-    return ReportDocument(availability, anomalies, intervals, hot)
+    audit = AuditDocument(
+        BEGIN_MS,
+        END_MS,
+        (
+            ClientAuditDocument("orders", 1_000, 1_000, 7, 0, 0, 0),
+            ClientAuditDocument("<i>prices", 500, 499, 0, 1, 2, 3),
+        ),
+        (
+            TakeoverAuditDocument(None, None, (), None, 0, 1, 0),
+            TakeoverAuditDocument("demo", 7, (1, 2), taken_ms, 1, 1, 3),
+        ),
+    )
+    return ReportDocument(availability, anomalies, intervals, hot, audit)

@@ -74,11 +74,22 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
         ["2026-11-22 06:00:00", "1", "150", "480", "p2"],
         ["2026-11-22 06:00:00", "2", "60000", "", "p3"],
     ]
+    assert {name: page.texts[name] for name in ("acknowledged", "lost", "duplicated", "out-of-order")} == {
+        "acknowledged": "1500",
+        "lost": "1",
+        "duplicated": "2",
+        "out-of-order": "3",
+    }
+    assert page.rows["audit-table"][2] == ["<i>prices", "500", "499", "0", "1", "2", "3"]
+    assert page.rows["audit-by-takeover"][1:] == [
+        ["before all", "", "0", "1", "0"],
+        ["2026-11-22 06:00:00", "1, 2", "1", "1", "3"],
+    ]
     assert [row[2:] for row in page.rows["attainment-table"][1:]] == [
         ["100.00000", "0.000", "17.280"],
         ["99.96520", "60.150", "-42.870"],
     ]
-    assert page.broken == ["attainment-table"]
+    assert page.broken == ["attainment-table", "audit-table", *["audit-by-takeover"] * 2]
     assert page.rows["hot-table"][1:] == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
     assert "client <b>& at 192.0.2.9" in page.texts["odd"], "what a client calls itself is text"
     assert all(each.startswith("data:image/png;base64,") for each in page.sources)

@@ -26,6 +26,7 @@ from fleet.membership import Transition
 from fleet.model import Liveness, Ownership
 from fleet.pipeline.report import (
     ANOMALIES,
+    AUDIT,
     AVAILABILITY,
     PIPELINE,
     REPORT,
@@ -94,6 +95,7 @@ def samples() -> dict[str, list[bytes]]:
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
         "anomalies": [ANOMALIES.encode(odd)],
+        "audit": [AUDIT.encode(sample_report().audit)],
         "availability": [AVAILABILITY.encode(available)],
         "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
         "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
