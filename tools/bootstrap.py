@@ -1,10 +1,10 @@
 """Brings what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
 
     python3 tools/bootstrap.py demo      virtual environment, Kafka
-    python3 tools/bootstrap.py test      the same with the development packages, Toxiproxy, Prometheus
+    python3 tools/bootstrap.py test      the same, the development packages, Toxiproxy, Prometheus, Chromium
 
-Everything goes below `.venv` and `build`. A step that is done, for its present inputs, is not done again. All
-output is on standard error: standard output belongs to the command that is run afterwards.
+Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
+done again. All output is on standard error: standard output belongs to the command that is run afterwards.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ POM = ROOT / "deploy" / "kafka" / "pom.xml"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
 PROMTOOL_VERSION = "v0.305.0"
+BROWSER = ("chromium", "chromedriver")
+BROWSER_PACKAGES = ("chromium", "chromium-driver")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -125,6 +127,20 @@ def bring_prometheus() -> None:
     once(folder / "brought", "bringing Prometheus", (PROMTOOL, PROMTOOL_VERSION), bring)
 
 
+def bring_browser() -> None:
+    """Debian's Chromium and its driver, where they are not there: the one thing that is installed for all."""
+    if all(map(shutil.which, BROWSER)):
+        return
+    print("bootstrap: installing Chromium", file=sys.stderr, flush=True)
+    install = ("apt-get", "-q", "-y", "install", "--no-install-recommends", *BROWSER_PACKAGES)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        run(*install, env=environment)
+    except subprocess.CalledProcessError:
+        run("apt-get", "-q", "update")  # the lists may be too old
+        run(*install, env=environment)
+
+
 def build_promtool(source: Path, target: Path) -> None:
     """Build promtool in a module of our own: `go install …@version` refuses Prometheus's `exclude` lines."""
     source.mkdir(parents=True)
@@ -205,6 +221,7 @@ def main(arguments: Sequence[str]) -> int:
             if purpose == "test":
                 build_toxiproxy()
                 bring_prometheus()
+                bring_browser()
     except subprocess.CalledProcessError as error:
         print(f"bootstrap: failed ({error.returncode}): {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1

@@ -291,7 +291,7 @@ def _page(documents: Mapping[str, JudgedDocument], total: JudgedDocument) -> str
         "",
         f"{len(documents)} chaos runs of a real fleet, each judged by the checker and by Spark "
         "(`python -m fleet.chaos.spark`); they differ in",
-        f"{total.differs_from_checker} verdicts. What is lost, repeated or out of order here is of clients that "
+        f"{total.differs_from_checker} verdicts. What is lost, repeated or out of order is of clients that "
         "are promised nothing: `acks=0`, or no idempotence.",
         "",
         "| " + " | ".join((*heads, "differences")) + " |",

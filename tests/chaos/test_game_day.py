@@ -111,8 +111,12 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
 
 
 def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
-    held = hold("drain", duration="1")
+    """And Spark says so, too."""
+    held = hold("drain", duration="1", audit="spark")
     assert held.code == 0, held.progress
+    records = held.printed["records"]
+    assert (records["audited_by"], records["received"]) == ("spark", records["acknowledged"])
+    assert (records["lost"], records["duplicated"], records["reordered"]) == (0, 0, 0)
     fault = held.printed["fault"]
     assert f"{fault['victim']} is drained, and owns nothing any more, as all 3 members say" == fault["proof"]
     assert fault["takeover_limit_ms"] is None

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,20 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from fleet.chaos.checker import Stream, audit_of
+from fleet.chaos.spark import ledger
+from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
 from fleet.pipeline.jobs import JOBS, Site
+from fleet.pipeline.outside import EVENTS
 from fleet.pipeline.streams import Kafka
+from tests.browser import chromium, complaints, pictures, text
+from tests.browser import rows as rows_of
+from tests.chaos.test_rolling import await_flow
 from tests.conftest import MakeFleet, MakeTopic
-from tests.integration.clients import Load, wait_for
+from tests.integration.clients import wait_for
 from tests.integration.test_events import everything
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
@@ -81,11 +89,19 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     leader = fleet.leader()
     assert leader is not None
     taken = {each.broker_id for each in fleet.ownership(leader).identities if each.committed == (leader,)}
-    with Load(fleet.bootstrap(), make_topic()) as load:
+    client = Client("idempotent", fleet.bootstrap(), make_topic(PARTITIONS), tmp_path / "client")
+    client.workload.start()
+    try:
+        await_flow([client])
         killed_ms = time.time_ns() // 1_000_000
         fleet.kill(leader)
         fleet.await_settled(frozenset(kafka.brokers), fleet.running)
-        load.await_flow()
+        await_flow([client])
+        client.stop()
+    finally:
+        client.workload.kill()
+    stream = client.stream(kafka.bootstrap_servers)
+    tell_of_records(kafka, prefix, stream)
     committed = fleet.ownership(fleet.running[0])
     owners = {each.broker_id: each.committed for each in committed.identities}
 
@@ -123,17 +139,49 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     for each in answer["identities"]:
         by_identity[each["broker_id"]] += each["unavailable_ms"]
     assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
+
+    audit = [*ASK, "audit", "--out", str(out), "--json", "--master", "local[1]"]
+    audited = document(audit, code=1)
+    verdicts = {each.pop("client"): each for each in audited["clients"]}
+    wanted_verdict = asdict(audit_of(stream))
+    assert verdicts == {"idempotent": wanted_verdict, "doctored": {**wanted_verdict, "lost": 1}}
+    (takeover,) = audited["takeovers"]
+    assert (set(takeover["broker_ids"]), takeover["lost"], takeover["duplicated"]) == (taken, 1, 0)
+
     page = tmp_path / "report.html"
     reported = document([*REPORT, "--tables", str(out), "--out", str(page), "--json", "--master", "local[1]"])
     assert reported["availability"]["takeovers"] == answer["takeovers"]
     assert {
         each["broker_id"]: tuple(each["owners"]) for each in reported["intervals"] if each["to_ms"] is None
     } == owners
-    text = page.read_text(encoding="utf-8")
-    assert f'<dd id="takeovers">{len(taken)}</dd>' in text
+    assert reported["audit"]["takeovers"] == audited["takeovers"]
+    with chromium(tmp_path / "profile") as browser:
+        browser.get(page.as_uri())
+        seen = {name: text(browser, name) for name in ("brokers", "takeovers", "acknowledged", "lost")}
+        assert seen == {
+            "brokers": str(len(owners)),
+            "takeovers": str(len(taken)),
+            "acknowledged": str(2 * wanted_verdict["acknowledged"]),
+            "lost": "1",
+        }
+        assert {int(row[1]): int(row[2]) for row in rows_of(browser, "takeover-table")} == missing_ms
+        assert min(pictures(browser).values()) > 0
+        assert complaints(browser) == []
     odd = document([*ASK, "anomalies", "--out", str(out), "--json", "--master", "local[1]"])
     assert (odd["flapping"], odd["stale_clients"]) == ([], [])
     assert {each["proxy_id"] for each in odd["one_sided"]} <= {leader}
+
+
+def tell_of_records(kafka: KafkaCluster, prefix: str, stream: Stream) -> None:
+    """Write down what became of them, as an application would; and as one that was not given the last."""
+    wall_us = round((time.time() - time.monotonic()) * 1_000_000)
+    last = stream.acknowledged[-1]
+    given = [
+        each for each in stream.received if (each.partition, each.record) != (last.partition, last.record)
+    ]
+    doctored = replace(stream, name="doctored", received=given)
+    entries = [*ledger(stream, wall_us), *ledger(doctored, wall_us)]
+    produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in entries])
 
 
 def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -151,9 +199,9 @@ def test_the_command_offers_every_job() -> None:
     assert set(OFFERED) == set(JOBS)
 
 
-def document(arguments: list[str]) -> dict[str, Any]:
+def document(arguments: list[str], code: int = 0) -> dict[str, Any]:
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     # spark-submit has one stream for both: the document is the last line.
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -91,6 +91,7 @@ def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machi
         ("Java", "openjdk"),
         ("Maven", "maven"),
         ("Go", "golang-go"),
+        ("Chromium", "chromium-driver"),
     ):
         assert re.search(rf"^  {what}.* apt-get install .*{package}", found.stderr, re.MULTILINE)
     assert "Go" not in prerequisites("demo", bare_machine).stderr
@@ -115,6 +116,8 @@ def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing:
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
     pretend(bare_machine, "go", go)
+    for tool in bootstrap.BROWSER:
+        pretend(bare_machine, tool, "")
     found = prerequisites("test", bare_machine)
     assert re.findall(r"^  (.*?)  ", found.stderr, re.MULTILINE) == missing
     assert found.returncode == bool(missing)

@@ -86,20 +86,28 @@ def test_what_the_configuration_does_not_have_is_a_mistake(
     assert (code, told["error"]["kind"]) == (2, kind)
 
 
-@pytest.mark.parametrize(("package", "arguments"), [("psutil", ()), ("matplotlib", ("--picture", "day.svg"))])
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [
+        ("psutil", "chaos", ()),
+        ("matplotlib", "chaos", ("--picture", "day.svg")),
+        ("pyspark", "pipeline", ("--audit", "spark")),
+    ],
+)
 def test_a_package_that_is_missing_is_named_before_anything_is_broken(
     config: Path,
     capsys: Out,
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
     package: str,
+    extra: str,
     arguments: tuple[str, ...],
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     code, told = run_json(capsys, *KILL, "-c", str(config), *arguments)
     assert (code, told["error"]["kind"]) == (1, "game_day")
     assert (
-        f"needs {package}; install it with: pip install 'kafka-proxy-fleet[chaos]'"
+        f"needs {package}; install it with: pip install 'kafka-proxy-fleet[{extra}]'"
         in told["error"]["message"]
     )
     assert stage.held == []
