@@ -34,7 +34,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
 from fleet.events.schema import TrafficEvent
 from fleet.ipc import ApiTraffic
-from fleet.pipeline.audit import audit
+from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, KINDS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.load import minutes
@@ -154,7 +154,9 @@ def load(spark: SparkSession, site: Site) -> None:
 def audited(spark: SparkSession, site: Site) -> None:
     """The job, and the verdict on what it has written."""
     finish(start_ledger(spark, site, True))
-    (verdict,) = audit(spark.read.parquet(site.ledger).drop("day")).collect()
+    found = by_record(spark.read.parquet(site.ledger).drop("day")).persist()
+    (verdict,) = audit(found).collect()
+    found.unpersist()
     assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 0), verdict
 
 

@@ -30,7 +30,7 @@ from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
 from fleet.errors import FleetError
 from fleet.events.schema import OUTSIDE
-from fleet.pipeline.audit import audit
+from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.judge import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.outside import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
@@ -151,7 +151,7 @@ def audit_alone(stream: Stream) -> Audit:
         spark = session()
         try:
             entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
-            (row,) = audit(entries, {stream.name: stream.keys} if stream.keys else {}).collect()
+            (row,) = audit(by_record(entries), {stream.name: stream.keys} if stream.keys else {}).collect()
         finally:
             spark.stop()
     return Audit(**{name: count for name, count in row.asDict().items() if name != "client"})

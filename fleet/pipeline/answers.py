@@ -180,8 +180,12 @@ def audit(
     told = _told(spark, site.connections, ConnectionEvent)
     taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), told)
     taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
-    clients = _rows(records.audit(ledger, keys).orderBy("client"))
-    takeovers = _rows(records.by_takeover(ledger, taken, keys).orderBy("began_ms", "fleet"))
+    found = records.by_record(ledger).persist()
+    try:
+        clients = _rows(records.audit(found, keys).orderBy("client"))
+        takeovers = _rows(records.by_takeover(found, taken, keys).orderBy("began_ms", "fleet"))
+    finally:
+        found.unpersist()
     return AuditDocument(
         from_ms,
         to_ms,

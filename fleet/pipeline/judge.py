@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from fleet.errors import PipelineError
 from fleet.events.schema import OUTSIDE
-from fleet.pipeline.audit import audit
+from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.availability import windows
 from fleet.pipeline.jobs import Site, finish, start_timeline
 from fleet.pipeline.outside import KINDS
@@ -56,7 +56,7 @@ def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mappin
         reasons = [row.reason for row in parsed.where(F.col(REASON).isNotNull()).limit(1).collect()]
         if reasons:
             raise PipelineError(f"topic {outside} holds what is no event: {reasons[0]}")
-        verdicts = [row.asDict() for row in audit(events(parsed, "ledger"), keys).collect()]
+        verdicts = [row.asDict() for row in audit(by_record(events(parsed, "ledger")), keys).collect()]
         timed = windows(events(parsed, "outage"), events(parsed, "view")).collect()
         seen = parsed.count()
     finally:

@@ -14,7 +14,7 @@ from fleet.chaos.checker import Promise, Stream, audit_of
 from fleet.chaos.spark import ledger
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, Record
-from fleet.pipeline.audit import audit, by_takeover
+from fleet.pipeline.audit import audit, by_record, by_takeover
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
 
@@ -51,7 +51,7 @@ def test_by_takeover_each_fault_is_where_the_next_takeover_has_not_begun(spark: 
     ]
     taken = spark.createDataFrame(rows, "fleet string, broker_id bigint, generation bigint, began_ms bigint")
     table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
-    found = {row.generation: row for row in by_takeover(table, taken, keys).collect()}
+    found = {row.generation: row for row in by_takeover(by_record(table), taken, keys).collect()}
     assert found.keys() == {None, *began_ms}
     assert all(row.broker_ids == [4, 7] for generation, row in found.items() if generation)
     for name, figure in (("lost", "lost"), ("duplicated", "duplicated")):
@@ -79,7 +79,7 @@ def found(spark: SparkSession, streams: Sequence[Stream]) -> dict[str, Audit]:
 
 def verdicts(spark: SparkSession, entries: Sequence[LedgerEntry], keys: dict[str, int]) -> dict[str, Audit]:
     table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
-    rows: list[dict[str, Any]] = [row.asDict() for row in audit(table, keys).collect()]
+    rows: list[dict[str, Any]] = [row.asDict() for row in audit(by_record(table), keys).collect()]
     return {row.pop("client"): Audit(**row) for row in rows}
 
 
