@@ -16,6 +16,9 @@ from fleet.pipeline.ddl import ddl_of, wanted_of
 
 REASON: Final = "reason"
 _CORRUPT: Final = "_corrupt"
+_HEAD: Final = "_head"
+_HEAD_DDL: Final = "kind string, version bigint"
+_BODIES: Final = "_bodies"
 VERSION: Final = 1
 
 
@@ -27,24 +30,42 @@ def parse(records: DataFrame, kinds: Mapping[str, type[Any]]) -> DataFrame:
         kinds: what a record's field `kind` may say → the event's class.
     """
     text = F.col("value").cast("string")
-    head = _from_json(text, "kind string, version bigint")
-    kind, version = head["kind"], head["version"]
-    parsed = records
+    if len(kinds) == 1:
+        ((only, event),) = kinds.items()
+        read = _once(records, _BODIES, F.struct(_from_json(text, ddl_of(event)).alias(only)))
+        # Who asks for one kind is given that one nearly always: what it is need not be read beforehand.
+        body = F.col(f"{_BODIES}.{only}")
+        head = F.struct(body["kind"].alias("kind"), body["version"].alias("version"), body[_CORRUPT])
+        read = _once(
+            read, _HEAD, F.when(body[_CORRUPT].isNull(), head).otherwise(_from_json(text, _HEAD_DDL))
+        )
+    else:
+        read = _once(records, _HEAD, _from_json(text, _HEAD_DDL))
+        bodies = (
+            F.when(F.col(f"{_HEAD}.kind") == name, _from_json(text, ddl_of(event))).alias(name)
+            for name, event in kinds.items()
+        )
+        read = _once(read, _BODIES, F.struct(*bodies))
+    kind, version = F.col(f"{_HEAD}.kind"), F.col(f"{_HEAD}.version")
     reason = (
-        F.when(text.isNull() | head[_CORRUPT].isNotNull(), F.lit("not a JSON object"))
+        F.when(text.isNull() | F.col(f"{_HEAD}.{_CORRUPT}").isNotNull(), F.lit("not a JSON object"))
         .when(kind.isNull(), F.lit("no kind"))
         .when(version.isNull(), F.lit("no version"))
         .when(version > VERSION, F.concat(F.lit("version "), version.cast("string")))
     )
     for name, event in kinds.items():
-        body = _from_json(text, ddl_of(event))
-        reason = reason.when(kind == name, _lacks(body, event))
-        parsed = parsed.withColumn(name, body.dropFields(_CORRUPT))
-    known = kind.isin(*kinds)
-    parsed = parsed.withColumn(REASON, reason.when(~known, F.concat(F.lit("unknown kind "), kind)))
+        reason = reason.when(kind == name, _lacks(F.col(f"{_BODIES}.{name}"), event))
+    read = _once(read, REASON, reason.when(~kind.isin(*kinds), F.concat(F.lit("unknown kind "), kind)))
     for name in kinds:
-        parsed = parsed.withColumn(name, F.when(F.col(REASON).isNull() & (kind == name), F.col(name)))
-    return parsed
+        body = F.col(f"{_BODIES}.{name}").dropFields(_CORRUPT)
+        read = read.withColumn(name, F.when(F.col(REASON).isNull(), body))
+    return read.drop(_HEAD, _BODIES)
+
+
+def _once(rows: DataFrame, name: str, column: Column) -> DataFrame:
+    """Add a column that is computed once for each row: as a plain column, the optimizer would write its
+    expression out wherever it is referred to, and a record would be parsed some twenty times."""
+    return rows.select("*", F.explode(F.array(column)).alias(name))
 
 
 def _from_json(text: Column, ddl: str) -> Column:
