@@ -21,7 +21,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, pipeline and chaos tests
-	@$(PYTEST) tests/unit tests/property tests/integration tests/pipeline tests/chaos
+	@$(PYTEST) tests/unit tests/property tests/integration tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check
@@ -42,7 +42,7 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
 
 test-long: ready-test ## Hours: 200 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
-	@$(BIN)/python -m pytest tests/judged >&2
+	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m fleet.chaos --runs 200 --seed 1 --results docs/reliability.jsonl --report docs/reliability.md $(ARGS)
