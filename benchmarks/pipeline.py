@@ -35,9 +35,9 @@ from fleet.events import schema
 from fleet.events.schema import TrafficEvent
 from fleet.ipc import ApiTraffic
 from fleet.pipeline.audit import audit, by_record
-from fleet.pipeline.jobs import JOBS, KINDS, Site, finish, start_ledger, start_load
+from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.load import minutes
+from fleet.pipeline.load import Passed, minutes
 from fleet.pipeline.outside import EVENTS, LedgerEntry
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import Kafka, records, session
@@ -206,7 +206,7 @@ def _throughput(name: str, filled: int, times: list[tuple[float, float]]) -> Thr
 
 def replayed(spark: SparkSession, place: str) -> DataFrame:
     """The work of the job `load`, on events that lie in files."""
-    return minutes(events(parse(spark.read.parquet(place), {"traffic": KINDS["traffic"]}), "traffic"))
+    return minutes(events(parse(spark.read.parquet(place), {"traffic": Passed}), "traffic"))
 
 
 def replay(master: str, place: str, rounds: int) -> list[float]:

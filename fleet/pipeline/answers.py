@@ -29,10 +29,12 @@ from fleet.pipeline.report import (
     OneSidedDocument,
     ReportDocument,
     StaleClientDocument,
+    StallDocument,
     TakenDocument,
     TakeoverAuditDocument,
 )
 from fleet.pipeline.season import MINUTE_MS
+from fleet.pipeline.stalls import stalls
 from fleet.pipeline.timeline_job import current
 
 T = TypeVar("T")
@@ -41,6 +43,8 @@ MOST_ROWS: Final = 100_000
 """Of one table of an answer."""
 HOTTEST: Final = 10
 COURSE_POINTS: Final = 500
+LEAST_STALL_MS: Final = 100
+MOST_STALLS: Final = 1_000
 
 
 def availability(
@@ -180,6 +184,8 @@ def audit(
     told = _told(spark, site.connections, ConnectionEvent)
     taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), told)
     taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
+    waits = stalls(ledger, LEAST_STALL_MS).where(F.col("from_ms").between(from_ms, to_ms))
+    longest = waits.orderBy(F.desc("took_ms"), "from_ms", "client", "what", "partition").limit(MOST_STALLS)
     found = records.by_record(ledger).persist()
     try:
         clients = _rows(records.audit(found, keys).orderBy("client"))
@@ -194,6 +200,7 @@ def audit(
             TakeoverAuditDocument(**{**each, "broker_ids": tuple(each["broker_ids"] or ())})
             for each in takeovers
         ),
+        tuple(StallDocument(**each) for each in _rows(longest)),
     )
 
 

@@ -4,7 +4,7 @@ The ledger has one entry for each acknowledgement, each delivery to a group and 
 grouping by key, so it scales with the machines: nothing is collected, and no partition is sorted as a whole
 (see `_inverted`). The verdict is that of `fleet.demo.audit`, for every client at once.
 
-    records = by_record(ledger).persist()       two passes over the ledger, by place and by record
+    records = by_record(ledger).persist()       one pass over the ledger
     audit(records), by_takeover(records, taken)
 """
 
@@ -23,7 +23,6 @@ BUCKET: Final = 100_000
 NO_KEYS: Final = MappingProxyType[str, int]({})
 
 _RECORD: Final = ("client", "partition", "producer_id", "sequence")
-_PLACE: Final = ("client", "partition", "offset")
 _LINE: Final = ("client", "partition", "producer_id")
 _FIGURES: Final = ("lost", "duplicated", "out_of_order")
 
@@ -33,78 +32,50 @@ def by_record(ledger: DataFrame) -> DataFrame:
 
     - acknowledged, kept: whether it was, and whether the log has it where the last acknowledgement said
     - copies, first_offset, last_offset: of it in the log
-    - given, first_number, given_offset: at how many places a group was given it first, when that was in what
+    - given, first_number, given_offset: at how many places a group was given it, when that was first in what
       the group was given, and the last of these places
-    - deliveries: how often a group was given what is there
+    - deliveries: how often a group was given it
     - at_us: when it was acknowledged; else received; else found
+
+    The ledger is sent around once, by record; what follows adds up numbers where they are.
 
     Args:
         ledger: the columns of `fleet.pipeline.outside.LedgerEntry`; an entry may come more than once.
     """
-    placed = ledger.where("offset is not null")
-    who = F.struct("number", "producer_id", "sequence", "at_us")
-
-    def those(what: str) -> Column:
-        return F.when(F.col("what") == what, who)
-
-    places = placed.groupBy(*_PLACE).agg(
-        F.collect_set(those("acknowledged")).alias("acknowledged"),
-        F.collect_set(those("log")).alias("log"),
-        F.min(those("received")).alias("first"),
-        F.size(F.collect_set(F.when(F.col("what") == "received", F.col("number")))).alias("deliveries"),
-    )
-    held = F.array_max("log")
-
-    def same(one: Column, other: Column) -> Column:
-        return (one["producer_id"] == other["producer_id"]) & (one["sequence"] == other["sequence"])
-
-    def side(what: str, entry: Column, **more: Column) -> Column:
-        """One entry, with what is known of it at its place."""
-        known = {"kept": F.lit(None).cast("boolean"), "deliveries": F.lit(None).cast("int"), **more}
-        return F.struct(
-            F.lit(what).alias("what"),
-            *(entry[name].alias(name) for name in ("number", "producer_id", "sequence", "at_us")),
-            *(column.alias(name) for name, column in known.items()),
-        )
-
-    sides = F.concat(
-        F.transform(
-            "acknowledged",
-            lambda entry: side("acknowledged", entry, kept=F.coalesce(same(entry, held), F.lit(False))),
-        ),
-        F.transform("log", lambda entry: side("log", entry)),
-        F.filter(
-            F.array(side("received", F.col("first"), deliveries=F.col("deliveries"))),
-            lambda entry: entry["number"].isNotNull(),
-        ),
-    )
-    unplaced = ledger.where("offset is null and what = 'acknowledged'").select(
-        *_PLACE, side("acknowledged", who, kept=F.lit(True)).alias("side")
-    )
-    entries = places.select(*_PLACE, F.explode(sides).alias("side")).union(unplaced)
-    flat = entries.select(*_PLACE, "side.*")
 
     def of(what: str, column: str) -> Column:
         return F.when(F.col("what") == what, F.col(column))
 
-    acknowledged = F.when(F.col("what") == "acknowledged", F.struct("number", "kept"))
-    earliest = (F.min(of(what, "at_us")) for what in ("acknowledged", "received", "log"))
-    return (
-        flat.groupBy(*_RECORD)
+    def there(column: str) -> Column:
+        return F.count_if(F.col(column).isNotNull())
+
+    entries = ledger.repartition(*_RECORD).groupBy(*_RECORD, "offset", "what", "number")
+    at_places = (
+        entries.agg(F.min("at_us").alias("at_us"))
+        .groupBy(*_RECORD, "offset")
         .agg(
-            F.max(acknowledged).alias("last"),
-            F.count(of("log", "offset")).alias("copies"),
-            F.min(of("log", "offset")).alias("first_offset"),
-            F.max(of("log", "offset")).alias("last_offset"),
-            F.count(of("received", "offset")).alias("given"),
+            F.max(of("acknowledged", "number")).alias("told"),
+            F.max(of("log", "offset")).alias("held"),
             F.min(of("received", "number")).alias("first_number"),
-            F.max(of("received", "offset")).alias("given_offset"),
-            F.coalesce(F.sum("deliveries"), F.lit(0)).alias("deliveries"),
-            F.coalesce(*earliest).alias("at_us"),
+            F.count(of("received", "number")).alias("deliveries"),
+            *(F.min(of(what, "at_us")).alias(f"{what}_us") for what in ("acknowledged", "received", "log")),
         )
-        .withColumn("acknowledged", F.col("last").isNotNull())
-        .withColumn("kept", F.col("last.kept"))
-        .drop("last")
+    )
+    # An acknowledgement that does not say where is not wrong about it.
+    kept = F.when(F.col("held").isNotNull() | F.col("offset").isNull(), F.col("told"))
+    given_offset = F.when(F.col("first_number").isNotNull(), F.col("offset"))
+    last = F.max("told")
+    return at_places.groupBy(*_RECORD).agg(
+        last.isNotNull().alias("acknowledged"),
+        last.eqNullSafe(F.max(kept)).alias("kept"),
+        there("held").alias("copies"),
+        F.min("held").alias("first_offset"),
+        F.max("held").alias("last_offset"),
+        there("first_number").alias("given"),
+        F.min("first_number").alias("first_number"),
+        F.max(given_offset).alias("given_offset"),
+        F.sum("deliveries").alias("deliveries"),
+        F.coalesce(*(F.min(f"{what}_us") for what in ("acknowledged", "received", "log"))).alias("at_us"),
     )
 
 

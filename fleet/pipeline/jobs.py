@@ -36,7 +36,7 @@ from fleet.events.schema import (
     TrafficEvent,
 )
 from fleet.pipeline.kafka_source import NAME
-from fleet.pipeline.load import minutes, weights
+from fleet.pipeline.load import Passed, minutes, weights
 from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
 from fleet.pipeline.parse import dead_letters, events, parse
 from fleet.pipeline.streams import Kafka, records
@@ -102,7 +102,8 @@ def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuer
 
 def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Traffic events → what passed each identity, as Parquet by day; a minute once it is over for all."""
-    by_day = minutes(_events(spark, site, "traffic")).withColumn("day", F.to_date("minute"))
+    passed = events(_parsed(spark, site, [TOPICS["traffic"]], {"traffic": Passed}), "traffic")
+    by_day = minutes(passed).withColumn("day", F.to_date("minute"))
     return _start(_parquet(by_day, site.load), site, "load", once)
 
 

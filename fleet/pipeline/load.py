@@ -7,9 +7,9 @@ broker. The second is `fleet.pipeline.season`, for each identity and minute.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 import pandas as pd
 from pyspark.sql import DataFrame
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from fleet.events.schema import EVENTS, WeightEvent
+from fleet.model import BrokerId
 from fleet.pipeline.season import Season
 
 IDENTITY: Final = ("fleet", "broker_id")
@@ -33,11 +34,33 @@ _STATE_SCHEMA: Final = "season string"
 _RECORD_SCHEMA: Final = "key binary, value binary"
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Of `fleet.ipc.ApiTraffic`, what is summed."""
+
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Of a `TrafficEvent`, what is summed: the rest need not be read."""
+
+    id: str
+    fleet: str
+    broker_id: BrokerId
+    at_ms: int
+    bytes_to_broker: int
+    bytes_to_client: int
+    apis: Mapping[int, Requests]
+    kind: Literal["traffic"] = "traffic"
+    version: Literal[1] = 1
+
+
 def minutes(traffic: DataFrame) -> DataFrame:
     """Requests, bytes and an estimate of processor time, by identity and minute; of a stream or all at once.
 
     Args:
-        traffic: a column for each field of a `TrafficEvent`; events may be there more than once.
+        traffic: a column for each field of `Passed`; events may be there more than once.
     """
     told = traffic.where("broker_id >= 0").withColumn("at", F.timestamp_millis("at_ms"))
     if told.isStreaming:

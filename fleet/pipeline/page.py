@@ -10,7 +10,7 @@ import jinja2
 
 from fleet.errors import PipelineError
 from fleet.pipeline.pictures import PICTURES
-from fleet.pipeline.report import ReportDocument
+from fleet.pipeline.report import STALLS_SHOWN, ReportDocument
 
 
 def write(report: ReportDocument, path: Path) -> list[Path]:
@@ -43,6 +43,7 @@ def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
         anomalies=report.anomalies,
         hot_brokers=report.hot_brokers,
         audit=report.audit,
+        stalls_shown=STALLS_SHOWN,
         brokers=len({(each.fleet, each.broker_id) for each in report.intervals}),
         available=1 - missing_ms / known_ms if known_ms else 1.0,
         missed=sum(each.left_ms < 0 for each in fleets),

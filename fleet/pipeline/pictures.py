@@ -79,6 +79,17 @@ def attainment(report: ReportDocument) -> bytes:
     return _png(figure, axes, report)
 
 
+def stalls(report: ReportDocument) -> bytes:
+    """How long producers and groups were kept waiting."""
+    figure, axes = _axes()
+    for what, label in (("acknowledged", "producers"), ("received", "groups")):
+        told = [each for each in report.audit.stalls if each.what == what]
+        axes.plot([_day(each.from_ms) for each in told], [each.took_ms for each in told], "o", label=label)
+    axes.set_ylabel("ms without a record")
+    axes.set_ylim(bottom=0)
+    return _png(figure, axes, report)
+
+
 def hot_brokers(report: ReportDocument) -> bytes:
     """What the hottest brokers cost the proxies."""
     figure, axes = _axes()
@@ -94,6 +105,7 @@ PICTURES: Final[Mapping[str, Callable[[ReportDocument], bytes]]] = MappingProxyT
         "ownership": ownership,
         "takeovers": takeovers,
         "attainment": attainment,
+        "stalls": stalls,
         "hot-brokers": hot_brokers,
     }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -199,13 +199,33 @@ class TakeoverAuditDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class StallDocument:
+    """For so long a partition had nothing for a client.
+
+    Args:
+        what: "acknowledged": its producers waited; "received": its group did.
+    """
+
+    client: str
+    what: Literal["acknowledged", "received"]
+    partition: int
+    from_ms: int
+    took_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditDocument:
-    """What ``fleet pipeline audit --json`` prints."""
+    """What ``fleet pipeline audit --json`` prints.
+
+    Args:
+        stalls: the longest between the two moments, the longest first.
+    """
 
     from_ms: int
     to_ms: int
     clients: tuple[ClientAuditDocument, ...]
     takeovers: tuple[TakeoverAuditDocument, ...]
+    stalls: tuple[StallDocument, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +238,9 @@ class ReportDocument:
     hot_brokers: tuple[HotBrokerDocument, ...]
     audit: AuditDocument
 
+
+STALLS_SHOWN: Final = 20
+"""Of those in a document, to people."""
 
 REPORT: Final = Codec(ReportDocument)
 PIPELINE: Final = Codec(PipelineDocument)
@@ -290,6 +313,11 @@ def print_audit(document: AuditDocument, console: Console) -> None:
         counts = (str(taken.lost), str(taken.duplicated), str(taken.out_of_order))
         bad = taken.lost or taken.duplicated or taken.out_of_order
         table.add_row(escape(taken.fleet or ""), brokers, began, *counts, style="red" if bad else None)
+    console.print(table)
+    table = _table("Longest stalls", "client", "without a record", "partition", "began (UTC)", "ms")
+    for stall in document.stalls[:STALLS_SHOWN]:
+        where = (escape(stall.client), stall.what, str(stall.partition))
+        table.add_row(*where, _when(stall.from_ms), str(stall.took_ms))
     console.print(table)
 
 

@@ -14,6 +14,7 @@ from fleet.pipeline.report import (
     OneSidedDocument,
     ReportDocument,
     StaleClientDocument,
+    StallDocument,
     TakenDocument,
     TakeoverAuditDocument,
 )
@@ -63,6 +64,10 @@ def sample() -> ReportDocument:
         (
             TakeoverAuditDocument(None, None, (), None, 0, 1, 0),
             TakeoverAuditDocument("demo", 7, (1, 2), taken_ms, 1, 1, 3),
+        ),
+        (
+            StallDocument("orders", "acknowledged", 3, taken_ms, 640),
+            StallDocument("orders", "received", 3, taken_ms + 50, 610),
         ),
     )
     return ReportDocument(availability, anomalies, intervals, hot, audit)

@@ -85,6 +85,7 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
         ["before all", "", "0", "1", "0"],
         ["2026-11-22 06:00:00", "1, 2", "1", "1", "3"],
     ]
+    assert page.rows["stall-table"][1] == ["orders", "acknowledged", "3", "2026-11-22 06:00:00", "640"]
     assert [row[2:] for row in page.rows["attainment-table"][1:]] == [
         ["100.00000", "0.000", "17.280"],
         ["99.96520", "60.150", "-42.870"],

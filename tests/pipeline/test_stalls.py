@@ -1,0 +1,52 @@
+"""How long clients were kept waiting, against a naive search."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import astuple
+
+from pyspark.sql import SparkSession
+
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.outside import LedgerEntry
+from fleet.pipeline.stalls import stalls
+
+BEGIN_US = 1_790_000_000_000_000
+SIDES = ("acknowledged", "received", "log")
+LEAST_MS = 300
+
+
+def test_every_interval_without_a_record_is_found(spark: SparkSession) -> None:
+    chance = random.Random(4)
+    entries = []
+    for client in ("orders", "prices"):
+        for what in SIDES:
+            for partition in range(2):
+                at_us = BEGIN_US
+                for number in range(1_200):
+                    # Up to a second; now and then for more than a minute.
+                    at_us += (
+                        chance.choice([1_000, 20_000, 500_000, 1_000_000]) + (number % 400 == 7) * 150_000_000
+                    )
+                    entries.append(LedgerEntry(client, what, partition, 1, number, number, number, at_us))
+                    entries += entries[-1:] * (number % 50 == 0)
+    chance.shuffle(entries)
+    table = spark.createDataFrame([astuple(each) for each in entries], ddl_of(LedgerEntry))
+    found = sorted(tuple(row) for row in stalls(table, LEAST_MS).collect())
+    wanted = naive(entries)
+    assert len(wanted) > 1_000
+    assert max(each[4] for each in wanted) > 150_000
+    assert found == wanted
+
+
+def naive(entries: list[LedgerEntry]) -> list[tuple[str, str, int, int, int]]:
+    times: dict[tuple[str, str, int], list[int]] = {}
+    for each in entries:
+        if each.what != "log":
+            times.setdefault((each.client, each.what, each.partition), []).append(each.at_us)
+    return sorted(
+        (*line, before // 1000, (after - before) // 1000)
+        for line, seen in times.items()
+        for before, after in zip(sorted(seen), sorted(seen)[1:], strict=False)
+        if (after - before) // 1000 >= LEAST_MS
+    )
