@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fleet.config.document import Document, Path, Value
-from fleet.config.settings import PROXY_ID, Limits, Timing
+from fleet.config.settings import PROXY_ID, BalanceSettings, EventsSettings, Limits, Timing
 from fleet.model import Endpoint
 from fleet.weighing import BalancedBy
 
@@ -159,16 +159,20 @@ class PeerTlsShape(Shape):
     key: MemberPath = f"certs/{PROXY_ID}.key"
 
 
+_EVENTS: Final = EventsSettings()
+_BALANCE: Final = BalanceSettings()
+
+
 class EventsShape(Shape):
-    topic_prefix: TopicPrefix = "fleet."
-    replication_factor: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = None
-    spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = 67_108_864
+    topic_prefix: TopicPrefix = _EVENTS.topic_prefix
+    replication_factor: Annotated[int, Field(ge=1, le=2**15 - 1)] | None = _EVENTS.replication_factor
+    spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = _EVENTS.spool_bytes
 
 
 class BalanceShape(Shape):
-    by: BalancedBy = "identities"
-    min_gain: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.2
-    every_s: Annotated[float, Field(ge=1, le=7 * 86_400, allow_inf_nan=False)] = 300.0
+    by: BalancedBy = _BALANCE.by
+    min_gain: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = _BALANCE.min_gain
+    every_s: Annotated[float, Field(ge=1, le=7 * 86_400, allow_inf_nan=False)] = _BALANCE.every_s
 
 
 class FleetShape(Shape):
