@@ -26,7 +26,7 @@ class Timing:
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 0.5
     steady_after_s: float = 2.0
-    rest_after_move_s: float = 12.0
+    rest_after_move_s: float = 15.0
     grace_s: float = 10.0
     overlay_ttl_s: float = 10.0
     drain_timeout_s: float = 30.0
