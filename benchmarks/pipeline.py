@@ -22,11 +22,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
@@ -49,6 +52,8 @@ MEMBERS: Final = 6
 BEGIN_MS: Final = 1_790_000_000_000
 GOALS: Final = {"traffic": 0.6, "ledger": 0.4}
 SCALING_GOAL: Final = 1.4
+FILES: Final = 8
+"""Of a replay: several for each core."""
 
 
 # -- records -------------------------------------------------------------------------------------------------
@@ -225,16 +230,14 @@ def replay(master: str, place: str, rounds: int) -> list[float]:
 
 def measure_scaling(rounds: int, amount: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder:
-        place = str(Path(folder, "events"))
         say(f"making {amount} events of traffic")
-        spark = session("local[2]")
-        values = ((value,) for value in traffic(-(-amount // (MEMBERS * IDENTITIES))))
-        table = spark.createDataFrame(list(values), "value binary")
-        table.repartition(8).write.parquet(place)
-        spark.stop()
+        values = traffic(-(-amount // (MEMBERS * IDENTITIES)))
+        for number in range(FILES):
+            table = pa.table({"value": pa.array(islice(values, -(-amount // FILES)), pa.binary())})
+            pq.write_table(table, Path(folder, f"{number}.parquet"))
         times = {}
         for cores in (1, 2):
-            again = ["replay-alone", f"local[{cores}]", place, str(rounds)]
+            again = ["replay-alone", f"local[{cores}]", folder, str(rounds)]
             command = [sys.executable, "-m", "benchmarks.pipeline", *again]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
             times[cores] = json.loads(done.stdout.splitlines()[-1])

@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=2, help="how often the driver of a stream is killed")
+    parser.addoption("--kills", type=int, default=1, help="how often the driver of a stream is killed")
 
 
 @pytest.fixture
