@@ -36,6 +36,7 @@ def roomy(request: pytest.FixtureRequest, kafka: KafkaCluster, tmp_path: Path) -
         yield make(proxies=request.param, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
 
 
+@pytest.mark.timeout(900)
 def test_a_rolling_restart_is_not_noticed_by_applications(
     roomy: LocalFleet,
     stage: Stage,
