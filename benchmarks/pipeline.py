@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 
+from fleet.chaos.command import say
 from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
 from fleet.events.schema import TrafficEvent
@@ -89,12 +90,12 @@ def traffic(seconds: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
             )
 
 
-def ledger(count: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
-    """What became of records: of each an acknowledgement, a delivery and an entry of the log."""
-    for number in range(count // 3):
+def ledger(numbers: range, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
+    """What became of some records: of each an acknowledgement, a delivery and an entry of the log."""
+    for place, number in enumerate(numbers):
         partition, sequence = number % 12, number // 12
         for what in ("acknowledged", "received", "log"):
-            at_us = 1000 * begin_ms + 500 * number
+            at_us = 1000 * begin_ms + 500 * place
             entry = LedgerEntry("orders", what, partition, 1, sequence, sequence, number, at_us)
             yield EVENTS.encode(entry)
 
@@ -117,10 +118,6 @@ def cluster() -> Iterator[tuple[KafkaCluster, Path]]:
 def fill(kafka: KafkaCluster, topic: str, values: Iterator[bytes]) -> int:
     client = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 3, "compression.type": "lz4"}
     return produce(client, ((PREFIX + topic, None, value) for value in values))
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 # -- throughput ----------------------------------------------------------------------------------------------
@@ -171,7 +168,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
         seconds = -(-amount // (MEMBERS * IDENTITIES))
         filled = {
             "traffic": fill(kafka, "traffic", traffic(seconds)),
-            "ledger": fill(kafka, schema.OUTSIDE, ledger(amount)),
+            "ledger": fill(kafka, schema.OUTSIDE, ledger(range(amount // 3))),
         }
         spark = session("local[2]")
         numbers = iter(range(1_000))
@@ -325,17 +322,9 @@ def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int
     while not stop.wait(max(0.0, began_s + second - time.monotonic())):
         at_ms = began_ms + 1000 * second
         told[0] += fill(kafka, "traffic", traffic(1, at_ms))
-        entries = (_entry(second * per_s + each, at_ms) for each in range(per_s))
-        told[0] += fill(kafka, schema.OUTSIDE, entries)
+        numbers = range(second * per_s // 3, (second + 1) * per_s // 3)
+        told[0] += fill(kafka, schema.OUTSIDE, ledger(numbers, at_ms))
         second += 1
-
-
-def _entry(number: int, at_ms: int) -> bytes:
-    record, what = divmod(number, 3)
-    side = ("acknowledged", "received", "log")[what]
-    return EVENTS.encode(
-        LedgerEntry("orders", side, record % 12, 1, record // 12, record // 12, record, 1000 * at_ms)  # type: ignore[arg-type]
-    )
 
 
 def _look(queries: Mapping[str, Any], at_s: float, told: int, driver_bytes: int) -> Look:

@@ -151,7 +151,8 @@ def audit_alone(stream: Stream) -> Audit:
         spark = session()
         try:
             entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
-            (row,) = audit(by_record(entries), {stream.name: stream.keys} if stream.keys else {}).collect()
+            keys = {stream.name: stream.keys} if stream.keys else {}
+            (row,) = audit(by_record(entries).persist(), keys).collect()
         finally:
             spark.stop()
     return Audit(**{name: count for name, count in row.asDict().items() if name != "client"})

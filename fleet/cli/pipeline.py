@@ -23,6 +23,7 @@ from fleet.pipeline.report import (
     AVAILABILITY,
     PIPELINE,
     REPORT,
+    is_faulty,
     print_anomalies,
     print_audit,
     print_availability,
@@ -238,9 +239,7 @@ def audit(
         answers: Any = importlib.import_module("fleet.pipeline.answers")
         document = answers.audit(spark, _site(out), from_ms, to_ms, keys)
     print_document(document, AUDIT, as_json, print_audit)
-    return (
-        FAILURE if any(each.lost or each.duplicated or each.out_of_order for each in document.clients) else OK
-    )
+    return FAILURE if any(map(is_faulty, document.clients)) else OK
 
 
 def _keys(compacted: tuple[str, ...]) -> dict[str, int]:

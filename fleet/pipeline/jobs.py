@@ -38,6 +38,7 @@ from fleet.events.schema import (
 from fleet.pipeline.kafka_source import NAME
 from fleet.pipeline.load import Passed, minutes, weights
 from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
+from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.parse import dead_letters, events, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
@@ -102,7 +103,7 @@ def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuer
 
 def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Traffic events → what passed each identity, as Parquet by day; a minute once it is over for all."""
-    passed = events(_parsed(spark, site, [TOPICS["traffic"]], {"traffic": Passed}), "traffic")
+    passed = _of_kind(spark, site, TOPICS["traffic"], "traffic", Passed)
     by_day = minutes(passed).withColumn("day", F.to_date("minute"))
     return _start(_parquet(by_day, site.load), site, "load", once)
 
@@ -128,7 +129,7 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
 
 def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """What became of every record, as Parquet by day; what was told twice is there twice."""
-    entries = events(_parsed(spark, site, [OUTSIDE], OUTSIDE_KINDS), "ledger")
+    entries = _of_kind(spark, site, OUTSIDE, "ledger", LedgerEntry)
     by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
     return _start(_parquet(by_day, site.ledger), site, "ledger", once)
 
@@ -181,7 +182,12 @@ def _parsed(
 
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:
     """The events of one kind, from their topic."""
-    return events(_parsed(spark, site, [TOPICS[kind]], {kind: KINDS[kind]}), kind)
+    return _of_kind(spark, site, TOPICS[kind], kind, KINDS[kind])
+
+
+def _of_kind(spark: SparkSession, site: Site, topic: str, kind: str, event: type[Any]) -> DataFrame:
+    """Of a topic what is of one kind; no record is read for any other."""
+    return events(_parsed(spark, site, [topic], {kind: event}), kind)
 
 
 def _by_day(told: DataFrame) -> DataFrame:

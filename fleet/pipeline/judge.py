@@ -52,14 +52,16 @@ def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mappin
 
     outside = prefix + OUTSIDE
     parsed = parse(records(spark, site.kafka, [outside], streaming=False), KINDS).persist()
+    by_records = by_record(events(parsed, "ledger")).persist()
     try:
         reasons = [row.reason for row in parsed.where(F.col(REASON).isNotNull()).limit(1).collect()]
         if reasons:
             raise PipelineError(f"topic {outside} holds what is no event: {reasons[0]}")
-        verdicts = [row.asDict() for row in audit(by_record(events(parsed, "ledger")), keys).collect()]
+        verdicts = [row.asDict() for row in audit(by_records, keys).collect()]
         timed = windows(events(parsed, "outage"), events(parsed, "view")).collect()
         seen = parsed.count()
     finally:
+        by_records.unpersist()
         parsed.unpersist()
     return Judged(
         events=read + seen,

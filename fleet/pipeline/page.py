@@ -10,7 +10,7 @@ import jinja2
 
 from fleet.errors import PipelineError
 from fleet.pipeline.pictures import PICTURES
-from fleet.pipeline.report import STALLS_SHOWN, ReportDocument
+from fleet.pipeline.report import STALLS_SHOWN, ReportDocument, is_faulty
 
 
 def write(report: ReportDocument, path: Path) -> list[Path]:
@@ -35,6 +35,7 @@ def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
         loader=jinja2.PackageLoader("fleet.pipeline", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["moment"] = _moment
+    environment.tests["faulty"] = is_faulty
     fleets = report.availability.fleets
     known_ms = sum(each.known_ms for each in fleets)
     missing_ms = sum(each.unavailable_ms for each in fleets)

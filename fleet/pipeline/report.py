@@ -198,6 +198,11 @@ class TakeoverAuditDocument:
     out_of_order: int
 
 
+def is_faulty(each: ClientAuditDocument | TakeoverAuditDocument) -> bool:
+    """Whether any record was not there, or not once, or not in its place."""
+    return bool(each.lost or each.duplicated or each.out_of_order)
+
+
 @dataclass(frozen=True, slots=True)
 class StallDocument:
     """For so long a partition had nothing for a client.
@@ -300,9 +305,8 @@ def print_audit(document: AuditDocument, console: Console) -> None:
     table = _table("Records", "client", "acknowledged", "received", "again", "lost", "repeated", "unordered")
     for each in document.clients:
         figures = (each.acknowledged, each.received, each.redelivered, each.lost, each.duplicated)
-        bad = each.lost or each.duplicated or each.out_of_order
         row = (escape(each.client), *map(str, figures), str(each.out_of_order))
-        table.add_row(*row, style="red" if bad else None)
+        table.add_row(*row, style="red" if is_faulty(each) else None)
     console.print(table)
     table = _table(
         "From one takeover to the next", "fleet", "brokers", "began (UTC)", "lost", "repeated", "unordered"
@@ -311,8 +315,9 @@ def print_audit(document: AuditDocument, console: Console) -> None:
         began = "before all" if taken.began_ms is None else _when(taken.began_ms)
         brokers = ", ".join(map(str, taken.broker_ids))
         counts = (str(taken.lost), str(taken.duplicated), str(taken.out_of_order))
-        bad = taken.lost or taken.duplicated or taken.out_of_order
-        table.add_row(escape(taken.fleet or ""), brokers, began, *counts, style="red" if bad else None)
+        table.add_row(
+            escape(taken.fleet or ""), brokers, began, *counts, style="red" if is_faulty(taken) else None
+        )
     console.print(table)
     table = _table("Longest stalls", "client", "without a record", "partition", "began (UTC)", "ms")
     for stall in document.stalls[:STALLS_SHOWN]:
