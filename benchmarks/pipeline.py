@@ -43,7 +43,7 @@ from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.load import Passed, minutes
 from fleet.pipeline.outside import EVENTS, LedgerEntry
-from fleet.pipeline.parse import events, parse
+from fleet.pipeline.parse import only
 from fleet.pipeline.streams import Kafka, records, session
 
 PREFIX: Final = "bench."
@@ -208,7 +208,7 @@ def _throughput(name: str, filled: int, times: list[tuple[float, float]]) -> Thr
 
 def replayed(spark: SparkSession, place: str) -> DataFrame:
     """The work of the job `load`, on events that lie in files."""
-    return minutes(events(parse(spark.read.parquet(place), {"traffic": Passed}), "traffic"))
+    return minutes(only(spark.read.parquet(place), "traffic", Passed))
 
 
 def replay(master: str, place: str, rounds: int) -> list[float]:

@@ -14,7 +14,7 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Acks, ClientSettings, GroupProtocol, Workload, WorkloadSpec, read_log
 
 PARTITIONS: Final = 6
-_RATE_PER_S = 180
+RATE_PER_S: Final = 180
 _DESYNCHRONIZED = "Fatal error: Broker: Broker received an out of order sequence number"
 
 
@@ -67,6 +67,7 @@ class Client:
         folder: where its histories and its log go.
         settings: librdkafka's.
         client_config: a file with further settings of the client.
+        rate_per_s: records per second that it produces.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Client:
         folder: Path,
         settings: ClientSettings = "recommended",
         client_config: str = "",
+        rate_per_s: int = RATE_PER_S,
     ) -> None:
         folder.mkdir(parents=True)
         self.name = name
@@ -88,7 +90,7 @@ class Client:
             str(folder),
             group=topic,
             partitions=PARTITIONS,
-            rate_per_s=_RATE_PER_S,
+            rate_per_s=rate_per_s,
             client=settings,
             acks=self.kind.acks,
             group_protocol=self.kind.group_protocol,

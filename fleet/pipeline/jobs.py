@@ -13,7 +13,7 @@ the checkpoint. Records for topics are written at least once; their `id` tells r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -39,7 +39,7 @@ from fleet.pipeline.kafka_source import NAME
 from fleet.pipeline.load import Passed, minutes, weights
 from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
 from fleet.pipeline.outside import LedgerEntry
-from fleet.pipeline.parse import dead_letters, events, parse
+from fleet.pipeline.parse import dead_letters, only, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
 
@@ -103,7 +103,7 @@ def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuer
 
 def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Traffic events → what passed each identity, as Parquet by day; a minute once it is over for all."""
-    passed = _of_kind(spark, site, TOPICS["traffic"], "traffic", Passed)
+    passed = only(_read(spark, site, [TOPICS["traffic"]]), "traffic", Passed)
     by_day = minutes(passed).withColumn("day", F.to_date("minute"))
     return _start(_parquet(by_day, site.load), site, "load", once)
 
@@ -129,7 +129,7 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
 
 def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """What became of every record, as Parquet by day; what was told twice is there twice."""
-    entries = _of_kind(spark, site, OUTSIDE, "ledger", LedgerEntry)
+    entries = only(_read(spark, site, [OUTSIDE]), "ledger", LedgerEntry)
     by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
     return _start(_parquet(by_day, site.ledger), site, "ledger", once)
 
@@ -137,7 +137,7 @@ def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
 def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Records that are no event → a topic, with the reason."""
     topics = dict.fromkeys([*(TOPICS[kind] for kind in KINDS), OUTSIDE])
-    letters = dead_letters(_parsed(spark, site, topics, {**KINDS, **OUTSIDE_KINDS}))
+    letters = dead_letters(parse(_read(spark, site, topics), {**KINDS, **OUTSIDE_KINDS}))
     return _start(_topic(letters, site, DEAD_LETTERS), site, "dead_letters", once)
 
 
@@ -173,21 +173,13 @@ def cause(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _parsed(
-    spark: SparkSession, site: Site, topics: Iterable[str], kinds: Mapping[str, type[Any]]
-) -> DataFrame:
-    read = records(spark, site.kafka, [site.prefix + topic for topic in topics], streaming=True)
-    return parse(read, kinds)
+def _read(spark: SparkSession, site: Site, topics: Iterable[str]) -> DataFrame:
+    return records(spark, site.kafka, [site.prefix + topic for topic in topics], streaming=True)
 
 
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:
     """The events of one kind, from their topic."""
-    return _of_kind(spark, site, TOPICS[kind], kind, KINDS[kind])
-
-
-def _of_kind(spark: SparkSession, site: Site, topic: str, kind: str, event: type[Any]) -> DataFrame:
-    """Of a topic what is of one kind; no record is read for any other."""
-    return events(_parsed(spark, site, [topic], {kind: event}), kind)
+    return only(_read(spark, site, [TOPICS[kind]]), kind, KINDS[kind])
 
 
 def _by_day(told: DataFrame) -> DataFrame:

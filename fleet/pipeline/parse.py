@@ -7,6 +7,8 @@ one that lacks a field, or is of a later version, is none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
@@ -30,22 +32,12 @@ def parse(records: DataFrame, kinds: Mapping[str, type[Any]]) -> DataFrame:
         kinds: what a record's field `kind` may say → the event's class.
     """
     text = F.col("value").cast("string")
-    if len(kinds) == 1:
-        ((only, event),) = kinds.items()
-        read = _once(records, _BODIES, F.struct(_from_json(text, ddl_of(event)).alias(only)))
-        # Who asks for one kind is given that one nearly always: what it is need not be read beforehand.
-        body = F.col(f"{_BODIES}.{only}")
-        head = F.struct(body["kind"].alias("kind"), body["version"].alias("version"), body[_CORRUPT])
-        read = _once(
-            read, _HEAD, F.when(body[_CORRUPT].isNull(), head).otherwise(_from_json(text, _HEAD_DDL))
-        )
-    else:
-        read = _once(records, _HEAD, _from_json(text, _HEAD_DDL))
-        bodies = (
-            F.when(F.col(f"{_HEAD}.kind") == name, _from_json(text, ddl_of(event))).alias(name)
-            for name, event in kinds.items()
-        )
-        read = _once(read, _BODIES, F.struct(*bodies))
+    read = _once(records, _HEAD, _from_json(text, _HEAD_DDL))
+    bodies = (
+        F.when(F.col(f"{_HEAD}.kind") == name, _from_json(text, ddl_of(event))).alias(name)
+        for name, event in kinds.items()
+    )
+    read = _once(read, _BODIES, F.struct(*bodies))
     kind, version = F.col(f"{_HEAD}.kind"), F.col(f"{_HEAD}.version")
     reason = (
         F.when(text.isNull() | F.col(f"{_HEAD}.{_CORRUPT}").isNotNull(), F.lit("not a JSON object"))
@@ -60,6 +52,21 @@ def parse(records: DataFrame, kinds: Mapping[str, type[Any]]) -> DataFrame:
         body = F.col(f"{_BODIES}.{name}").dropFields(_CORRUPT)
         read = read.withColumn(name, F.when(F.col(REASON).isNull(), body))
     return read.drop(_HEAD, _BODIES)
+
+
+def only(records: DataFrame, kind: str, event: type[Any]) -> DataFrame:
+    """The events of one kind, a column for each field: those that `parse` finds, without others' reasons.
+
+    Args:
+        records: with a column `value`.
+        event: the class of the event, or one with some of its fields, of which the others are not read.
+    """
+    body = _from_json(F.col("value").cast("string"), ddl_of(event))
+    read = records.select(F.inline(F.array(body)))  # each record parsed once, as in `_once`
+    known = F.col(_CORRUPT).isNull() & (F.col("kind") == kind) & (F.col("version") <= VERSION)
+    return read.where(reduce(and_, (F.col(name).isNotNull() for name in wanted_of(event)), known)).drop(
+        _CORRUPT
+    )
 
 
 def _once(rows: DataFrame, name: str, column: Column) -> DataFrame:

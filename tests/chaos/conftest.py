@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from tests.chaos.scene import Scene, under_load
+from tests.chaos.scene import RATE_PER_S, Scene, under_load
 from tests.conftest import IMPATIENT, fleets
 
-Stage = Callable[[LocalFleet], AbstractContextManager[Scene]]
+
+class Stage(Protocol):
+    """Sets clients to work through a fleet; see `tests.chaos.scene`."""
+
+    def __call__(
+        self, fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S
+    ) -> AbstractContextManager[Scene]: ...
+
+
 Note = Callable[[str, float], None]
 CLIENTS = ("librdkafka", "java", "aiokafka")
+ROLLING = ("a planned move stalled", "before it, what stalled")
 MEASURES = (
     "advertised after",
     "committed after",
     "Metadata differed for",
     "a planned move stalled for",
-    *(f"a planned move stalled {name}{who} for" for name in CLIENTS for who in ("", " group")),
+    *(f"{when} {name}{who} for" for when in ROLLING for name in CLIENTS for who in ("", " group")),
     "all clients served after",
     "a frozen worker was killed after",
 )
@@ -72,11 +81,9 @@ def fleet(_broken_fleet: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
 
 @pytest.fixture
 def stage(kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path) -> Stage:
-    """Sets clients to work through a fleet; see `tests.chaos.scene`."""
-    return partial(_stage, kafka, make_topic, tmp_path)
+    """Sets clients to work through a fleet, on a topic of their own."""
 
+    def set_up(fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S) -> AbstractContextManager[Scene]:
+        return under_load(fleet, kafka, make_topic(), tmp_path, rate_per_s)
 
-def _stage(
-    kafka: KafkaCluster, make_topic: Callable[..., str], folder: Path, fleet: LocalFleet
-) -> AbstractContextManager[Scene]:
-    return under_load(fleet, kafka, make_topic(), folder)
+    return set_up

@@ -54,7 +54,14 @@ class View:
 class Scene:
     """Clients that run through a fleet, and what is seen of it from outside."""
 
-    def __init__(self, fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path) -> None:
+    def __init__(
+        self,
+        fleet: LocalFleet,
+        kafka: KafkaCluster,
+        topic: str,
+        folder: Path,
+        rate_per_s: int = RATE_PER_S,
+    ) -> None:
         self.fleet = fleet
         self.broker_ids = frozenset(kafka.brokers)
         self.workload = Workload(
@@ -64,7 +71,7 @@ class Scene:
                 str(folder),
                 group=topic,
                 partitions=PARTITIONS,
-                rate_per_s=RATE_PER_S,
+                rate_per_s=rate_per_s,
                 client="recommended",
             )
         )
@@ -232,9 +239,11 @@ class Scene:
 
 
 @contextmanager
-def under_load(fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path) -> Iterator[Scene]:
+def under_load(
+    fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path, rate_per_s: int = RATE_PER_S
+) -> Iterator[Scene]:
     """Clients and observers at work, and in the end the audit of what came through."""
-    scene = Scene(fleet, kafka, topic, folder)
+    scene = Scene(fleet, kafka, topic, folder, rate_per_s)
     with _watched(scene):
         scene.workload.start()
         try:
@@ -246,7 +255,7 @@ def under_load(fleet: LocalFleet, kafka: KafkaCluster, topic: str, folder: Path)
             scene.workload.kill()
     workload = scene.workload
     verdict = audit(workload.acknowledged(), workload.received(), read_log(kafka.bootstrap_servers, topic))
-    assert verdict.acknowledged >= RATE_PER_S, verdict
+    assert verdict.acknowledged >= rate_per_s, verdict
     assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 0), verdict
     for proxy_id, seen in scene.generations.items():
         assert seen == sorted(seen), f"the generation of {proxy_id} fell: {seen}"
@@ -295,9 +304,11 @@ def hold(until_s: float, check: Callable[[], None]) -> None:
         time.sleep(0.2)
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+def wait_for(
+    condition: Callable[[], bool], what: str, limit_s: float = 30.0, *, every_s: float = 0.02
+) -> None:
     """Wait until a condition holds; fails the test where it does not in time."""
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.02)
+        time.sleep(every_s)
