@@ -8,9 +8,10 @@ Bytes are parsed by the session alone. Nothing is awaited between receiving byte
 A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
 client's connection at once, after what it had sent before. A connection that is to go somewhere else ends in
 order: at a moment when nothing is in flight, or else with no further request forwarded and those in flight
-answered. Then the client gets an end of file, and its bytes are read on, because closing with unread bytes
-would reset the connection, and with it the responses that are still on their way. Of those bytes, Produce
-with acks=0 still goes to the broker: its sender counts it as delivered. All else never ran, and is discarded.
+answered. While its broker is dialled there is no such moment: what was received goes to the broker first.
+Then the client gets an end of file, and its bytes are read on, because closing with unread bytes would reset
+the connection, and with it the responses that are still on their way. Of those bytes, Produce with acks=0
+still goes to the broker: its sender counts it as delivered. All else never ran, and is discarded.
 """
 
 from __future__ import annotations
@@ -232,6 +233,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         for piece in self._queue:
             broker.write(piece)
         self._queue.clear()
+        if self.moving:
+            self._advance()
         return True
 
     def receive_from_broker(self, nbytes: int, kept: bytes) -> bytes:
@@ -346,6 +349,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is State.LEAVING:
             if self.session.refuses:
                 self._part_with_broker()
+        elif self.state is State.DIALLING:
+            return  # what waits for the broker may be Produce with acks=0, and that is never in flight
         elif self.session.drained or self.session.redirected or self._is_moment():
             self._leave()
 

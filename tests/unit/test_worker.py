@@ -633,6 +633,74 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(t
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
+def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have brokers be slow to take a connection: none does before the event is set."""
+    released = asyncio.Event()
+    connect = at.worker._connect
+
+    async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
+        await released.wait()
+        await connect(connection, candidate)
+
+    monkeypatch.setattr(at.worker, "_connect", held)
+    return released
+
+
+@pytest.mark.parametrize("draining", [False, True])
+async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draining: bool
+) -> None:
+    """Found by reading: it was queued for the broker, nothing was in flight, and the queue was discarded."""
+    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=0))
+        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        (connection,) = at.connections()
+        if draining:
+            connection.drain(LIMIT_S)
+        else:
+            at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+            await eventually(lambda: connection.moving, "it is to leave")
+        assert connection.state is State.DIALLING
+        released.set()
+        assert await ends(reader) == b""
+        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        writer.close()
+
+
+async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
+    """Found with the above: the connection left in the very call that began to dial."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        sent = produce(1, acks=0)
+        writer.write(sent[:5])
+        await eventually(lambda: [each for each in at.connections() if each._kept], "it has come in part")
+        at.connections()[0].move(LIMIT_S, LIMIT_S)
+        writer.write(sent[5:])
+        assert await ends(reader) == b""
+        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        writer.close()
+
+
+async def test_a_broker_that_is_dialled_for_too_long_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
+        at.worker.apply(at.directory([one]))
+        hold_dials(at, monkeypatch)
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=0))
+        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        writer.close()
+        await eventually(lambda: not at.connections(), "the connection is gone")
+        assert one.accepted == 0
+
+
 async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path: Path) -> None:
     """Found by reading: a greater piece that is not forwarded was left unread, and ended in a reset."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
