@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import psutil
@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.chaos.command import say
 from fleet.demo.kafka import KafkaCluster
@@ -283,14 +284,18 @@ def measure_stream(minutes_: float, per_s: int) -> dict[str, object]:
         spark = session("local[2]")
         site = Site(Kafka(kafka.bootstrap_servers), PREFIX, str(folder / "out"))
         names = ("load", "ledger", "weights")
+        driver = _driver()
+        queries: dict[str, StreamingQuery] = {}
         feeder.start()
-        queries = {name: JOBS[name](spark, site, False) for name in names}
-        began_s = time.monotonic()
-        (java,) = [each for each in psutil.Process().children() if "java" in each.name()]
         try:
+            queries = {name: JOBS[name](spark, site, False) for name in names}
+            began_s = time.monotonic()
             while time.monotonic() - began_s < 60 * minutes_:
                 time.sleep(min(60.0, 6 * minutes_))
-                looks.append(_look(queries, time.monotonic() - began_s, told[0], java.memory_info().rss))
+                for query in queries.values():
+                    if (error := query.exception()) is not None:
+                        raise error
+                looks.append(_look(queries, time.monotonic() - began_s, told[0], driver.memory_info().rss))
                 say(str(looks[-1]))
         finally:
             stop.set()
@@ -315,6 +320,14 @@ def measure_stream(minutes_: float, per_s: int) -> dict[str, object]:
     }
 
 
+def _driver() -> psutil.Process:
+    """Spark's process, which is a child of this one as Kafka's is."""
+    (driver,) = [
+        each for each in psutil.Process().children() if any("SparkSubmit" in word for word in each.cmdline())
+    ]
+    return driver
+
+
 def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int]) -> None:
     """Tell of every second when it is over, until it is to stop."""
     second = 0
@@ -327,7 +340,7 @@ def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int
         second += 1
 
 
-def _look(queries: Mapping[str, Any], at_s: float, told: int, driver_bytes: int) -> Look:
+def _look(queries: Mapping[str, StreamingQuery], at_s: float, told: int, driver_bytes: int) -> Look:
     progress = [query.lastProgress for query in queries.values() if query.lastProgress is not None]
     state = [part for each in progress for part in each["stateOperators"]]
     behind = [_behind_s(queries[name]) for name in ("load", "ledger")]
@@ -341,7 +354,7 @@ def _look(queries: Mapping[str, Any], at_s: float, told: int, driver_bytes: int)
     )
 
 
-def _behind_s(query: Any) -> float:
+def _behind_s(query: StreamingQuery) -> float:
     """From the beginning of the last batch that had records until now at most: what came then is through."""
     batches = [each for each in query.recentProgress if each["numInputRows"]]
     if not batches:

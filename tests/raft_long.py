@@ -1,7 +1,7 @@
 """Many simulated Raft schedules, in as many processes as wanted: ``python -m tests.raft_long --help``.
 
 The one object on standard output says what the schedules saw; a seed that failed is replayed with
-``--first SEED --schedules 1``. Exits with 1 where a promise was broken.
+``--first SEED --schedules 1``. Exits with 1 where a promise was broken, or too little of something happened.
 """
 
 from __future__ import annotations
@@ -15,11 +15,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.property.raft_simulation import Outcome, simulate
 
+AT_LEAST = {
+    "acknowledged": 50_000,
+    "elections": 5_000,
+    "messages lost": 30_000,
+    "one-way stalls": 10_000,
+    "partitions": 1_000,
+    "power cuts": 2_000,
+    "reordered": 3_000,
+    "refused writes": 100,
+    "rejoined": 500,
+    "restarts": 5_000,
+    "snapshots installed": 2_000,
+    "snapshots written": 10_000,
+    "torn writes": 300,
+    "truncations": 500,
+}
+"""What 500 schedules must have gone through, together, to mean anything: about half of what they do."""
+_AT_LEAST_OF = 500
 SHARED_MEMORY = Path("/dev/shm")
 """Where it is there the files of the simulated disks are kept in it: they need no disk."""
 
@@ -37,6 +55,12 @@ def play_all(first: int, schedules: int, processes: int) -> Iterator[Outcome]:
         return
     with multiprocessing.get_context("spawn").Pool(processes, _be_quiet) as pool:
         yield from pool.imap_unordered(play, range(first, first + schedules), chunksize=5)
+
+
+def too_few(counts: Mapping[str, int], schedules: int) -> dict[str, int]:
+    """Of what so many schedules went through too little to mean anything; of less than 500 anything goes."""
+    times = schedules // _AT_LEAST_OF
+    return {name: counts[name] for name, least in AT_LEAST.items() if counts[name] < times * least}
 
 
 def _be_quiet() -> None:
@@ -68,10 +92,11 @@ def main() -> int:
         "violations": len(broken),
         "seeds": sorted(broken),
         "counts": dict(sorted(counts.items())),
+        "too_few": (few := too_few(counts, arguments.schedules)),
         "seconds": round(time.monotonic() - started_s, 1),
     }
     print(json.dumps(report, indent=None if arguments.json else 2))
-    return 1 if broken else 0
+    return 1 if broken or few else 0
 
 
 if __name__ == "__main__":

@@ -564,9 +564,10 @@ class TestShapes:
 
 
 class TestABrokenDisk:
-    @pytest.fixture
-    def disk(self, monkeypatch: pytest.MonkeyPatch) -> "Disk":
-        return Disk(monkeypatch)
+    @pytest.fixture(params=[errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+    def disk(self, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> "Disk":
+        """Full; made read-only by the kernel, as it does when a disk fails; failing."""
+        return Disk(monkeypatch, request.param)
 
     async def test_the_member_says_so_and_takes_part_again_when_it_is_gone(
         self, fleet: Fleet, disk: "Disk"
@@ -583,7 +584,7 @@ class TestABrokenDisk:
         others = [member for member in fleet.members.values() if member is not leader]
         outcome = await others[0].commit(fleet.own(1, 8))
 
-        assert "No space left on device" in (status.journal_error or "")
+        assert disk.error in (status.journal_error or "")
         assert (status.role, status.leader, status.has_quorum) == ("follower", None, False)
         assert leader.node.state.generation == 1, "it still shows what it knew"
         assert outcome.applied, "the others go on without it"
@@ -659,8 +660,10 @@ class TestABrokenDisk:
 class Disk:
     """A disk that takes nothing more below one folder."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
         self._full: Path | None = None
+        self.error = os.strerror(error)
+        self._errno = error
         for module in (journal_module, files):
             monkeypatch.setattr(module, "write_all", self._write_all)
         self._really = WRITE_ALL
@@ -674,7 +677,7 @@ class Disk:
     def _write_all(self, descriptor: int, data: bytes) -> None:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
         if self._full is not None and path.is_relative_to(self._full):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self._errno, self.error)
         self._really(descriptor, data)
 
 
