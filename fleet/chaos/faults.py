@@ -22,6 +22,7 @@ from fleet.chaos.proofs import (
     becomes,
     hears_all,
     in_sync,
+    is_another,
     is_gone,
     is_stopped,
     prove,
@@ -31,10 +32,10 @@ from fleet.chaos.proofs import (
 )
 from fleet.chaos.schedule import GENTLE, Fault, Kind
 from fleet.demo.background import happens, in_thread
-from fleet.demo.kafka import KafkaCluster
+from fleet.demo.kafka import STOPPED, KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.errors import DemoError
-from fleet.model import ProxyId
+from fleet.model import BrokerId, ProxyId
 
 WHOLE_LIMIT_S: Final = 90.0
 """From the end of a fault until every member is ready and linked with all others, on a busy machine."""
@@ -178,20 +179,42 @@ class Injector:
     async def _kill_broker(self, fault: Fault) -> Done:
         broker_id = int(fault.target)
         process = psutil.Process(self._kafka.pid(broker_id))
-        broker = self._kafka.brokers[broker_id]
         self._tell(fault, (f"broker {broker_id}",))
         at_s = time.monotonic()
         await in_thread(lambda: self._kafka.kill(broker_id))
         await prove(lambda: is_gone(process), f"the end of broker {broker_id}")
         await asyncio.sleep(fault.duration_s)
+        await self._start_broker(broker_id)
+        return await self._done(fault, (fault.target,), at_s, f"process {process.pid} gone")
+
+    async def _restart_brokers(self, fault: Fault) -> Done:
+        """Each in turn, in order: the next one when all partitions have all their replicas again."""
+        former = {broker_id: psutil.Process(self._kafka.pid(broker_id)) for broker_id in self._kafka.brokers}
+        at_s = time.monotonic()
+        for broker_id in former:
+            self._tell(fault, (f"broker {broker_id}",))
+            code = await in_thread(partial(self._kafka.stop_broker, broker_id, WHOLE_LIMIT_S))
+            if code != STOPPED:
+                raise DemoError(f"broker {broker_id} ended with code {code} at SIGTERM")
+            await asyncio.sleep(fault.duration_s)
+            await self._start_broker(broker_id)
+        for broker_id, before in former.items():
+            process = psutil.Process(self._kafka.pid(broker_id))
+            if not is_another(process, before):
+                raise NoEffect(f"broker {broker_id} is {process}, and was {before}")
+        proof = f"{len(former)} processes gone, exit code {STOPPED}, and others there"
+        return await self._done(fault, tuple(map(str, former)), at_s, proof)
+
+    async def _start_broker(self, broker_id: BrokerId) -> None:
+        """Have it back, and every partition with all its replicas."""
         self._kafka.start_broker(broker_id)
         await in_thread(self._kafka.await_ready)
+        broker = self._kafka.brokers[broker_id]
         direct = AdminClient({"bootstrap.servers": f"{broker.host}:{broker.port}", "log_level": 0})
         if not await becomes(lambda: in_sync(direct), WHOLE_LIMIT_S):
             raise DemoError(
                 f"replicas were not in sync {WHOLE_LIMIT_S:.0f} s after broker {broker_id} came back"
             )
-        return await self._done(fault, (fault.target,), at_s, f"process {process.pid} gone")
 
     # -------------------------------------------------------------------------------------------- network
 
@@ -457,6 +480,7 @@ _HOW: Final = MappingProxyType[Kind, How](
         Kind.DRAIN_MEMBER: Injector._drain_member,
         Kind.ROLLING_RESTART: Injector._rolling_restart,
         Kind.KILL_BROKER: Injector._kill_broker,
+        Kind.ROLLING_BROKER_RESTART: Injector._restart_brokers,
         Kind.BLACKHOLE_PEERS: Injector._blackhole_peers,
         Kind.RESET_PEERS: Injector._reset_peers,
         Kind.LATENCY_PEERS: Injector._latency,

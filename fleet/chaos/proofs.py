@@ -42,6 +42,11 @@ def is_stopped(process: psutil.Process) -> bool:
         return False
 
 
+def is_another(process: psutil.Process, former: psutil.Process) -> bool:
+    """Whether a process runs, and the one before it has ended; by its time of birth, too: ids come again."""
+    return process != former and is_gone(former) and not is_gone(process)
+
+
 def hears_all(document: OwnershipDocument) -> bool:
     """Whether a member has a quorum, and holds every other one for alive."""
     return document.quorum.present and all(

@@ -42,6 +42,7 @@ class Kind(StrEnum):
     DRAIN_MEMBER = "drain_member"
     ROLLING_RESTART = "rolling_restart"
     KILL_BROKER = "kill_broker"
+    ROLLING_BROKER_RESTART = "rolling_broker_restart"
     BLACKHOLE_PEERS = "blackhole_peers"
     RESET_PEERS = "reset_peers"
     LATENCY_PEERS = "latency_peers"
@@ -72,6 +73,12 @@ BROKER_LINKS: Final = frozenset(
     {Kind.BLACKHOLE_BROKER, Kind.RESET_BROKER, Kind.LATENCY_BROKER, Kind.BANDWIDTH_BROKER}
 )
 """Want a Toxiproxy between the proxies and the brokers."""
+
+BROKER_ENDS: Final = frozenset({Kind.KILL_BROKER, Kind.ROLLING_BROKER_RESTART})
+"""A record that its leader alone has may be lost then: also one that ends in order waits for no follower."""
+
+FIRST_SEED: Final = MappingProxyType({Kind.ROLLING_BROKER_RESTART: 201})
+"""Of those that draw a kind. Seeds 1 to 200 were run before there was this one: docs/reliability.jsonl."""
 
 _ROLES: Final = ("leader", "follower")
 _BROKERS: Final = ("1", "2", "3")
@@ -109,6 +116,8 @@ SHAPES: Final = MappingProxyType(
         Kind.DRAIN_MEMBER: Shape(_ROLES, (0.5, 2.0), 7.0),
         Kind.ROLLING_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
         Kind.KILL_BROKER: Shape(_BROKERS, (1.0, 4.0), 12.0),
+        # Where clients use both cores it takes 40 to 70 s; this is all the room that a plan has.
+        Kind.ROLLING_BROKER_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
         Kind.BLACKHOLE_PEERS: Shape(_ROLES, (2.0, 5.0), 7.0, one_way=True),
         Kind.RESET_PEERS: Shape(_ROLES, (0.2, 1.0), 3.0),
         Kind.LATENCY_PEERS: Shape(_ROLES, (4.0, 12.0), 0.0, (100, 200, 300)),
@@ -169,7 +178,7 @@ class Plan:
 
     @property
     def brokers_fail(self) -> bool:
-        return any(fault.kind is Kind.KILL_BROKER for fault in self.faults)
+        return any(fault.kind in BROKER_ENDS for fault in self.faults)
 
 
 def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
@@ -180,7 +189,7 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
         # First of all, because it is proved while no harsh one is there.
         faults.append(_draw(chance, sorted(GENTLE), round(chance.uniform(0.0, 0.4), 1)))
     at_s = round(chance.uniform(0.5, 2.0), 1)
-    while fitting := _that_fit(length_s - at_s):
+    while fitting := _that_fit(seed, length_s - at_s):
         fault = _draw(chance, fitting, at_s)
         faults.append(fault)
         at_s = round(at_s + SHAPES[fault.kind].room_s + chance.uniform(0.0, 2.0), 1)
@@ -195,8 +204,12 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
     )
 
 
-def _that_fit(room_s: float) -> list[Kind]:
-    return sorted(kind for kind, shape in SHAPES.items() if kind not in GENTLE and shape.room_s <= room_s)
+def _that_fit(seed: int, room_s: float) -> list[Kind]:
+    return sorted(
+        kind
+        for kind, shape in SHAPES.items()
+        if kind not in GENTLE and shape.room_s <= room_s and seed >= FIRST_SEED.get(kind, 0)
+    )
 
 
 def _draw(chance: random.Random, kinds: Sequence[Kind], at_s: float) -> Fault:
@@ -229,6 +242,7 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
             ),
         ),
         "broker-kill": (("transactional",), (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),)),
+        "broker-restarts": (("aiokafka",), (Fault(1.0, Kind.ROLLING_BROKER_RESTART, "-", 0.1),)),
         "blackhole": (("aiokafka", "share"), (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),)),
         "kill-all": (("kip848",), (Fault(1.0, Kind.KILL_ALL, "-", 0.5),)),
         "rolling-restart": (("java",), (Fault(1.0, Kind.ROLLING_RESTART, "-", 0.1),)),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
+import signal
 import subprocess
 import time
 import uuid
@@ -33,6 +34,8 @@ from fleet.model import Broker, BrokerId, Endpoint
 
 LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of a virtual machine that ends in order at SIGTERM."""
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
 _PROPERTIES = """\
@@ -193,9 +196,14 @@ class KafkaCluster:
         command = self._java(_BROKER_HEAP, "kafka.Kafka", str(self._properties(broker_id)))
         self._processes[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
 
-    def stop_broker(self, broker_id: BrokerId, patience_s: float = 30.0) -> None:
-        """Let one broker hand its partitions over and end."""
-        end([self._processes[broker_id]], patience_s)
+    def stop_broker(self, broker_id: BrokerId, patience_s: float = 30.0) -> int:
+        """Let one broker hand its partitions over and end; SIGKILL where it has not in time.
+
+        Returns: its exit code; `STOPPED` where it has.
+        """
+        process = self._processes[broker_id]
+        end([process], patience_s)
+        return process.wait()
 
     def kill(self, broker_id: BrokerId) -> None:
         """SIGKILL one broker."""

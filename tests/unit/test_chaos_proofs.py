@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from fleet.chaos import proofs
-from fleet.chaos.proofs import NoEffect, is_gone, is_stopped, prove
+from fleet.chaos.proofs import NoEffect, is_another, is_gone, is_stopped, prove
 
 
 @pytest.fixture
@@ -63,3 +63,23 @@ def test_a_process_that_is_gone_is_not_stopped(processes: list[psutil.Process]) 
     gone.wait(10)
     assert is_gone(gone)
     assert not is_stopped(gone)
+
+
+def test_a_process_in_the_place_of_one_that_is_gone_is_another(processes: list[psutil.Process]) -> None:
+    former, process = processes
+    assert not is_another(process, former)
+    former.kill()
+    former.wait(10)
+    assert is_another(process, former)
+
+
+def test_a_process_that_goes_on_is_not_another(processes: list[psutil.Process]) -> None:
+    assert not is_another(psutil.Process(processes[0].pid), processes[0])
+
+
+def test_a_process_that_has_ended_as_well_is_not_another(processes: list[psutil.Process]) -> None:
+    former, process = processes
+    for each in processes:
+        each.kill()
+        each.wait(10)
+    assert not is_another(process, former)

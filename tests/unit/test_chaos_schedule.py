@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from fleet.chaos.results import Results
 from fleet.chaos.schedule import (
     CHOSEN,
+    FIRST_SEED,
     GENTLE,
     HEAVY,
     LENGTH_S,
@@ -20,11 +23,12 @@ from fleet.chaos.schedule import (
 from fleet.chaos.workloads import KINDS
 
 SEEDS = range(300)
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "reliability.jsonl"
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     assert [plan_of(seed) for seed in SEEDS] == [plan_of(seed) for seed in SEEDS]
-    assert len({plan_of(seed).faults for seed in SEEDS}) == len(SEEDS)
+    assert len({(plan.faults, plan.workloads) for plan in map(plan_of, SEEDS)}) == len(SEEDS)
 
 
 def test_every_kind_target_and_direction_comes_up() -> None:
@@ -34,6 +38,22 @@ def test_every_kind_target_and_direction_comes_up() -> None:
         assert {fault.target for fault in faults if fault.kind is kind} == set(shape.targets)
         directions = {fault.direction for fault in faults if fault.kind is kind}
         assert directions == ({"both", "in", "out"} if shape.one_way else {"both"})
+
+
+def test_the_results_that_are_kept_are_of_the_plans_their_seeds_have() -> None:
+    known = Results(RESULTS)
+    results = [(plan, result) for plan in map(plan_of, SEEDS) if (result := known.clean(plan)) is not None]
+    assert results
+    for plan, result in results:
+        assert sorted(result.faults) == sorted(fault.kind for fault in plan.faults), plan.name
+        assert set(result.noticed) == set(plan.workloads), plan.name
+
+
+def test_a_kind_that_came_later_is_drawn_by_later_seeds_alone() -> None:
+    for kind, first in FIRST_SEED.items():
+        drawn = [seed for seed in SEEDS if any(fault.kind is kind for fault in plan_of(seed).faults)]
+        assert drawn
+        assert min(drawn) >= first
 
 
 def test_the_exact_clients_are_always_there_and_the_others_in_turn() -> None:
@@ -64,8 +84,9 @@ def test_harsh_faults_leave_one_another_room() -> None:
         assert harsh[-1].at_s + SHAPES[harsh[-1].kind].room_s <= LENGTH_S
 
 
-def test_brokers_fail_in_a_plan_that_kills_one() -> None:
+def test_brokers_fail_in_a_plan_that_ends_one() -> None:
     assert chosen("broker-kill").brokers_fail
+    assert chosen("broker-restarts").brokers_fail
     assert not chosen("leader-kill").brokers_fail
 
 
