@@ -44,6 +44,7 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 # Runs that are done need not be done again, as long as fleet/ is what it was in the last commit.
 CODE = $(shell git rev-parse --short HEAD:fleet 2>/dev/null || echo unversioned)
 test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2

@@ -35,6 +35,8 @@ Command: TypeAlias = Callable[..., int]
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "jinja2", "matplotlib")
 JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "ledger", "dead-letters")
+EVERY_S: Final = 10.0
+"""Two files from each job every ten seconds, and not every second; weights go by the minute anyway."""
 
 
 @click.group(
@@ -93,6 +95,15 @@ A run goes on where the last one with the same --out stopped, however it ended.
     show_default=True,
     help="About how many a batch takes at most; 0 for all there are.",
 )
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.0),
+    default=EVERY_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="From one batch to the next without --once, at least. Each batch writes files of its own.",
+)
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: spark-submit's; else local[*]]")
 def run_jobs(
     config: str,
@@ -102,6 +113,7 @@ def run_jobs(
     jobs: tuple[str, ...],
     kafka_source: str,
     records_per_batch: int,
+    every_s: float,
     master: str | None,
 ) -> int:
     """Run jobs: without --once for ever, batch after batch."""
@@ -112,7 +124,7 @@ def run_jobs(
         )
     servers, prefix = ",".join(map(str, settings.bootstrap_servers)), settings.events.topic_prefix
     with _spark(master, kafka_source) as spark:
-        site = _site(out, prefix, servers, kafka_source, records_per_batch)
+        site = _site(out, prefix, servers, kafka_source, records_per_batch, every_s)
         run: Any = importlib.import_module("fleet.pipeline.run").run
         document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=_say)
     print_document(document, PIPELINE, as_json, print_report)
@@ -314,12 +326,17 @@ def _spark(master: str | None, kafka_source: str = "python") -> Iterator[Any]:
 
 
 def _site(
-    out: str, prefix: str = "", servers: str = "", kafka_source: str = "python", records_per_batch: int = 0
+    out: str,
+    prefix: str = "",
+    servers: str = "",
+    kafka_source: str = "python",
+    records_per_batch: int = 0,
+    every_s: float = 0.0,
 ) -> Any:
     """Where jobs read and write; whoever only reads what they have written needs no Kafka."""
     streams: Any = importlib.import_module("fleet.pipeline.streams")
     kafka = streams.Kafka(servers, kafka_source, records_per_batch=records_per_batch)
-    return importlib.import_module("fleet.pipeline.jobs").Site(kafka, prefix, out)
+    return importlib.import_module("fleet.pipeline.jobs").Site(kafka, prefix, out, every_s)
 
 
 def _moments(since: datetime | None, until: datetime | None) -> tuple[int, int]:

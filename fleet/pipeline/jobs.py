@@ -61,11 +61,13 @@ class Site:
     Args:
         prefix: of the topics.
         out: a folder, or any place that Spark can write to, such as s3a://….
+        every_s: how long at least from one batch of a stream to the next: each writes files of its own.
     """
 
     kafka: Kafka
     prefix: str
     out: str
+    every_s: float = 0.0
 
     def checkpoint(self, job: str) -> str:
         return f"{self.out}/checkpoints/{job}"
@@ -207,5 +209,8 @@ def _topic(keys_and_values: DataFrame, site: Site, topic: str) -> Any:
 
 def _start(writer: Any, site: Site, job: str, once: bool) -> StreamingQuery:
     writer = writer.queryName(job).option("checkpointLocation", site.checkpoint(job))
-    query: StreamingQuery = (writer.trigger(availableNow=True) if once else writer).start()
+    trigger = (
+        {"availableNow": True} if once else {"processingTime": f"{round(1000 * site.every_s)} milliseconds"}
+    )
+    query: StreamingQuery = writer.trigger(**trigger).start()
     return query
