@@ -41,14 +41,15 @@ integration: ready-test ## Tests against real Kafka, with clients that nobody he
 chaos: ready-test ## Tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
 	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
 
-# Runs that are done need not be done again, as long as fleet/ is what it was in the last commit.
-CODE = $(shell git rev-parse --short HEAD:fleet 2>/dev/null || echo unversioned)
+# Runs that are done need not be done again, as long as fleet/ is what it was then.
+CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
 test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m fleet.chaos --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
+	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl
 
 pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that Spark judges, too: ARGS="--seed 3 --json"
 	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos.spark $(ARGS),$(PYTEST) tests/pipeline tests/judged)

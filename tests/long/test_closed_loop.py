@@ -116,6 +116,8 @@ def at_work(fleet: LocalFleet, parts: list[float], folder: Path) -> Iterator[lis
     finally:
         for client in clients:
             client.terminate()
+        for client in clients:
+            client.wait(60)
 
 
 @contextmanager
