@@ -35,7 +35,7 @@ Command: TypeAlias = Callable[..., int]
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"])
 PACKAGES: Final = ("pyspark", "pandas", "pyarrow", "confluent_kafka", "jinja2", "matplotlib")
 JOBS: Final = ("timeline", "load", "weights", "liveness", "connections", "ledger", "dead-letters")
-EVERY_S: Final = 10.0
+EVERY_S: Final = 10
 """Two files from each job every ten seconds, and not every second; weights go by the minute anyway."""
 
 
@@ -98,7 +98,7 @@ A run goes on where the last one with the same --out stopped, however it ended.
 @click.option(
     "--every",
     "every_s",
-    type=click.FloatRange(0.0),
+    type=click.IntRange(0),
     default=EVERY_S,
     show_default=True,
     metavar="SECONDS",
@@ -113,7 +113,7 @@ def run_jobs(
     jobs: tuple[str, ...],
     kafka_source: str,
     records_per_batch: int,
-    every_s: float,
+    every_s: int,
     master: str | None,
 ) -> int:
     """Run jobs: without --once for ever, batch after batch."""
@@ -331,7 +331,7 @@ def _site(
     servers: str = "",
     kafka_source: str = "python",
     records_per_batch: int = 0,
-    every_s: float = 0.0,
+    every_s: int = 0,
 ) -> Any:
     """Where jobs read and write; whoever only reads what they have written needs no Kafka."""
     streams: Any = importlib.import_module("fleet.pipeline.streams")

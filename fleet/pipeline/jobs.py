@@ -67,7 +67,7 @@ class Site:
     kafka: Kafka
     prefix: str
     out: str
-    every_s: float = 0.0
+    every_s: int = 0
 
     def checkpoint(self, job: str) -> str:
         return f"{self.out}/checkpoints/{job}"
@@ -209,8 +209,6 @@ def _topic(keys_and_values: DataFrame, site: Site, topic: str) -> Any:
 
 def _start(writer: Any, site: Site, job: str, once: bool) -> StreamingQuery:
     writer = writer.queryName(job).option("checkpointLocation", site.checkpoint(job))
-    trigger = (
-        {"availableNow": True} if once else {"processingTime": f"{round(1000 * site.every_s)} milliseconds"}
-    )
+    trigger = {"availableNow": True} if once else {"processingTime": f"{site.every_s} seconds"}
     query: StreamingQuery = writer.trigger(**trigger).start()
     return query

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -18,6 +19,10 @@ from fleet.pipeline.report import JobDocument, PipelineDocument
 Say: TypeAlias = Callable[[str], None]
 
 LOOK_EVERY_S: Final = 0.5
+SLOW_START: Final = "Python worker failed to connect back"
+"""Spark gives Python's part of a job ten seconds to start, and has no setting for it: beside other work it is
+tried again, as often as `STARTS` says."""
+STARTS: Final = 5
 AFTER: Final = MappingProxyType({"weights": "load"})
 """Which job reads what another one writes: where they run once, one after the other."""
 
@@ -38,10 +43,11 @@ def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say
             at_work = {*waiting, *(name for name, watch in watches.items() if watch.is_active)}
             for name in [each for each in waiting if not once or AFTER.get(each) not in at_work]:
                 waiting.remove(name)
-                watches[name] = _Watch(name, JOBS[name](spark, site, once), say)
+                watches[name] = _Watch(name, partial(JOBS[name], spark, site, once), say)
             if stop.wait(LOOK_EVERY_S):
                 break
             for watch in watches.values():
+                watch.keep_going()
                 watch.look()
             if not waiting and not any(watch.is_active for watch in watches.values()):
                 break
@@ -58,18 +64,35 @@ def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say
 
 
 class _Watch:
-    """What one job has done so far."""
+    """What one job has done so far.
 
-    def __init__(self, name: str, query: StreamingQuery, say: Say) -> None:
+    Args:
+        start: the job, begun or begun again: it goes on where it was.
+    """
+
+    def __init__(self, name: str, start: Callable[[], StreamingQuery], say: Say) -> None:
         self._name = name
-        self._query = query
+        self._start = start
+        self._starts = 1
+        self._query = start()
         self._say = say
         self._told = -1
         self.records = 0
 
     @property
     def is_active(self) -> bool:
-        return bool(self._query.isActive)
+        return self._query.isActive or self._is_to_start_again
+
+    @property
+    def _is_to_start_again(self) -> bool:
+        return self._starts < STARTS and SLOW_START in str(self._query.exception())
+
+    def keep_going(self) -> None:
+        """Start it again where it only was too slow to start."""
+        if self._is_to_start_again:
+            self._say(f"{self._name}: {SLOW_START} in time; again")
+            self._starts += 1
+            self._query = self._start()
 
     def stop(self) -> None:
         self._query.stop()
@@ -84,5 +107,5 @@ class _Watch:
                 batch = f"batch {progress.batchId}, {progress.numInputRows} records in {took_s:.1f} s"
                 self._say(f"{self._name}: {batch}")
         error = self._query.exception()
-        if error is not None:
+        if error is not None and not self._is_to_start_again:
             raise PipelineError(f"job {self._name}: {cause(str(error))}")

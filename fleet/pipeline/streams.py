@@ -15,6 +15,7 @@ from fleet.pipeline.kafka_source import NAME, KafkaTopics
 Source: TypeAlias = Literal["python", "jvm"]
 
 CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
@@ -45,20 +46,16 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("fleet-pipeline")
-    if master is not None or "SPARK_ENV_LOADED" not in os.environ:
+    submitted = "SPARK_ENV_LOADED" in os.environ
+    if master is not None or not submitted:
         builder = builder.master(master or "local[*]")
-    local: dict[str, str] = {}
-    if (master or "local").startswith("local"):
+    own: dict[str, str] = {}
+    if not submitted and (master or "local").startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Each partition of a stateful job costs a Python worker and some files in every batch.
-        local = {
-            "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
-            # All work is done in this one JVM: of Spark's own gigabyte a third went to collecting garbage.
-            "spark.driver.memory": "3g",
-            "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-        }
+        # All work is done in this one JVM: of Spark's own gigabyte a third went to collecting garbage.
+        own = {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
     settings = {
-        **local,
+        **own,
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -74,7 +71,11 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    context = spark.sparkContext
+    context.setLogLevel("ERROR")
+    if str(context.master).startswith("local") and not context.getConf().contains(_SHUFFLE_PARTITIONS):
+        # Each partition of a stateful job costs a Python worker and some files in every batch.
+        spark.conf.set(_SHUFFLE_PARTITIONS, str(min(8, os.cpu_count() or 1)))
     spark.dataSource.register(KafkaTopics)
     return spark
 
