@@ -87,12 +87,13 @@ def main() -> int:
             print(f"seed {outcome.seed}: {outcome.violations[0]}", file=sys.stderr, flush=True)
         if not arguments.json and number % 100 == 0:
             print(f"{number} schedules, {len(broken)} with a violation", file=sys.stderr, flush=True)
+    few = too_few(counts, arguments.schedules)
     report = {
         "schedules": arguments.schedules,
         "violations": len(broken),
         "seeds": sorted(broken),
         "counts": dict(sorted(counts.items())),
-        "too_few": (few := too_few(counts, arguments.schedules)),
+        "too_few": few,
         "seconds": round(time.monotonic() - started_s, 1),
     }
     print(json.dumps(report, indent=None if arguments.json else 2))

@@ -117,7 +117,7 @@ SHAPES: Final = MappingProxyType(
         Kind.ROLLING_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
         Kind.KILL_BROKER: Shape(_BROKERS, (1.0, 4.0), 12.0),
         # Where clients use both cores it takes 40 to 70 s; this is all the room that a plan has.
-        Kind.ROLLING_BROKER_RESTART: Shape(_NOBODY, (0.1, 0.5), 18.0),
+        Kind.ROLLING_BROKER_RESTART: Shape(_NOBODY, (0.1, 1.0), 18.0),
         Kind.BLACKHOLE_PEERS: Shape(_ROLES, (2.0, 5.0), 7.0, one_way=True),
         Kind.RESET_PEERS: Shape(_ROLES, (0.2, 1.0), 3.0),
         Kind.LATENCY_PEERS: Shape(_ROLES, (4.0, 12.0), 0.0, (100, 200, 300)),
@@ -205,11 +205,9 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
 
 
 def _that_fit(seed: int, room_s: float) -> list[Kind]:
-    return sorted(
-        kind
-        for kind, shape in SHAPES.items()
-        if kind not in GENTLE and shape.room_s <= room_s and seed >= FIRST_SEED.get(kind, 0)
-    )
+    fitting = (kind for kind, shape in SHAPES.items() if kind not in GENTLE and shape.room_s <= room_s)
+    drawn = (kind for kind in fitting if seed >= FIRST_SEED.get(kind, 0))
+    return sorted(drawn, key=lambda kind: (FIRST_SEED.get(kind, 0), kind))
 
 
 def _draw(chance: random.Random, kinds: Sequence[Kind], at_s: float) -> Fault:

@@ -14,7 +14,7 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Acks, ClientSettings, GroupProtocol, Workload, WorkloadSpec, read_log
 
 PARTITIONS: Final = 6
-RATE_PER_S: Final = 180
+_RATE_PER_S: Final = 180
 _DESYNCHRONIZED = "Fatal error: Broker: Broker received an out of order sequence number"
 
 
@@ -78,7 +78,7 @@ class Client:
         folder: Path,
         settings: ClientSettings = "recommended",
         client_config: str = "",
-        rate_per_s: int = RATE_PER_S,
+        rate_per_s: int = _RATE_PER_S,
     ) -> None:
         folder.mkdir(parents=True)
         self.name = name

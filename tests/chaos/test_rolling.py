@@ -21,7 +21,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.rounds import Traffic
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
-from tests.chaos.scene import FLOW_LIMIT_S, wait_for
+from tests.chaos.scene import FLOW_LIMIT_S, becomes, wait_for
 from tests.conftest import fleets
 
 OTHERS = ("java", "aiokafka")
@@ -133,13 +133,14 @@ def await_flow(clients: Sequence[Client]) -> None:
 
 def await_calm(traffics: Collection[Traffic]) -> None:
     """Wait until no partition of anybody has stood still for `CALM_MS` within the last `CALM_S`."""
-    begin_s = now_s = time.monotonic()
-    calm = False
-    while not calm and now_s - begin_s < CALM_LIMIT_S:
-        time.sleep(0.5)
+    begin_s = time.monotonic()
+
+    def calm() -> bool:
         now_s = time.monotonic()
         worst_ms = max(max(each.stalls_ms(now_s - CALM_S, now_s)) for each in traffics)
-        calm = now_s - begin_s > CALM_S and worst_ms < CALM_MS
+        return now_s - begin_s > CALM_S and worst_ms < CALM_MS
+
+    becomes(calm, CALM_LIMIT_S, every_s=0.5)
 
 
 def stalls_ms(traffics: Mapping[str, Traffic], since_s: float) -> Iterator[tuple[str, float]]:

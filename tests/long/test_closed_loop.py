@@ -6,23 +6,26 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.demo.local_fleet import LocalFleet
-from fleet.events.schema import EVENTS, TrafficEvent
+from fleet.events.schema import EVENTS, Event, TrafficEvent
 from fleet.model import BrokerId, IdentitySpace, ProxyId
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
+from fleet.weighing import Weighing
 from tests.chaos.scene import wait_for
 from tests.conftest import IMPATIENT
+from tests.integration.clients import count
+from tests.integration.test_events import everything
+from tests.integration.test_weights import owners
 from tests.long.many_brokers import ManyBrokers
+from tests.property.test_weighing import BROKERS, PROXIES, ZIPF, dealt_anew, skew
 
-BROKERS, PROXIES, ZIPF = 60, 6, 1.1
 HOSTS = tuple(f"127.0.0.{number}" for number in range(11, 17))
 """Of the clients: those of an identity with several owners are spread by their address."""
 RATE_PER_S = 40.0
@@ -33,8 +36,6 @@ MOVE_LIMIT_S = 600.0
 SETTLED_S = 240.0
 """So long nothing is moved any more; in the second half of it the load is looked at."""
 SETTLE_LIMIT_S = 1_200.0
-
-Owners = dict[BrokerId, tuple[ProxyId, ...]]
 
 
 @pytest.mark.timeout(2_400)
@@ -70,36 +71,22 @@ def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_
             acknowledged = [json.loads(each.communicate(timeout=60)[0])["acknowledged"] for each in clients]
 
         assert [each.returncode for each in clients] == [0] * len(HOSTS)
-        assert sum(acknowledged) == entries(kafka.bootstrap_servers)
-        was = skew(kafka.bootstrap_servers, began_ms, moved_ms)
-        now = skew(kafka.bootstrap_servers, until_ms - int(500 * SETTLED_S), until_ms)
+        assert sum(acknowledged) == count(kafka.bootstrap_servers, TOPIC, range(BROKERS))
+        told = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}traffic")]
+        was = skew(loads(told, began_ms, moved_ms))
+        now = skew(loads(told, until_ms - int(500 * SETTLED_S), until_ms))
         moves = sum(bool(set(first[each]) - set(last[each])) for each in broker_ids)
-        anew = dealt_anew(weights)
-        anew_moves = sum(first[each] != anew[each] for each in broker_ids)
+        anew = dealt_anew(Weighing(weights), dict.fromkeys(fleet.members))
+        anew_moves = sum(first[each] != anew[each].owners for each in broker_ids)
         print(f"greatest load beside the mean: {was:.2f}, then {now:.2f}; {moves} moves, anew {anew_moves}")
         assert now <= was / 2
         assert 0 < moves <= anew_moves
 
 
-def owners(fleet: LocalFleet) -> Owners:
-    return {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
-
-
-def skewed_against(owned: Owners) -> dict[BrokerId, float]:
+def skewed_against(owned: Mapping[BrokerId, tuple[ProxyId, ...]]) -> dict[BrokerId, float]:
     """Zipf's weights, the greatest of which are all at one proxy, the next ones at another, and so on."""
     ranks = enumerate(sorted(owned, key=lambda broker_id: (owned[broker_id], broker_id)), 1)
     return {broker_id: rank**-ZIPF for rank, broker_id in ranks}
-
-
-def dealt_anew(weights: Mapping[BrokerId, float]) -> Owners:
-    """The heaviest first, each to who has least, whatever was before: the naive rebalance."""
-    sums = {f"p{number}": 0.0 for number in range(1, PROXIES + 1)}
-    dealt: Owners = {}
-    for broker_id, weight in sorted(weights.items(), key=lambda each: -each[1]):
-        taker = min(sums, key=lambda each: (sums[each], each))
-        sums[taker] += weight
-        dealt[broker_id] = (taker,)
-    return dealt
 
 
 @contextmanager
@@ -148,53 +135,16 @@ def await_settled(fleet: LocalFleet) -> None:
     wait_for(settled, f"no move for {SETTLED_S:g} s", SETTLE_LIMIT_S, every_s=1)
 
 
-def skew(bootstrap: str, from_ms: int, until_ms: int) -> float:
-    """The greatest load of a proxy beside the mean, by what the fleet's members have told of a while."""
-    loads = {f"p{number}": 0.0 for number in range(1, PROXIES + 1)}
-    for event in told(bootstrap):
+def loads(told: Iterable[Event], from_ms: int, until_ms: int) -> dict[ProxyId, float]:
+    """Of each proxy, by what the fleet's members have told of a while."""
+    sums = {f"p{number}": 0.0 for number in range(1, PROXIES + 1)}
+    for event in told:
+        assert isinstance(event, TrafficEvent)
         if from_ms <= event.at_ms < until_ms and event.broker_id >= 0:
             requests = sum(each.requests for each in event.apis.values())
             size_bytes = event.bytes_to_broker + event.bytes_to_client
-            loads[event.told_by] += requests * CPU_US_PER_REQUEST + size_bytes * CPU_US_PER_BYTE
-    return max(loads.values()) * len(loads) / sum(loads.values())
-
-
-def told(bootstrap: str) -> Iterator[TrafficEvent]:
-    """All that is in the topic of traffic."""
-    reader = _reader(bootstrap)
-    topic = f"{PREFIX}traffic"
-    try:
-        ends = {}
-        for partition in reader.list_topics(topic, 10).topics[topic].partitions:
-            ends[partition] = reader.get_watermark_offsets(TopicPartition(topic, partition), 10)[1]
-        reader.assign([TopicPartition(topic, partition, 0) for partition in ends])
-        left = sum(ends.values())
-        while left:
-            for message in reader.consume(1000, 1.0):
-                assert message.error() is None
-                if message.offset() < ends[message.partition()]:
-                    left -= 1
-                    event = EVENTS.decode(message.value())
-                    assert isinstance(event, TrafficEvent)
-                    yield event
-    finally:
-        reader.close()
-
-
-def entries(bootstrap: str) -> int:
-    """How many records the clients' topic holds."""
-    reader = _reader(bootstrap)
-    try:
-        return sum(
-            reader.get_watermark_offsets(TopicPartition(TOPIC, partition), 10)[1]
-            for partition in range(BROKERS)
-        )
-    finally:
-        reader.close()
-
-
-def _reader(bootstrap: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+            sums[event.told_by] += requests * CPU_US_PER_REQUEST + size_bytes * CPU_US_PER_BYTE
+    return sums
 
 
 def now_ms() -> int:

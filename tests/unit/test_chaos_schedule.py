@@ -28,7 +28,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "reliability.jsonl"
 
 def test_the_same_seed_gives_the_same_plan() -> None:
     assert [plan_of(seed) for seed in SEEDS] == [plan_of(seed) for seed in SEEDS]
-    assert len({(plan.faults, plan.workloads) for plan in map(plan_of, SEEDS)}) == len(SEEDS)
+    assert len({plan_of(seed).faults for seed in SEEDS}) == len(SEEDS)
 
 
 def test_every_kind_target_and_direction_comes_up() -> None:

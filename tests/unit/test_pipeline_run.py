@@ -15,6 +15,8 @@ from fleet.pipeline.run import SLOW_START, STARTS, run
 from fleet.pipeline.streams import Kafka
 
 SITE = Site(Kafka(""), "fleet.", "out")
+NO_SPARK: Any = None
+"""Jobs alone look at it, and these here do not."""
 
 
 @dataclass
@@ -61,7 +63,7 @@ def test_a_job_whose_python_is_slow_to_start_is_started_again(monkeypatch: pytes
     slow = Query(f"[FAILED] {SLOW_START}.")
     started = jobs(monkeypatch, load=[slow, slow, through(0, 7)], weights=[through(0, 2)])
     said: list[str] = []
-    document = run(None, SITE, ["load", "weights"], once=True, say=said.append)  # type: ignore[arg-type]
+    document = run(NO_SPARK, SITE, ["load", "weights"], once=True, say=said.append)
     assert [(each.name, each.records) for each in document.jobs] == [("load", 7), ("weights", 2)]
     assert started == ["load", "load", "load", "weights"], (
         "what reads a job's files waits for it all the same"
@@ -75,5 +77,5 @@ def test_what_does_not_pass_is_not_tried_for_ever(
 ) -> None:
     started = jobs(monkeypatch, load=[Query(error) for _ in range(STARTS + 1)])
     with pytest.raises(PipelineError, match=f"job load: {error}"):
-        run(None, SITE, ["load"], once=True, say=lambda _: None)  # type: ignore[arg-type]
+        run(NO_SPARK, SITE, ["load"], once=True, say=lambda _: None)
     assert started == ["load"] * tries
