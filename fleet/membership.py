@@ -52,7 +52,7 @@ is slow, not dead."""
 
 
 ALONE_PERIODS: Final = 2.0
-"""For how many ``suspect_after_s`` there may be no quorum, as in elections, before it is taken for gone."""
+"""For how many ``suspect_after_s`` there may be no quorum, as in elections, before this member is alone."""
 
 
 class ProbeOutcome(StrEnum):
@@ -119,8 +119,8 @@ class _Peer:
 
     liveness: Liveness = Liveness.UNKNOWN
     since_s: float = 0.0
-    since_quorum_s: float = 0.0
-    """How long there had been a quorum by then."""
+    since_alone_s: float = 0.0
+    """For how long this member had been alone by then, in all."""
     linked: bool = False
     linked_since_s: float = 0.0
     doubted_until_s: float = 0.0
@@ -166,10 +166,8 @@ class Detector:
         self._seen_s = now_s
         self._paused_s = 0.0
         """How long this process itself stood still: time that counts for nobody's silence."""
-        self._quorum_s = 0.0
-        """For how long there has been a quorum, in all."""
-        self._quorum_seen_s: float | None = None
-        """When there was one last; None where there is none now."""
+        self._alone_s = 0.0
+        """How long this member was alone, in all; see ``ALONE_PERIODS``."""
         self._alone_since_s: float | None = now_s
         """Since when there is no quorum; None where there is one."""
 
@@ -271,7 +269,7 @@ class Detector:
             before, record.liveness = record.liveness, _NEXT[record.liveness, verdict]
             if record.liveness is not before:
                 record.since_s = at_s
-                record.since_quorum_s = self._quorum_s
+                record.since_alone_s = self._alone_s + self._without_quorum_s(at_s)
                 transitions.append(Transition(peer, before, record.liveness, reason, now_s))
         return transitions
 
@@ -286,11 +284,12 @@ class Detector:
         """The members that the overlay goes around.
 
         With a quorum, a suspicion that is not committed within ``overlay_ttl_s`` lapses until the peer
-        recovers (a broken link between two members must not make their Metadata disagree for ever). Only the
-        time with a quorum counts, because nothing can be committed without one. Where there has been none for
-        a while (``ALONE_PERIODS``), this member has to help itself, and goes around all that it suspects; for
-        a shorter time, such as an election, what has lapsed stays so. A member that is committed down stays
-        in for as long as it is suspected here: it still owns what nobody else may own.
+        recovers (a broken link between two members must not make their Metadata disagree for ever): a
+        heartbeat earlier, because until then the workers have to have heard of it. Where there has been no
+        quorum for a while (``ALONE_PERIODS``), nothing can be committed, and this member has to help itself:
+        it goes around all that it suspects, and that time does not count. A shorter one, such as an election,
+        does, and what has lapsed stays so. A member that is committed down stays in for as long as it is
+        suspected here: it still owns what nobody else may own.
 
         A peer whose worker has just gone is among them for a moment (``DOUBT_S``).
 
@@ -299,15 +298,14 @@ class Detector:
             committed_down: the members that are committed down.
         """
         at_s = self._clock(now_s)
-        self._count_quorum(at_s, has_quorum)
-        alone_s = 0.0 if self._alone_since_s is None else at_s - self._alone_since_s
+        self._count_alone(at_s, has_quorum)
 
         def stands(peer: ProxyId, record: _Peer) -> bool:
             if record.liveness is not Liveness.SUSPECT:
                 return at_s < record.doubted_until_s
-            if peer in committed_down or alone_s >= ALONE_PERIODS * self._timing.suspect_after_s:
+            if peer in committed_down or self._is_alone(at_s):
                 return True
-            return self._quorum_s - record.since_quorum_s < self._timing.overlay_ttl_s
+            return at_s < self._lapses_s(record)
 
         return frozenset(peer for peer, record in self._peers.items() if stands(peer, record))
 
@@ -337,14 +335,24 @@ class Detector:
 
     # -- how -----------------------------------------------------------------------------------------------
 
-    def _count_quorum(self, at_s: float, has_quorum: bool) -> None:
+    def _count_alone(self, at_s: float, has_quorum: bool) -> None:
         if not has_quorum:
-            self._quorum_seen_s = None
             self._alone_since_s = at_s if self._alone_since_s is None else self._alone_since_s
             return
-        if self._quorum_seen_s is not None:
-            self._quorum_s += at_s - self._quorum_seen_s
-        self._quorum_seen_s, self._alone_since_s = at_s, None
+        if self._is_alone(at_s):
+            self._alone_s += self._without_quorum_s(at_s)
+        self._alone_since_s = None
+
+    def _without_quorum_s(self, at_s: float) -> float:
+        return 0.0 if self._alone_since_s is None else at_s - self._alone_since_s
+
+    def _is_alone(self, at_s: float) -> bool:
+        return self._without_quorum_s(at_s) >= ALONE_PERIODS * self._timing.suspect_after_s
+
+    def _lapses_s(self, record: _Peer) -> float:
+        """When a suspicion is over that nobody shares."""
+        alone_s = max(0.0, self._alone_s - record.since_alone_s)
+        return record.since_s + alone_s + self._timing.overlay_ttl_s - self._timing.heartbeat_s
 
     @property
     def _half_s(self) -> float:
@@ -377,6 +385,7 @@ class Detector:
             alive_s + timing.suspect_after_s,
             heard_s + timing.control_grace_s,
             record.doubted_until_s,
+            self._lapses_s(record),
         ]
         if record.failures:
             deadlines.append(record.failing_since_s + SLOW_PERIODS * timing.suspect_after_s)

@@ -8,7 +8,8 @@ Bytes are parsed by the session alone. Nothing is awaited between receiving byte
 A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
 client's connection at once, after what it had sent before. A connection that is to go somewhere else ends in
 order: at a moment when nothing is in flight, or else with no further request forwarded and those in flight
-answered. While its broker is dialled there is no such moment: what was received goes to the broker first.
+answered. While its broker is dialled there is no such moment, nor an end: what was received goes to the broker
+first, or the dial fails.
 Then the client gets an end of file, and its bytes are read on, because closing with unread bytes would reset
 the connection, and with it the responses that are still on their way. Of those bytes, Produce with acks=0
 still goes to the broker: its sender counts it as delivered. All else never ran, and is discarded.
@@ -299,7 +300,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.moving = self.draining = True
         self.session.drain()
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(answer_s, self._run_out)
+        self._run_out_later(answer_s)
         self._advance()
 
     def close(self) -> None:
@@ -374,8 +375,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._host.refused(self, error)
         self.close()
 
-    def _run_out(self) -> None:
+    def _run_out_later(self, answer_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(answer_s, self._run_out, answer_s)
+
+    def _run_out(self, answer_s: float) -> None:
         """What is in flight has had its time."""
+        if self.state is State.DIALLING:  # that has a limit of its own, and what waits for it is not lost
+            self._run_out_later(answer_s)
+            return
         if self.session.in_flight:
             self._host.cut(self)
         self._leave()
@@ -390,7 +397,6 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.session.drain()
         if self.session.refuses:
             self._part_with_broker()
-        self._queue.clear()
         self._cancel_timer()
         self._transport.write_eof()
         self._transport.resume_reading()

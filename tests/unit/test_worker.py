@@ -685,20 +685,34 @@ async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_br
         writer.close()
 
 
-async def test_a_broker_that_is_dialled_for_too_long_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool
 ) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
-        at.worker.apply(at.directory([one]))
-        hold_dials(at, monkeypatch)
+    """Found by reading: what needs no answer was discarded once the move had had its time."""
+    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=0.01) as at:
+        at.worker.apply(at.directory([nobody if refused else one]))
+        released = hold_dials(at, monkeypatch)
+        run_out, times = ClientConnection._run_out, []
+
+        def counted(connection: ClientConnection, answer_s: float) -> None:
+            times.append(answer_s)
+            run_out(connection, answer_s)
+
+        monkeypatch.setattr(ClientConnection, "_run_out", counted)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
         await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
-        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        (connection,) = at.connections()
+        connection.move(0.01, 0.01)
+        await eventually(lambda: len(times) >= 2, "the time of the move is up, twice")
+        assert connection.state is State.DIALLING
+        released.set()
         assert await ends(reader) == b""
+        if not refused:
+            await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
         writer.close()
         await eventually(lambda: not at.connections(), "the connection is gone")
-        assert one.accepted == 0
 
 
 async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path: Path) -> None:
