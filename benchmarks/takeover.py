@@ -2,9 +2,10 @@
 
     python -m benchmarks.takeover --kills 20 --client recommended --json
 
-It is the demo, and what it measures, with one measure more: how long a record was under way at most, from
-`produce()` to its delivery report. Exit code 1 where a takeover or the audit failed; that a goal was missed
-is said, and only `--strict` makes a failure of it, because a goal is for a quiet machine.
+It is the demo, and what it measures, with two measures more: how long a record was under way at most, from
+`produce()` to its delivery report, and how many Metadata requests one client made. Exit code 1 where a
+takeover or the audit failed; that a goal was missed is said, and only `--strict` makes a failure of it,
+because a goal is for a quiet machine.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.refreshes import Refreshes
 from fleet.demo.audit import Audit, audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
@@ -36,7 +39,14 @@ from fleet.errors import FleetError
 
 Key: TypeAlias = tuple[int, Record]
 
-MEASURES: Final = ("detected_ms", "advertised_ms", "committed_ms", "producer_stall_ms", "delivery_ms")
+MEASURES: Final = (
+    "detected_ms",
+    "advertised_ms",
+    "committed_ms",
+    "producer_stall_ms",
+    "delivery_ms",
+    "metadata_requests",
+)
 MEDIAN, WORST = "median", "worst"
 
 
@@ -71,15 +81,15 @@ class Kill:
     Args:
         delivery_ms: the longest that any record was under way, of those that arrived, or were still to
             arrive, while the kill was watched.
+        metadata_requests: those of one client meanwhile.
     """
 
     round: Round
     delivery_ms: float
+    metadata_requests: int
 
     def value(self, measure: str) -> float | None:
-        if measure == "delivery_ms":
-            return self.delivery_ms
-        found: float | None = getattr(self.round, measure)
+        found: float | None = getattr(self if hasattr(self, measure) else self.round, measure)
         return found
 
 
@@ -118,19 +128,30 @@ class Deliveries:
         return 1000.0 * max([longest_s, *waiting_s])
 
 
-async def measure(running: Stage, options: Options, view: Lines) -> tuple[Audit, tuple[Kill, ...]]:
+async def measure(
+    running: Stage, options: Options, rate_per_s: int, view: Lines
+) -> tuple[Audit, tuple[Kill, ...]]:
     """Run clients through a fleet, kill members one after the other, and audit what came through.
 
     Raises: DemoError: the clients break, or a killed member does not come back.
     """
     fleet = running.fleet
     topic = f"fleet-takeover-{time.time_ns() // 1_000_000}"
-    await in_thread(lambda: create_topic(fleet.bootstrap(), topic, min(3, len(running.broker_ids))))
+    counted = f"{topic}-counted"
+    for each in (topic, counted):
+        await in_thread(partial(create_topic, fleet.bootstrap(), each, min(3, len(running.broker_ids))))
     workload = Workload(
         WorkloadSpec(
-            fleet.bootstrap(), topic, str(running.folder), topic, partitions=PARTITIONS, client=options.client
+            fleet.bootstrap(),
+            topic,
+            str(running.folder),
+            topic,
+            partitions=PARTITIONS,
+            rate_per_s=rate_per_s,
+            client=options.client,
         )
     )
+    refreshes = Refreshes(fleet.bootstrap(), counted, PARTITIONS, options.client)
     prober = Prober({each: fleet.bootstrap_endpoint(each) for each in fleet.members}, fleet.owner_of)
     rounds, deliveries = Rounds(fleet, running.broker_ids, workload, prober), Deliveries(workload)
     kills: list[Kill] = []
@@ -138,28 +159,32 @@ async def measure(running: Stage, options: Options, view: Lines) -> tuple[Audit,
         try:
             workload.start()
             await rounds.flowing()
-            for number, wish in enumerate(options.kills, 1):
-                kills.append(await _kill(rounds, deliveries, wish))
-                longest = milliseconds(kills[-1].delivery_ms)
-                view.say(
-                    f"{number} of {len(options.kills)}: {round_line(kills[-1].round)}; delivery {longest}"
-                )
-                await rounds.bring_back(kills[-1].round.killed)
+            with refreshes:
+                for number, wish in enumerate(options.kills, 1):
+                    kill = await _kill(rounds, deliveries, refreshes, wish)
+                    kills.append(kill)
+                    view.say(
+                        f"{number} of {len(options.kills)}: {round_line(kill.round)}; delivery "
+                        f"{milliseconds(kill.delivery_ms)}; Metadata requests {kill.metadata_requests}"
+                    )
+                    await rounds.bring_back(kill.round.killed)
             await in_thread(workload.stop)
             log = await in_thread(lambda: read_log(running.brokers, topic))
             verdict = audit(workload.acknowledged(), workload.received(), log)
         finally:
             workload.kill()
     if options.brokers:
-        await in_thread(lambda: delete_topic(running.brokers, topic))
+        for each in (topic, counted):
+            await in_thread(partial(delete_topic, running.brokers, each))
     return verdict, tuple(kills)
 
 
-async def _kill(rounds: Rounds, deliveries: Deliveries, wish: str) -> Kill:
+async def _kill(rounds: Rounds, deliveries: Deliveries, refreshes: Refreshes, wish: str) -> Kill:
     victim, was_leader = await rounds.choose(wish)
-    since_s = time.monotonic()
+    since_s, requests = time.monotonic(), refreshes.requests
     measured = await rounds.kill(victim, was_leader)
-    return Kill(measured, deliveries.longest_ms(since_s, time.monotonic()))
+    longest_ms = deliveries.longest_ms(since_s, time.monotonic())
+    return Kill(measured, longest_ms, refreshes.requests - requests)
 
 
 def figures(kills: Sequence[Kill]) -> dict[str, Figures]:
@@ -192,11 +217,15 @@ def document(client: ClientSettings, verdict: Audit, kills: Sequence[Kill]) -> d
     found = figures(kills)
     return {
         "client": client,
-        "kills": [{**asdict(kill.round), "delivery_ms": kill.delivery_ms} for kill in kills],
+        "kills": [{**asdict(kill.round), **{each: kill.value(each) for each in MEASURES}} for kill in kills],
         "figures": {each: asdict(value) for each, value in found.items()},
         "missed": missed(found, GOALS[client]),
         "audit": asdict(verdict),
     }
+
+
+def count(value: float | None) -> str:
+    return "never" if value is None else f"{value:g}"
 
 
 def show(client: ClientSettings, kills: Sequence[Kill], console: Console) -> None:
@@ -208,35 +237,36 @@ def show(client: ClientSettings, kills: Sequence[Kill], console: Console) -> Non
         goals = [
             f"{goal.figure} {milliseconds(goal.limit_ms)}" for goal in GOALS[client] if goal.measure == each
         ]
-        table.add_row(
-            each.removesuffix("_ms"), milliseconds(value.median), milliseconds(value.worst), ", ".join(goals)
-        )
+        say = milliseconds if each.endswith("_ms") else count
+        name = each.removesuffix("_ms").replace("_", " ")
+        table.add_row(name, say(value.median), say(value.worst), ", ".join(goals))
     console.print(table)
 
 
-async def run(options: Options) -> tuple[Audit, tuple[Kill, ...], list[str]]:
+async def run(options: Options, rate_per_s: int) -> tuple[Audit, tuple[Kill, ...], list[str]]:
     """Set the stage and measure. Returns: the audit, the kills, and what did not happen in time."""
     view = Lines()
     async with stage(options, view) as running:
-        verdict, kills = await measure(running, options, view)
+        verdict, kills = await measure(running, options, rate_per_s, view)
         return verdict, kills, unfinished(running.fleet, [kill.round for kill in kills])
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--client", type=click.Choice(["default", "recommended"]), default="default", show_default=True)
+@click.option("--rate", type=click.IntRange(1), default=1200, show_default=True, help="Records per second.")
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
-def main(kills: int, client: ClientSettings, brokers: str, strict: bool, as_json: bool) -> None:
+def main(kills: int, client: ClientSettings, rate: int, brokers: str, strict: bool, as_json: bool) -> None:
     """Kill the Raft leader and a follower in turn, and measure how long each takeover lasts."""
     options = Options(
         brokers=parse_brokers(brokers), kills=plan_kills(None, kills, Options().proxies), client=client
     )
     try:
-        verdict, measured, late = asyncio.run(run(options))
+        verdict, measured, late = asyncio.run(run(options, rate))
     except FleetError as error:
         sys.exit(f"takeover: {error}")
     show(client, measured, Console(stderr=True))

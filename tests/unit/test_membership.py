@@ -497,8 +497,8 @@ def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
 
 
 def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
-    """Found: where two members hear each other one way only, leaders come and go; each time it began anew, and
-    later the time of each election came on top."""
+    """Found: where two members hear each other one way only, leaders come and go; it began anew each time,
+    and later the time of each election came on top."""
     suspects(up)
     kill(up)
     started_s, has_quorum = up.now_s, False

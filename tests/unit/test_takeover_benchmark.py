@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.refreshes import requests_in
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
@@ -69,7 +70,7 @@ def test_partitions_are_told_apart(histories: Histories) -> None:
 
 
 def kill(advertised_ms: float | None, delivery_ms: float) -> Kill:
-    return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms)
+    return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms, 2)
 
 
 def test_median_and_worst_and_what_they_miss() -> None:
@@ -78,6 +79,7 @@ def test_median_and_worst_and_what_they_miss() -> None:
     assert found["advertised_ms"] == Figures(90.0, 600.0)
     assert found["delivery_ms"] == Figures(140.0, 2000.0)
     assert missed(found, GOALS["recommended"]) == ["advertised_ms: worst 600 ms, wanted 500 ms"]
+    assert found["metadata_requests"] == Figures(2, 2)
     slower = figures([kill(40.0, 700.0)])
     assert missed(slower, GOALS["default"]) == ["delivery_ms: median 700 ms, wanted 600 ms"]
 
@@ -91,3 +93,8 @@ def test_what_never_came_about_is_no_figure_and_reaches_no_goal() -> None:
         "advertised_ms: worst never, wanted 500 ms",
     ]
     assert len(missed(figures([]), GOALS["default"])) == len(GOALS["default"])
+
+
+def test_requests_are_those_to_all_brokers() -> None:
+    brokers = {"a": {"req": {"Metadata": 3, "Produce": 9}}, "b": {"req": {}}, "c": {"req": {"Metadata": 1}}}
+    assert requests_in({"brokers": brokers}) == 4
