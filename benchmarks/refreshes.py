@@ -1,0 +1,70 @@
+"""How often one client asks for Metadata: a producer of its own, which librdkafka counts the requests of."""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import KafkaException, Producer
+
+from fleet.demo.workload import CLIENTS, ClientSettings
+
+STATISTICS_EVERY_MS: Final = 20
+RECORD_EVERY_S: Final = 0.01
+FLUSH_LIMIT_S: Final = 30.0
+API: Final = "Metadata"
+
+
+class Refreshes:
+    """A producer that writes to all partitions in turn, and counts its Metadata requests.
+
+    Args:
+        client: with which settings of librdkafka.
+    """
+
+    def __init__(self, bootstrap_servers: str, topic: str, partitions: int, client: ClientSettings) -> None:
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="refreshes")
+        self.requests = 0
+        """All Metadata requests, up to ``STATISTICS_EVERY_MS`` ago."""
+        self._producer = Producer(
+            {
+                **CLIENTS[client],
+                "bootstrap.servers": bootstrap_servers,
+                "enable.idempotence": True,
+                "statistics.interval.ms": STATISTICS_EVERY_MS,
+                "stats_cb": self._note,
+                "log_level": 0,
+            }
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if left := self._producer.flush(FLUSH_LIMIT_S):
+            raise KafkaException(f"{left} records of the client that counts its Metadata requests are left")
+
+    def _note(self, statistics: str) -> None:
+        self.requests = requests_in(json.loads(statistics))
+
+    def _work(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            self._producer.produce(self._topic, b"?", partition=number % self._partitions)
+            self._producer.poll(RECORD_EVERY_S)
+            number += 1
+
+
+def requests_in(statistics: dict[str, Any]) -> int:
+    """The Metadata requests to all brokers, in one document of librdkafka's statistics."""
+    return sum(broker["req"].get(API, 0) for broker in statistics["brokers"].values())
