@@ -87,6 +87,7 @@ def traffic(seconds: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
                     in_flight_peak=4,
                     apis=apis,
                     clients={"orders-1": 2, "prices-7": 1},
+                    requests=sum(each.requests for each in apis.values()),
                 )
             )
 

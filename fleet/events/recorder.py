@@ -107,6 +107,7 @@ class Recorder:
                 in_flight_peak=row.in_flight_peak,
                 apis=row.apis,
                 clients=row.clients,
+                requests=sum(each.requests for each in row.apis.values()),
             )
         for each in message.connections:
             connection = f"{worker}/connection/{each.number}"

@@ -115,6 +115,7 @@ class TrafficEvent:
         in_flight_peak: most requests in flight on one connection, where it was looked.
         apis: by api key.
         clients: client id → requests that were sampled; those that had most.
+        requests: of all APIs; null in events of before there was this field.
     """
 
     id: str
@@ -131,6 +132,7 @@ class TrafficEvent:
     in_flight_peak: int
     apis: Mapping[int, ApiTraffic]
     clients: Mapping[str, int]
+    requests: int | None = None
     kind: Literal["traffic"] = "traffic"
     version: Literal[1] = 1
 

@@ -29,6 +29,17 @@ def wanted_of(kind: type[Any]) -> tuple[str, ...]:
     )
 
 
+def plain_of(kind: type[Any]) -> dict[str, type[Any]]:
+    """Field → int, str, bool or float. Raises: TypeError: a field is something else."""
+    hints = get_type_hints(kind)
+    names = {name: plain for plain, name in _NAMES.items()}
+    found = {each.name: names.get(_type_of(hints[each.name])) for each in fields(kind)}
+    for name, plain in found.items():
+        if plain is None:
+            raise TypeError(f"{kind.__name__}.{name} is not plain: {hints[name]!r}")
+    return {name: plain for name, plain in found.items() if plain is not None}
+
+
 def _type_of(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):

@@ -36,7 +36,7 @@ from fleet.events.schema import (
     TrafficEvent,
 )
 from fleet.pipeline.kafka_source import NAME
-from fleet.pipeline.load import Passed, minutes, weights
+from fleet.pipeline.load import Passed, Summed, minutes, weights
 from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
 from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.parse import dead_letters, only, parse
@@ -105,7 +105,7 @@ def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuer
 
 def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Traffic events → what passed each identity, as Parquet by day; a minute once it is over for all."""
-    passed = only(_read(spark, site, [TOPICS["traffic"]]), "traffic", Passed)
+    passed = only(_read(spark, site, [TOPICS["traffic"]], Summed), "traffic", Passed)
     by_day = minutes(passed).withColumn("day", F.to_date("minute"))
     return _start(_parquet(by_day, site.load), site, "load", once)
 
@@ -131,7 +131,7 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
 
 def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """What became of every record, as Parquet by day; what was told twice is there twice."""
-    entries = only(_read(spark, site, [OUTSIDE]), "ledger", LedgerEntry)
+    entries = only(_read(spark, site, [OUTSIDE], LedgerEntry), "ledger", LedgerEntry)
     by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
     return _start(_parquet(by_day, site.ledger), site, "ledger", once)
 
@@ -175,8 +175,9 @@ def cause(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _read(spark: SparkSession, site: Site, topics: Iterable[str]) -> DataFrame:
-    return records(spark, site.kafka, [site.prefix + topic for topic in topics], streaming=True)
+def _read(spark: SparkSession, site: Site, topics: Iterable[str], told: type[Any] | None = None) -> DataFrame:
+    names = [site.prefix + topic for topic in topics]
+    return records(spark, site.kafka, names, streaming=True, told=told)
 
 
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:

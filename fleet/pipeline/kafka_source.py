@@ -13,11 +13,14 @@ Options (Spark makes their names lower case):
     topic                  of a sink: where rows without a column `topic` go
     records_per_batch      how many records a batch of a stream takes at most, about; 0 for all there are
     fail_on_data_loss      "false" goes on where retention has removed records that were not read yet
+    told                   a class of events, as package.module:Class: a column `told` has those that
+                           `fleet.pipeline.told` decodes, and `value` is null there
     kafka.…                anything else that librdkafka knows, such as kafka.security.protocol
 """
 
 from __future__ import annotations
 
+import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,22 +44,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fleet.errors import PipelineError
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.told import TOLD, Decoder
 
 NAME: Final = "fleet_kafka"
 SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 STALL_LIMIT_S: Final = 120.0
 """For how long a partition may give nothing of what it is known to have."""
 ASK_LIMIT_S: Final = 30.0
-_ARROW: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
 _CHUNK: Final = 20_000
 """Records in one Arrow batch."""
 
@@ -85,7 +80,8 @@ class KafkaTopics(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return SCHEMA
+        event = told_class(self.options)
+        return SCHEMA if event is None else f"{SCHEMA}, {TOLD} struct<{ddl_of(event)}>"
 
     def reader(self, schema: object) -> DataSourceReader:
         return BatchReader(self.options)
@@ -275,6 +271,8 @@ def produce(client: Mapping[str, Any], records: Iterable[tuple[str, bytes | None
 
 def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
     """The records of one span. Raises: PipelineError: they do not come."""
+    event = told_class(options)
+    decode = None if event is None else Decoder(event)
     consumer = _consumer(options)
     try:
         consumer.assign([TopicPartition(span.topic, span.partition, span.first)])
@@ -296,7 +294,7 @@ def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
                 elif not error.retriable() and error.code() not in _PASSING:
                     raise PipelineError(f"{span.topic}/{span.partition} at {at}: {error.str()}")
             if rows:
-                yield _batch(span, rows)
+                yield _batch(span, rows, decode)
             if at > before:
                 since_s = time.monotonic()
             elif time.monotonic() - since_s > STALL_LIMIT_S:
@@ -311,17 +309,31 @@ _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN
 """After these librdkafka goes on trying."""
 
 
-def _batch(span: Span, rows: Sequence[tuple[bytes | None, bytes | None, int, int]]) -> pa.RecordBatch:
+def _batch(
+    span: Span, rows: Sequence[tuple[bytes | None, bytes | None, int, int]], decode: Decoder | None
+) -> pa.RecordBatch:
     keys, values, offsets, stamps = zip(*rows, strict=True)
-    columns = [
-        pa.array(keys, pa.binary()),
-        pa.array(values, pa.binary()),
-        pa.array([span.topic] * len(rows), pa.string()),
-        pa.array([span.partition] * len(rows), pa.int32()),
-        pa.array(offsets, pa.int64()),
-        pa.array(stamps, pa.timestamp("us", tz="UTC")),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    left, told = (values, None) if decode is None else decode(values)
+    columns = {
+        "key": pa.array(keys, pa.binary()),
+        "value": pa.array(left, pa.binary()),
+        "topic": pa.array([span.topic] * len(rows), pa.string()),
+        "partition": pa.array([span.partition] * len(rows), pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+        "timestamp": pa.array(stamps, pa.timestamp("us", tz="UTC")),
+    }
+    if told is not None:
+        columns[TOLD] = told
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def told_class(options: Options) -> type[Any] | None:
+    """The class of events that the option `told` names; None where there is none."""
+    name = options.get("told")
+    if name is None:
+        return None
+    found: type[Any] = pkgutil.resolve_name(name)
+    return found
 
 
 def _consumer(options: Options) -> Consumer:

@@ -44,7 +44,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Summed:
     """Of a `TrafficEvent`, what is summed: the rest need not be read."""
 
     id: str
@@ -53,7 +53,23 @@ class Passed:
     at_ms: int
     bytes_to_broker: int
     bytes_to_client: int
-    apis: Mapping[int, Requests]
+    requests: int
+    kind: Literal["traffic"] = "traffic"
+    version: Literal[1] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The same of one that may be older: it had its requests by API alone."""
+
+    id: str
+    fleet: str
+    broker_id: BrokerId
+    at_ms: int
+    bytes_to_broker: int
+    bytes_to_client: int
+    requests: int | None = None
+    apis: Mapping[int, Requests] | None = None
     kind: Literal["traffic"] = "traffic"
     version: Literal[1] = 1
 
@@ -64,15 +80,15 @@ def minutes(traffic: DataFrame) -> DataFrame:
     Args:
         traffic: a column for each field of `Passed`; events may be there more than once.
     """
-    requests = F.aggregate(
+    by_api = F.aggregate(
         F.map_values("apis"), F.lit(0).cast("bigint"), lambda sum, api: sum + api["requests"]
     )
     # What goes through the shuffle, and what is kept in mind of an event: numbers, not its text.
-    told = traffic.where("broker_id >= 0").select(
+    told = traffic.where("broker_id >= 0 and (requests is not null or apis is not null)").select(
         *IDENTITY,
         F.timestamp_millis("at_ms").alias("at"),
         F.xxhash64("id").alias("id"),
-        requests.alias("requests"),
+        F.coalesce("requests", by_api).alias("requests"),
         (F.col("bytes_to_broker") + F.col("bytes_to_client")).alias("bytes"),
     )
     if told.isStreaming:

@@ -1,12 +1,13 @@
 """From records to events, and to dead letters: records that are no event, with the reason.
 
-All in Spark's own expressions: no Python sees a record. An event with fields that are not known is an event;
-one that lacks a field, or is of a later version, is none.
+All in Spark's own expressions: no Python sees a record that comes here as text. An event with fields that are
+not known is an event; one that lacks a field, or is of a later version, is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import reduce
 from operator import and_
 from typing import Any, Final
@@ -15,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from fleet.pipeline.ddl import ddl_of, wanted_of
+from fleet.pipeline.told import TOLD
 
 REASON: Final = "reason"
 _CORRUPT: Final = "_corrupt"
@@ -58,15 +60,26 @@ def only(records: DataFrame, kind: str, event: type[Any]) -> DataFrame:
     """The events of one kind, a column for each field: those that `parse` finds, without others' reasons.
 
     Args:
-        records: with a column `value`.
+        records: with a column `value`, and perhaps `TOLD`: events that are decoded, with some of the fields.
         event: the class of the event, or one with some of its fields, of which the others are not read.
     """
     body = _from_json(F.col("value").cast("string"), ddl_of(event))
+    if TOLD in records.columns:
+        body = F.when(F.col(TOLD).isNotNull(), _as(event, records)).otherwise(body)
     read = records.select(F.inline(F.array(body)))  # each record parsed once, as in `_once`
     known = F.col(_CORRUPT).isNull() & (F.col("kind") == kind) & (F.col("version") <= VERSION)
     return read.where(reduce(and_, (F.col(name).isNotNull() for name in wanted_of(event)), known)).drop(
         _CORRUPT
     )
+
+
+def _as(event: type[Any], records: DataFrame) -> Column:
+    """What is told, as `_from_json` gives it; fields that are not told are null."""
+    known: Any = records.schema[TOLD].dataType
+    nothing = _from_json(F.lit(None).cast("string"), ddl_of(event))
+    names = (each.name for each in fields(event))
+    told = ((F.col(TOLD) if name in known.names else nothing)[name].alias(name) for name in names)
+    return F.struct(*told, nothing[_CORRUPT].alias(_CORRUPT))
 
 
 def _once(rows: DataFrame, name: str, column: Column) -> DataFrame:

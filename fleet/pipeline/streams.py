@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
 from fleet.pipeline.kafka_source import NAME, KafkaTopics
+from fleet.pipeline.told import TOLD
 
 Source: TypeAlias = Literal["python", "jvm"]
 
@@ -80,8 +81,20 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
     return spark
 
 
-def records(spark: SparkSession, kafka: Kafka, topics: Sequence[str], *, streaming: bool) -> DataFrame:
-    """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there."""
+def records(
+    spark: SparkSession,
+    kafka: Kafka,
+    topics: Sequence[str],
+    *,
+    streaming: bool,
+    told: type[Any] | None = None,
+) -> DataFrame:
+    """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there.
+
+    Args:
+        told: a class of events. Where the source can, it decodes them: see `fleet.pipeline.told`.
+    """
+    columns: tuple[str, ...] = _COLUMNS
     reader = spark.readStream if streaming else spark.read
     if kafka.source == "jvm":
         options = {
@@ -93,7 +106,10 @@ def records(spark: SparkSession, kafka: Kafka, topics: Sequence[str], *, streami
         found = reader.format("kafka").options(**options, **limit)
     else:
         options = {"topics": ",".join(topics), "records_per_batch": str(kafka.records_per_batch)}
+        if told is not None:
+            options["told"] = f"{told.__module__}:{told.__qualname__}"
+            columns = (*columns, TOLD)
         found = reader.format(NAME).options(**options)
     where = {f"kafka.{key}": value for key, value in kafka.client.items()}
     servers = "kafka.bootstrap.servers" if kafka.source == "jvm" else "bootstrap.servers"
-    return found.options(**where, **{servers: kafka.bootstrap_servers}).load().select(*_COLUMNS)
+    return found.options(**where, **{servers: kafka.bootstrap_servers}).load().select(*columns)

@@ -8,11 +8,11 @@ Bytes are parsed by the session alone. Nothing is awaited between receiving byte
 A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
 client's connection at once, after what it had sent before. A connection that is to go somewhere else ends in
 order: at a moment when nothing is in flight, or else with no further request forwarded and those in flight
-answered. While its broker is dialled there is no such moment, nor an end: what was received goes to the broker
-first, or the dial fails.
-Then the client gets an end of file, and its bytes are read on, because closing with unread bytes would reset
-the connection, and with it the responses that are still on their way. Of those bytes, Produce with acks=0
-still goes to the broker: its sender counts it as delivered. All else never ran, and is discarded.
+answered. While its broker is dialled there is no such moment, nor an end: what was received goes to the
+broker first, or the dial fails. Then the client gets an end of file, and its bytes are read on, because
+closing with unread bytes would reset the connection, and with it the responses that are still on their way.
+Of those bytes, Produce with acks=0 still goes to the broker: its sender counts it as delivered. All else
+never ran, and is discarded.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ Sums = dict[tuple[int, int], tuple[int, int]]
 
 
 def passing(chance: random.Random) -> list[TrafficEvent]:
-    """What two members tell of three identities and the bootstrap port, every second; some of it twice."""
+    """What two members tell of three identities and the bootstrap port, every second; some of it twice, and some
+    as it was before events had the sum of their requests."""
     told = []
     for second in range(MINUTES * 60):
         at_ms = BEGIN_MS + 1000 * second + chance.randrange(1000)
@@ -54,6 +55,8 @@ def passing(chance: random.Random) -> list[TrafficEvent]:
                     in_flight_peak=1,
                     apis=apis,
                     clients={"c": 1},
+                    # Older ones do not say it.
+                    requests=None if second % 3 else sum(each.requests for each in apis.values()),
                 )
                 told += [event] * chance.choice((1, 1, 1, 2))
     return told

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from fleet.events.schema import LivenessEvent, OwnershipEvent
-from fleet.pipeline.load import Passed
+from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.load import Passed, Summed
 from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.parse import events, only, parse
+from fleet.pipeline.told import Decoder
 
 GOOD: dict[str, dict[str, Any]] = {
     "traffic": {
         "id": "one", "fleet": "demo", "broker_id": 3, "at_ms": 5, "bytes_to_broker": 7, "bytes_to_client": 9,
-        "apis": {"0": {"requests": 2, "sampled": 1}, "18": {"requests": 1}},
+        "requests": 3, "apis": {"0": {"requests": 2, "sampled": 1}, "18": {"requests": 1}},
     },
     "ledger": {
         "client": "orders", "what": "log", "partition": 1, "producer_id": 2, "sequence": 3, "offset": None,
         "number": 4, "at_us": 5,
     },
 }  # fmt: skip
-EVENTS = {"traffic": Passed, "ledger": LedgerEntry}
+PLAIN: dict[str, type[Any]] = {"traffic": Summed, "ledger": LedgerEntry}
+EVENTS: dict[str, type[Any]] = {"traffic": Passed, "ledger": LedgerEntry}
 ODD: tuple[Any, ...] = (None, "", 7, -1, 2.5, True, [], {}, "7", [{}], {"0": 1}, 2**70)
 
 
@@ -52,10 +55,56 @@ def variants(good: dict[str, Any]) -> Iterator[bytes | None]:
     )
 
 
+def samples() -> list[bytes | None]:
+    whole = [{**GOOD[each], "kind": each, "version": 1} for each in EVENTS]
+    return [value for each in whole for value in variants(each)]
+
+
+Read = tuple[bytes | None, dict[str, Any] | None]
+"""What is left of a record to be parsed, and what was decoded of it."""
+
+
+def decoded(kind: str, values: Sequence[bytes | None]) -> list[Read]:
+    left, told = Decoder(PLAIN[kind])(values)
+    return list(zip(left, told.to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_what_is_decoded_is_what_would_have_been_parsed(spark: SparkSession, kind: str) -> None:
+    values = samples()
+
+    def found(rows: Sequence[Read]) -> list[str]:
+        records = spark.createDataFrame(rows, f"value binary, told struct<{ddl_of(PLAIN[kind])}>")
+        return sorted(map(str, only(records, kind, PLAIN[kind]).collect()))
+
+    parsed = found([(value, None) for value in values])
+    # One by one, because all that is read with a number of more than 64 bits is left to be parsed.
+    apart = [read for value in values for read in decoded(kind, [value])]
+    great = str(2**70).encode()
+    small = [
+        (value, read) for value, read in zip(values, apart, strict=True) if great not in (read[0] or b"")
+    ]
+    assert decoded(kind, [value for value, _ in small]) == [read for _, read in small]
+    assert 3 < sum(told is not None for _, told in apart) < len(parsed), "some are, and some are left"
+    for (left, told), value in zip(apart, values, strict=True):
+        assert left == (value if told is None else None)
+    assert found(apart) == parsed
+
+
+def test_numbers_of_more_than_64_bits_are_left_to_be_parsed() -> None:
+    good = {**GOOD["ledger"], "kind": "ledger", "version": 1, "offset": 1}
+    values = [json.dumps({**good, "number": number}).encode() for number in (1, 2**70)]
+    assert decoded("ledger", values) == [(value, None) for value in values]
+
+
+def test_only_plain_events_can_be_decoded() -> None:
+    with pytest.raises(TypeError, match=r"Passed\.apis is not plain"):
+        Decoder(Passed)
+
+
 @pytest.mark.parametrize("kind", EVENTS)
 def test_one_kind_alone_is_what_it_is_among_others(spark: SparkSession, kind: str) -> None:
-    whole = [{**GOOD[each], "kind": each, "version": 1} for each in EVENTS]
-    values = [value for each in whole for value in variants(each)]
+    values = samples()
     records = spark.createDataFrame(
         [("topic", 0, offset, value) for offset, value in enumerate(values)],
         "topic string, partition int, offset bigint, value binary",

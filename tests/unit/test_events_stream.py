@@ -119,7 +119,7 @@ def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -
     traffic, first, second = (schema.EVENTS.decode(each.value) for each in found)
     traffic_id = "demo/p2/0-100-1/1000/inside/1"
     assert traffic == TrafficEvent(
-        traffic_id, "demo", "p2", "inside", 1, 1_000, 999, 1, 1, 10, 20, 3, apis, {"c": 1}
+        traffic_id, "demo", "p2", "inside", 1, 1_000, 999, 1, 1, 10, 20, 3, apis, {"c": 1}, 2
     )
     assert isinstance(first, ConnectionEvent)
     assert isinstance(second, ConnectionEvent)
