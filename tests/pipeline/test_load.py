@@ -30,8 +30,10 @@ Sums = dict[tuple[int, int], tuple[int, int]]
 
 
 def passing(chance: random.Random) -> list[TrafficEvent]:
-    """What two members tell of three identities and the bootstrap port, every second; some of it twice, and some
-    as it was before events had the sum of their requests."""
+    """What two members tell of three identities and the bootstrap port, every second; some of it twice.
+
+    Two of three are as they were before events had the sum of their requests.
+    """
     told = []
     for second in range(MINUTES * 60):
         at_ms = BEGIN_MS + 1000 * second + chance.randrange(1000)
