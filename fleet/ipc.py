@@ -168,6 +168,7 @@ class TrafficMessage:
         at_ms: wall clock; until when.
         period_ms: since when.
         dropped: connections of which there is no row, for there were too many.
+        number: of this worker's messages, from 1 on: where the clock was set back, ``at_ms`` comes again.
     """
 
     worker: str
@@ -176,6 +177,7 @@ class TrafficMessage:
     rows: tuple[TrafficRow, ...]
     connections: tuple[ConnectionRow, ...]
     dropped: int = 0
+    number: int = 0
     kind: Literal["traffic"] = "traffic"
 
 

@@ -1,7 +1,8 @@
 """Brings what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
 
     python3 tools/bootstrap.py demo      virtual environment, Kafka
-    python3 tools/bootstrap.py test      the same, the development packages, Toxiproxy, Prometheus, Chromium
+    python3 tools/bootstrap.py test      the same, the development packages, Toxiproxy, Prometheus, Chromium,
+                                         libfaketime
 
 Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
 done again. All output is on standard error: standard output belongs to the command that is run afterwards.
@@ -27,6 +28,9 @@ POM = ROOT / "deploy" / "kafka" / "pom.xml"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
 PROMTOOL_VERSION = "v0.305.0"
+FAKETIME = BUILD / "faketime" / "libfaketime.so.1"
+FAKETIME_FOLDERS = ("lib/*/faketime", "lib/faketime", "lib64/faketime")
+"""Where distributions put it, below /usr."""
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 
@@ -127,6 +131,31 @@ def bring_prometheus() -> None:
     once(folder / "brought", "bringing Prometheus", (PROMTOOL, PROMTOOL_VERSION), bring)
 
 
+def bring_faketime() -> None:
+    """libfaketime, which gives one process a wall clock of its own; the machine's where there is no apt."""
+
+    def bring() -> None:
+        shutil.rmtree(FAKETIME.parent, ignore_errors=True)
+        FAKETIME.parent.mkdir(parents=True)
+        unpacked = FAKETIME.parent / "debian"
+        try:
+            unpack_debian_package("libfaketime", unpacked)
+        except (OSError, subprocess.CalledProcessError):
+            print("bootstrap: looking for this machine's libfaketime", file=sys.stderr, flush=True)
+        tops = (unpacked / "usr", Path("/usr"), Path("/usr/local"))
+        found = [
+            file
+            for top in tops
+            for folder in FAKETIME_FOLDERS
+            for file in top.glob(f"{folder}/{FAKETIME.name}")
+        ]
+        if not found:
+            sys.exit(f"bootstrap: no {FAKETIME.name} in {', '.join(map(str, tops))}")
+        shutil.copy(found[0], FAKETIME)
+
+    once(FAKETIME.with_name("brought"), "bringing libfaketime", (FAKETIME.name,), bring)
+
+
 def bring_browser() -> None:
     """Debian's Chromium and its driver, where they are not there: the one thing that is installed for all."""
     if all(map(shutil.which, BROWSER)):
@@ -221,6 +250,7 @@ def main(arguments: Sequence[str]) -> int:
             if purpose == "test":
                 build_toxiproxy()
                 bring_prometheus()
+                bring_faketime()
                 bring_browser()
     except subprocess.CalledProcessError as error:
         print(f"bootstrap: failed ({error.returncode}): {' '.join(map(str, error.cmd))}", file=sys.stderr)

@@ -93,7 +93,7 @@ class Recorder:
         worker = f"{self._fleet}/{self._me}/{message.worker}"
         for row in message.rows:
             yield TrafficEvent(
-                id=f"{worker}/{message.at_ms}/{row.listener}/{row.broker_id}",
+                id=f"{worker}/{message.at_ms}-{message.number}/{row.listener}/{row.broker_id}",
                 fleet=self._fleet,
                 told_by=self._me,
                 at_ms=message.at_ms,

@@ -23,15 +23,18 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
+_STAMPED: Final = {"message.timestamp.type": "LogAppendTime"}
+"""By the broker: of a member whose clock is more than an hour ahead Kafka would take no record."""
+
 TOPICS: Final = (
-    Topic("ownership", 3, {"retention.ms": str(365 * _DAY_MS)}),
-    Topic(LATEST, 1, {"cleanup.policy": "compact"}),
-    Topic("members", 3, {"retention.ms": str(365 * _DAY_MS)}),
-    Topic("traffic", 6, {"retention.ms": str(7 * _DAY_MS), "compression.type": "zstd"}),
-    Topic("connections", 6, {"retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
-    Topic(OUTSIDE, 6, {"retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
-    Topic(WEIGHTS, 1, {"cleanup.policy": "compact"}),
-    Topic(DEAD_LETTERS, 1, {"retention.ms": str(30 * _DAY_MS)}),
+    Topic("ownership", 3, {**_STAMPED, "retention.ms": str(365 * _DAY_MS)}),
+    Topic(LATEST, 1, {**_STAMPED, "cleanup.policy": "compact"}),
+    Topic("members", 3, {**_STAMPED, "retention.ms": str(365 * _DAY_MS)}),
+    Topic("traffic", 6, {**_STAMPED, "retention.ms": str(7 * _DAY_MS), "compression.type": "zstd"}),
+    Topic("connections", 6, {**_STAMPED, "retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
+    Topic(OUTSIDE, 6, {**_STAMPED, "retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
+    Topic(WEIGHTS, 1, {**_STAMPED, "cleanup.policy": "compact"}),
+    Topic(DEAD_LETTERS, 1, {**_STAMPED, "retention.ms": str(30 * _DAY_MS)}),
 )
 
 

@@ -138,14 +138,16 @@ class TrafficLog:
     Args:
         worker: which life of which one.
         rows: takes what has passed.
+        now_s: on the monotonic clock, as everywhere here; the wall clock may jump.
     """
 
-    def __init__(self, worker: str, rows: Callable[[], tuple[TrafficRow, ...]], now_ms: int) -> None:
+    def __init__(self, worker: str, rows: Callable[[], tuple[TrafficRow, ...]], now_s: float) -> None:
         self._worker = worker
         self._rows = rows
         self._connections: deque[ConnectionRow] = deque()
         self._dropped = 0
-        self._since_ms = now_ms
+        self._since_s = now_s
+        self._told = 0
 
     def note(self, row: ConnectionRow) -> None:
         """A connection has begun, or ended."""
@@ -154,13 +156,19 @@ class TrafficLog:
         else:
             self._dropped += 1
 
-    def take(self, now_ms: int) -> TrafficMessage:
+    def take(self, now_s: float, wall_ms: int) -> TrafficMessage:
         """All that control has not been told of."""
-        period_ms = max(0, now_ms - self._since_ms)
+        self._told += 1
         message = TrafficMessage(
-            self._worker, now_ms, period_ms, self._rows(), tuple(self._connections), self._dropped
+            self._worker,
+            wall_ms,
+            round((now_s - self._since_s) * 1000.0),
+            self._rows(),
+            tuple(self._connections),
+            self._dropped,
+            self._told,
         )
         self._connections.clear()
         self._dropped = 0
-        self._since_ms = now_ms
+        self._since_s = now_s
         return message

@@ -78,7 +78,7 @@ class Worker:
         self.reads_to_sample = 0  # never gets there from below: nothing is looked at
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
-            self._log = TrafficLog(life, self._counters.rows, wall_ms())
+            self._log = TrafficLog(life, self._counters.rows, time.monotonic())
             self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
@@ -275,7 +275,7 @@ class Worker:
         )
 
     def _passed(self) -> TrafficMessage | None:
-        return None if self._log is None else self._log.take(wall_ms())
+        return None if self._log is None else self._log.take(time.monotonic(), wall_ms())
 
     # ---- brokers
 

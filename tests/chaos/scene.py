@@ -152,9 +152,14 @@ class Scene:
 
     def member(self, role: str) -> ProxyId:
         """The leader, or a follower that owns something."""
-        wait_for(lambda: self.fleet.leader() is not None, "a leader")
-        leader = self.fleet.leader()
-        assert leader is not None
+        leader = ""
+
+        def leads() -> bool:
+            nonlocal leader
+            leader = self.fleet.leader() or ""
+            return bool(leader)
+
+        wait_for(leads, "a leader")
         if role == "leader":
             return leader
         owners = set(self.committed(leader).values()) - {leader}
@@ -162,7 +167,10 @@ class Scene:
 
     def committed(self, proxy_id: ProxyId) -> dict[BrokerId, ProxyId]:
         """The owner of each identity, as a member has it from Raft."""
-        return {each.broker_id: each.committed[0] for each in self.fleet.ownership(proxy_id).identities}
+        return {
+            each.broker_id: each.committed[0]
+            for each in self.fleet.ownership(proxy_id, SLOW_LIMIT_S).identities
+        }
 
     def generation(self) -> int:
         """The newest that any member that runs has."""
@@ -289,11 +297,15 @@ def _watched(scene: Scene) -> Iterator[None]:
 
 def is_whole(fleet: LocalFleet) -> bool:
     """Whether every member is connected to every other one, and holds it for alive."""
+    documents = [fleet.try_ownership(teller) for teller in fleet.members]
     return all(
-        each.connected and each.liveness is Liveness.UP
-        for teller in fleet.members
-        for each in fleet.ownership(teller).members
-        if each.proxy_id != teller
+        document is not None
+        and all(
+            each.connected and each.liveness is Liveness.UP
+            for each in document.members
+            if each.proxy_id != document.proxy_id
+        )
+        for document in documents
     )
 
 

@@ -92,6 +92,7 @@ def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machi
         ("Maven", "maven"),
         ("Go", "golang-go"),
         ("Chromium", "chromium-driver"),
+        ("libfaketime", "faketime"),
     ):
         assert re.search(rf"^  {what}.* apt-get install .*{package}", found.stderr, re.MULTILINE)
     assert "Go" not in prerequisites("demo", bare_machine).stderr
@@ -116,7 +117,7 @@ def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing:
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
     pretend(bare_machine, "go", go)
-    for tool in bootstrap.BROWSER:
+    for tool in (*bootstrap.BROWSER, "faketime"):
         pretend(bare_machine, tool, "")
     found = prerequisites("test", bare_machine)
     assert re.findall(r"^  (.*?)  ", found.stderr, re.MULTILINE) == missing

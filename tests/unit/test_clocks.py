@@ -1,4 +1,7 @@
-"""The wall clock may jump: it names moments for people, and nothing is decided by it."""
+"""The wall clock may jump: it names moments for people, and nothing is decided by it.
+
+What comes of a jump in a fleet is looked at in `tests/chaos/test_clock_jump.py`.
+"""
 
 from __future__ import annotations
 

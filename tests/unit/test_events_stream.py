@@ -106,7 +106,7 @@ def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -
     row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, apis, {"c": 1})
     opened = ConnectionRow(8, 900, "inside", 1, True, "192.0.2.7:4", "c")
     moved = replace(opened, at_ms=950, owned=False, end="moved", open_s=0.05)
-    told.stream.passed(TrafficMessage("0-100-1", 1_000, 999, (row,), (opened, moved), 4))
+    told.stream.passed(TrafficMessage("0-100-1", 1_000, 999, (row,), (opened, moved), 4, 7))
     assert list(told.records()) == []
     assert told.stream.progress.dropped == 4
     with Spool(tmp_path / SPOOL, 1 << 20) as spool:
@@ -117,7 +117,7 @@ def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -
         ("connections", b"demo/1"),
     ]
     traffic, first, second = (schema.EVENTS.decode(each.value) for each in found)
-    traffic_id = "demo/p2/0-100-1/1000/inside/1"
+    traffic_id = "demo/p2/0-100-1/1000-7/inside/1"
     assert traffic == TrafficEvent(
         traffic_id, "demo", "p2", "inside", 1, 1_000, 999, 1, 1, 10, 20, 3, apis, {"c": 1}, 2
     )

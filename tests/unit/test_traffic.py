@@ -91,12 +91,20 @@ def connection(number: int) -> ConnectionRow:
 
 def test_connections_above_a_number_are_counted_and_not_told() -> None:
     rows = (TrafficRow("inside", 1, 0, 1, 0, 0, 0, {}, {}),)
-    log = TrafficLog("0-77-1", lambda: rows, 1_000)
+    log = TrafficLog("0-77-1", lambda: rows, 1.0)
     for number in range(CONNECTIONS_TOLD + 3):
         log.note(connection(number))
-    message = log.take(2_500)
-    assert (message.worker, message.at_ms, message.period_ms, message.dropped) == ("0-77-1", 2_500, 1_500, 3)
+    message = log.take(2.5, wall_ms=7_000)
+    assert (message.worker, message.at_ms, message.period_ms, message.dropped) == ("0-77-1", 7_000, 1_500, 3)
     assert message.rows == rows
     assert message.connections == tuple(map(connection, range(CONNECTIONS_TOLD)))
-    message = log.take(2_400)  # a clock that was set back
-    assert (message.connections, message.dropped, message.period_ms) == ((), 0, 0)
+    message = log.take(3.5, wall_ms=7_000)
+    assert (message.connections, message.dropped) == ((), 0)
+
+
+def test_a_clock_that_jumps_changes_no_period_and_no_message_is_taken_for_another() -> None:
+    """Found: a period as long as the jump, and none where the clock was set back."""
+    log = TrafficLog("0-77-1", tuple, 1.0)
+    told = [log.take(2.0, wall_ms=5_000), log.take(3.0, wall_ms=3_605_000), log.take(4.0, wall_ms=5_000)]
+    assert [each.period_ms for each in told] == [1_000, 1_000, 1_000]
+    assert [(each.at_ms, each.number) for each in told] == [(5_000, 1), (3_605_000, 2), (5_000, 3)]

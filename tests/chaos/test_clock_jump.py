@@ -1,0 +1,188 @@
+"""The wall clock of one member jumps, forth and back, and nothing comes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psutil
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.events.schema import TrafficEvent
+from fleet.model import BrokerId, ProxyId
+from tests.chaos.conftest import PATIENT, Stage
+from tests.chaos.network import Surroundings, surroundings
+from tests.chaos.scene import SLOW_LIMIT_S, Scene, is_whole, wait_for
+from tests.chaos.trees import Tree
+from tests.integration.test_events import told
+from tools.bootstrap import FAKETIME
+
+HOUR_S: Final = 3600.0
+DAY_S: Final = 24 * HOUR_S
+JUMPS_S: Final = {"leader": (HOUR_S, -2 * HOUR_S), "follower": (DAY_S, -DAY_S - HOUR_S)}
+"""One after the other, within the certificates' validity, which begins an hour before they were made. What is
+stamped as more than an hour from now Kafka refuses, unless its topic says otherwise."""
+RATE_PER_S: Final = 240
+WORK: Final = 2 * RATE_PER_S
+"""How many records are acknowledged between a jump and the next look."""
+APART_S: Final = 60.0
+"""More than a look at a clock takes on a busy machine, and far less than a jump."""
+WHOLE_LIMIT_S: Final = 30.0
+CALM: Final = {
+    **PATIENT,
+    "suspect_after_s": 5.0,
+    "probe_interval_s": 3.0,
+    "probe_timeout_s": 3.0,
+    "freeze_timeout_s": 10.0,
+    "election_min_s": 2.0,
+    "election_max_s": 4.0,
+    "leader_fallback_s": 5.0,
+}
+"""A busy machine brings about nothing that must not come of a jump; an hour would end these as well."""
+PREFIX: Final = "events-clock."
+
+
+class Clock:
+    """The wall clock of a member's processes: ahead of the machine's by seconds, and these may change."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.ahead_s = 0.0
+        self.set(0.0)
+
+    @property
+    def through(self) -> tuple[str, ...]:
+        """What a member has to be started through. No other clock changes, nor the times of files."""
+        return (
+            "env",
+            f"LD_PRELOAD={FAKETIME}",
+            f"FAKETIME_TIMESTAMP_FILE={self._file}",
+            "FAKETIME_NO_CACHE=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "NO_FAKE_STAT=1",
+        )
+
+    def set(self, ahead_s: float) -> None:
+        """Have the clock jump, for all processes at once."""
+        self.ahead_s = ahead_s
+        beside = self._file.with_suffix(".new")
+        beside.write_text(f"{ahead_s:+.0f}")
+        beside.replace(self._file)
+
+
+Jumpy = tuple[LocalFleet, Surroundings, Mapping[ProxyId, Clock]]
+
+
+@pytest.fixture
+def jumpy(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Jumpy]:
+    """Three members with clocks of their own and secured links, which lead through Toxiproxy."""
+    fleet = LocalFleet(
+        tmp_path / "fleet",
+        kafka.endpoints,
+        timing=CALM,
+        peer_tls=True,
+        events={"topic_prefix": PREFIX},
+    )
+    clocks = {each: Clock(tmp_path / f"{each}.clock") for each in fleet.members}
+    fleet.through = {each: clock.through for each, clock in clocks.items()}
+    with surroundings(fleet, tmp_path) as around:
+        try:
+            with fleet:
+                fleet.await_settled(frozenset(kafka.brokers))
+                wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+                yield fleet, around, clocks
+        finally:
+            fleet.remove_data()
+
+
+def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
+    """Of the leader, then of a follower: no move, no election, and new links and events as before.
+
+    Found: where a clock was more than an hour ahead, Kafka took no event of that member any more; and events
+    told that traffic had passed for as long as the jump.
+    """
+    fleet, around, clocks = jumpy
+    with stage(fleet, rate_per_s=RATE_PER_S) as scene:
+        since_s, said, at_first = time.monotonic(), scene.said(), known(fleet)
+        trees = {each: Tree(fleet, each).everyone for each in fleet.members}
+        assert all(has_a_clock_of_its_own(each) for tree in trees.values() for each in tree)
+        for role, jumps_s in JUMPS_S.items():
+            victim = scene.member(role)
+            for jump_s in jumps_s:
+                before, jumped_s = known(fleet), time.time()
+                clocks[victim].set(clocks[victim].ahead_s + jump_s)
+                do_work(scene)
+                scene.nothing_moves(since_s)
+                assert known(fleet) == before
+                assert scene.said() == said
+                for proxy_id, clock in clocks.items():
+                    prove_clock(fleet, proxy_id, clock)
+                wait_for(partial(has_told, kafka, victim, clocks[victim], jumped_s), "events of the worker")
+
+                around.hang_up(victim)
+                wait_for(lambda: is_whole(fleet), "links that were made with the new time", WHOLE_LIMIT_S)
+                scene.nothing_moves(since_s)
+            clocks[victim].set(0.0)
+        assert {each: Tree(fleet, each).everyone for each in fleet.members} == trees
+        for proxy_id, now in known(fleet).items():
+            assert replace(now, term=at_first[proxy_id].term) == at_first[proxy_id]
+        assert scene.reported() == []
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What has to stay as it is, as one member has it."""
+
+    term: int
+    generation: int
+    owners: dict[BrokerId, tuple[ProxyId, ...]]
+
+
+def known(fleet: LocalFleet) -> dict[ProxyId, Known]:
+    found = {}
+    for proxy_id in fleet.members:
+        document = fleet.ownership(proxy_id, SLOW_LIMIT_S)
+        owners = {each.broker_id: each.committed for each in document.identities}
+        found[proxy_id] = Known(document.term, document.generation, owners)
+    return found
+
+
+def has_a_clock_of_its_own(process: psutil.Process) -> bool:
+    return str(FAKETIME.resolve()) in {each.path for each in process.memory_maps()}
+
+
+def do_work(scene: Scene) -> None:
+    """Have clients do their work for a while."""
+    seen = scene.workload.acknowledgements()
+    before = sum(1 for _ in seen.read())
+    total = before
+
+    def done() -> bool:
+        nonlocal total
+        scene.workload.check()
+        total += sum(1 for _ in seen.read())
+        return total - before >= WORK
+
+    wait_for(done, f"{WORK} records acknowledged")
+    scene.await_flow()
+
+
+def prove_clock(fleet: LocalFleet, proxy_id: ProxyId, clock: Clock) -> None:
+    """A member says the time that its clock is to show, and its monotonic clock is everybody's."""
+    document = fleet.ownership(proxy_id, SLOW_LIMIT_S)
+    assert abs(document.now_ms / 1000.0 - clock.ahead_s - time.time()) < APART_S
+    assert abs(document.now_mono_s - time.monotonic()) < APART_S
+
+
+def has_told(kafka: KafkaCluster, proxy_id: ProxyId, clock: Clock, since_s: float) -> bool:
+    """Whether Kafka has events of what a member's worker has counted since a moment, by its own clock."""
+    traffic = [each for each in told(kafka, f"{PREFIX}traffic", TrafficEvent) if each.told_by == proxy_id]
+    assert all(0 < each.period_ms < APART_S * 1000.0 for each in traffic)
+    assert len({each.id for each in traffic}) == len(traffic)
+    return any(abs(each.at_ms / 1000.0 - clock.ahead_s - since_s) < APART_S for each in traffic)
