@@ -13,8 +13,8 @@ Options (Spark makes their names lower case):
     topic                  of a sink: where rows without a column `topic` go
     records_per_batch      how many records a batch of a stream takes at most, about; 0 for all there are
     fail_on_data_loss      "false" goes on where retention has removed records that were not read yet
-    told                   a class of events, as package.module:Class: a column `told` has those that
-                           `fleet.pipeline.told` decodes, and `value` is null there
+    told                   a class of events, as package.module:Class: two columns are there, `told` with those
+                           that `fleet.pipeline.told` decodes, and `value` with what is left
     kafka.…                anything else that librdkafka knows, such as kafka.security.protocol
 """
 
@@ -24,6 +24,7 @@ import pkgutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -52,6 +53,16 @@ SCHEMA: Final = "key binary, value binary, topic string, partition int, offset b
 STALL_LIMIT_S: Final = 120.0
 """For how long a partition may give nothing of what it is known to have."""
 ASK_LIMIT_S: Final = 30.0
+_ARROW: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
 _CHUNK: Final = 20_000
 """Records in one Arrow batch."""
 
@@ -81,7 +92,7 @@ class KafkaTopics(DataSource):
 
     def schema(self) -> str:
         event = told_class(self.options)
-        return SCHEMA if event is None else f"{SCHEMA}, {TOLD} struct<{ddl_of(event)}>"
+        return SCHEMA if event is None else f"value binary, {TOLD} struct<{ddl_of(event)}>"
 
     def reader(self, schema: object) -> DataSourceReader:
         return BatchReader(self.options)
@@ -272,13 +283,13 @@ def produce(client: Mapping[str, Any], records: Iterable[tuple[str, bytes | None
 def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
     """The records of one span. Raises: PipelineError: they do not come."""
     event = told_class(options)
-    decode = None if event is None else Decoder(event)
+    batches = partial(_batches, span) if event is None else partial(_told, Decoder(event))
     consumer = _consumer(options)
     try:
         consumer.assign([TopicPartition(span.topic, span.partition, span.first)])
         at, since_s = span.first, time.monotonic()
         while at < span.end:
-            rows: list[tuple[bytes | None, bytes | None, int, int]] = []
+            rows: list[Message] = []
             before = at
             for message in consumer.consume(_CHUNK, 0.5):
                 error = message.error()
@@ -286,15 +297,13 @@ def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
                     at = message.offset() + 1
                     if at > span.end:
                         break
-                    rows.append(
-                        (message.key(), message.value(), message.offset(), message.timestamp()[1] * 1000)
-                    )
+                    rows.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     at = max(at, message.offset())  # behind the markers of transactions
                 elif not error.retriable() and error.code() not in _PASSING:
                     raise PipelineError(f"{span.topic}/{span.partition} at {at}: {error.str()}")
             if rows:
-                yield _batch(span, rows, decode)
+                yield from batches(rows)
             if at > before:
                 since_s = time.monotonic()
             elif time.monotonic() - since_s > STALL_LIMIT_S:
@@ -309,22 +318,26 @@ _PASSING: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN
 """After these librdkafka goes on trying."""
 
 
-def _batch(
-    span: Span, rows: Sequence[tuple[bytes | None, bytes | None, int, int]], decode: Decoder | None
-) -> pa.RecordBatch:
-    keys, values, offsets, stamps = zip(*rows, strict=True)
-    left, told = (values, None) if decode is None else decode(values)
-    columns = {
-        "key": pa.array(keys, pa.binary()),
-        "value": pa.array(left, pa.binary()),
-        "topic": pa.array([span.topic] * len(rows), pa.string()),
-        "partition": pa.array([span.partition] * len(rows), pa.int32()),
-        "offset": pa.array(offsets, pa.int64()),
-        "timestamp": pa.array(stamps, pa.timestamp("us", tz="UTC")),
-    }
-    if told is not None:
-        columns[TOLD] = told
-    return pa.RecordBatch.from_pydict(columns)
+def _batches(span: Span, rows: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+    columns = [
+        pa.array([each.key() for each in rows], pa.binary()),
+        pa.array([each.value() for each in rows], pa.binary()),
+        pa.array([span.topic] * len(rows), pa.string()),
+        pa.array([span.partition] * len(rows), pa.int32()),
+        pa.array([each.offset() for each in rows], pa.int64()),
+        pa.array([each.timestamp()[1] * 1000 for each in rows], pa.timestamp("us", tz="UTC")),
+    ]
+    yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+
+
+def _told(decode: Decoder, rows: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+    told, left = decode([each.value() for each in rows])
+    for values, events in (
+        (pa.nulls(len(told), pa.binary()), told),
+        (pa.array(left, pa.binary()), pa.nulls(len(left), decode.type)),
+    ):
+        if len(values):
+            yield pa.RecordBatch.from_arrays([values, events], ["value", TOLD])
 
 
 def told_class(options: Options) -> type[Any] | None:

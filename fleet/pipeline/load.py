@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -30,8 +30,6 @@ CPU_US_PER_BYTE: Final = 0.35e-3
 AHEAD_MINUTES: Final = 30
 """A weight is what is expected for so long: for less, no connection need move."""
 MINUTE_COLUMNS: Final = (*IDENTITY, "minute", "requests", "bytes", "cpu_us")
-_EVENT: Final = ("broker_id", "at", "id")
-"""What tells an event from others: a hash of 64 bits alone would take two for one, once in a long time."""
 _STATE_SCHEMA: Final = "season string"
 _RECORD_SCHEMA: Final = "key binary, value binary"
 
@@ -83,25 +81,27 @@ def minutes(traffic: DataFrame) -> DataFrame:
     by_api = F.aggregate(
         F.map_values("apis"), F.lit(0).cast("bigint"), lambda sum, api: sum + api["requests"]
     )
-    # What goes through the shuffle, and what is kept in mind of an event: numbers, not its text.
+    passed = F.col("bytes_to_broker") + F.col("bytes_to_client")
+    # Of an event that is told twice, the same: numbers, and a hash for its name.
+    event = F.struct(
+        F.xxhash64("id").alias("id"), F.coalesce("requests", by_api).alias("requests"), passed.alias("bytes")
+    )
     told = traffic.where("broker_id >= 0 and (requests is not null or apis is not null)").select(
-        *IDENTITY,
-        F.timestamp_millis("at_ms").alias("at"),
-        F.xxhash64("id").alias("id"),
-        F.coalesce("requests", by_api).alias("requests"),
-        (F.col("bytes_to_broker") + F.col("bytes_to_client")).alias("bytes"),
+        *IDENTITY, F.timestamp_millis("at_ms").alias("at"), event.alias("event")
     )
     if told.isStreaming:
-        told = told.withWatermark("at", LATE).dropDuplicatesWithinWatermark(list(_EVENT))
-    else:
-        told = told.dropDuplicates(list(_EVENT))
-    sums = told.groupBy(*IDENTITY, F.window("at", "1 minute")).agg(
-        F.sum("requests").alias("requests"), F.sum("bytes").alias("bytes")
-    )
+        told = told.withWatermark("at", LATE)
+    sets = told.groupBy(*IDENTITY, F.window("at", "1 minute")).agg(F.collect_set("event").alias("events"))
+    sums = sets.select(*IDENTITY, "window", _sum_of("requests"), _sum_of("bytes"))
     cpu_us = F.col("requests") * CPU_US_PER_REQUEST + F.col("bytes") * CPU_US_PER_BYTE
     return (
         sums.withColumn("minute", F.col("window.start")).withColumn("cpu_us", cpu_us).select(*MINUTE_COLUMNS)
     )
+
+
+def _sum_of(name: str) -> Column:
+    """Over the column `events`."""
+    return F.aggregate("events", F.lit(0).cast("bigint"), lambda sum, event: sum + event[name]).alias(name)
 
 
 def weights(loads: DataFrame) -> DataFrame:

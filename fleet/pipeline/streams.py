@@ -63,6 +63,8 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Files by day: without it, each batch is sorted by day before it is written.
         "spark.sql.maxConcurrentOutputFileWriters": "16",
+        # Of `load`, identities and minutes in one batch: with more groups, all of its events would be sorted.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "16384",
         **{key.replace("_", "."): value for key, value in conf.items()},
     }
     if source == "jvm":
@@ -92,7 +94,8 @@ def records(
     """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there.
 
     Args:
-        told: a class of events. Where the source can, it decodes them: see `fleet.pipeline.told`.
+        told: a class of events, and nothing else is wanted of a record. Where the source can, it decodes them
+            (`fleet.pipeline.told`), and there are the columns `value` and `TOLD`.
     """
     columns: tuple[str, ...] = _COLUMNS
     reader = spark.readStream if streaming else spark.read
@@ -108,7 +111,7 @@ def records(
         options = {"topics": ",".join(topics), "records_per_batch": str(kafka.records_per_batch)}
         if told is not None:
             options["told"] = f"{told.__module__}:{told.__qualname__}"
-            columns = (*columns, TOLD)
+            columns = ("value", TOLD)
         found = reader.format(NAME).options(**options)
     where = {f"kafka.{key}": value for key, value in kafka.client.items()}
     servers = "kafka.bootstrap.servers" if kafka.source == "jvm" else "bootstrap.servers"

@@ -7,7 +7,7 @@ to `fleet.pipeline.parse`, which has the say about what an event is: the same co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final, get_type_hints
@@ -20,6 +20,7 @@ from fleet.pipeline.ddl import plain_of
 TOLD: Final = "told"
 """The column: a struct, null where the record is left to others. Its `value` is null where it is not."""
 _ARROW: Final = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), float: pa.float64()}
+_NO_EVENT: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError)
 
 
 class Decoder:
@@ -36,28 +37,29 @@ class Decoder:
         names = tuple(each.name for each in fields(event))
         # No field has a default here, so that one that is missing is no field of an event.
         row = msgspec.defstruct(event.__name__, [(name, hints[name]) for name in names], gc=False)
-        self._decode = msgspec.json.Decoder(row).decode
+        self._decode: Callable[[Any], Any] = msgspec.json.Decoder(row).decode
         self._cells = attrgetter(*names)
         self._columns = [pa.field(name, _ARROW[plain[name]]) for name in names]
-        self._nothing = (None,) * len(names)
         self.type = pa.struct(self._columns)
 
-    def __call__(self, values: Sequence[bytes | None]) -> tuple[Sequence[bytes | None], pa.StructArray]:
-        """Returns: for each value itself, or None where it was decoded; and the column."""
-        rows: list[tuple[Any, ...] | None] = [self._row(value) for value in values]
-        cells = zip(*(self._nothing if row is None else row for row in rows), strict=True)
+    def __call__(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, list[bytes | None]]:
+        """Returns: the events, and the values that are left."""
+        rows, left = self._rows(values)
+        cells = zip(*map(self._cells, rows), strict=True) if rows else ((),) * len(self._columns)
         try:
             columns = [pa.array(each, field.type) for each, field in zip(cells, self._columns, strict=True)]
         except OverflowError:  # a number of more than 64 bits
-            return values, pa.nulls(len(values), self.type)
-        left = [value if row is None else None for value, row in zip(values, rows, strict=True)]
-        missing = pa.array([row is None for row in rows], pa.bool_())
-        return left, pa.StructArray.from_arrays(columns, fields=self._columns, mask=missing)
+            return pa.array([], self.type), list(values)
+        return pa.StructArray.from_arrays(columns, fields=self._columns), left
 
-    def _row(self, value: bytes | None) -> tuple[Any, ...] | None:
-        if value is None:
-            return None
+    def _rows(self, values: Sequence[bytes | None]) -> tuple[list[Any], list[bytes | None]]:
         try:
-            return self._cells(self._decode(value))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+            return list(map(self._decode, values)), []
+        except _NO_EVENT:
+            rows, left = [], []
+        for value in values:
+            try:
+                rows.append(self._decode(value))
+            except _NO_EVENT:
+                left.append(value)
+        return rows, left

@@ -60,41 +60,38 @@ def samples() -> list[bytes | None]:
     return [value for each in whole for value in variants(each)]
 
 
-Read = tuple[bytes | None, dict[str, Any] | None]
-"""What is left of a record to be parsed, and what was decoded of it."""
-
-
-def decoded(kind: str, values: Sequence[bytes | None]) -> list[Read]:
-    left, told = Decoder(PLAIN[kind])(values)
-    return list(zip(left, told.to_pylist(), strict=True))
-
-
 @pytest.mark.parametrize("kind", EVENTS)
 def test_what_is_decoded_is_what_would_have_been_parsed(spark: SparkSession, kind: str) -> None:
-    values = samples()
+    decode, values = Decoder(PLAIN[kind]), samples()
 
-    def found(rows: Sequence[Read]) -> list[str]:
+    def found(told: Sequence[dict[str, Any]], left: Sequence[bytes | None]) -> list[str]:
+        rows = [*((None, event) for event in told), *((value, None) for value in left)]
         records = spark.createDataFrame(rows, f"value binary, told struct<{ddl_of(PLAIN[kind])}>")
         return sorted(map(str, only(records, kind, PLAIN[kind]).collect()))
 
-    parsed = found([(value, None) for value in values])
+    parsed = found([], values)
     # One by one, because all that is read with a number of more than 64 bits is left to be parsed.
-    apart = [read for value in values for read in decoded(kind, [value])]
+    apart = [decode([value]) for value in values]
+    told = [event for events, _ in apart for event in events.to_pylist()]
+    left = [value for _, values in apart for value in values]
+    assert 3 < len(told) < len(parsed), "some are decoded, and some are left"
+    assert len(told) + len(left) == len(values)
+    assert found(told, left) == parsed
+
     great = str(2**70).encode()
-    small = [
-        (value, read) for value, read in zip(values, apart, strict=True) if great not in (read[0] or b"")
-    ]
-    assert decoded(kind, [value for value, _ in small]) == [read for _, read in small]
-    assert 3 < sum(told is not None for _, told in apart) < len(parsed), "some are, and some are left"
-    for (left, told), value in zip(apart, values, strict=True):
-        assert left == (value if told is None else None)
-    assert found(apart) == parsed
+    small = [value for value in values if value is None or great not in value or value not in left]
+    together, still = decode(small)
+    assert (together.to_pylist(), still) == (
+        told,
+        [each for each in left if each is None or great not in each],
+    )
 
 
 def test_numbers_of_more_than_64_bits_are_left_to_be_parsed() -> None:
     good = {**GOOD["ledger"], "kind": "ledger", "version": 1, "offset": 1}
     values = [json.dumps({**good, "number": number}).encode() for number in (1, 2**70)]
-    assert decoded("ledger", values) == [(value, None) for value in values]
+    told, left = Decoder(LedgerEntry)(values)
+    assert (len(told), left) == (0, values)
 
 
 def test_only_plain_events_can_be_decoded() -> None:
