@@ -131,7 +131,7 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
 
 def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """What became of every record, as Parquet by day; what was told twice is there twice."""
-    entries = only(_read(spark, site, [OUTSIDE], LedgerEntry), "ledger", LedgerEntry)
+    entries = only(_read(spark, site, [OUTSIDE]), "ledger", LedgerEntry)
     by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
     return _start(_parquet(by_day, site.ledger), site, "ledger", once)
 

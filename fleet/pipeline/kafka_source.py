@@ -13,8 +13,8 @@ Options (Spark makes their names lower case):
     topic                  of a sink: where rows without a column `topic` go
     records_per_batch      how many records a batch of a stream takes at most, about; 0 for all there are
     fail_on_data_loss      "false" goes on where retention has removed records that were not read yet
-    told                   a class of events, as package.module:Class: two columns are there, `told` with those
-                           that `fleet.pipeline.told` decodes, and `value` with what is left
+    told                   a class of events, as package.module:Class: there are two columns, `told` with what
+                           `fleet.pipeline.told` decodes of them, and `value` with what is left
     kafka.…                anything else that librdkafka knows, such as kafka.security.protocol
 """
 
