@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -12,8 +12,11 @@ from fleet.chaos.network import Link, Toxiproxy
 from fleet.chaos.proofs import prove_black, time_of_answer, time_of_hanging_up
 from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import Direction
+from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.links import Hello
 from fleet.model import ProxyId
+from tests.chaos.greetings import Proof
 
 
 class Network:
@@ -48,8 +51,9 @@ class Network:
 class Surroundings:
     """Everything around each member: its links to the others, and the addresses that it advertises."""
 
-    def __init__(self, between: Toxiproxy) -> None:
+    def __init__(self, between: Toxiproxy, fleet: LocalFleet) -> None:
         self._between = between
+        self._fleet = fleet
         self._broken: list[Link] = []
 
     def swallow(self, victim: ProxyId, direction: Direction) -> None:
@@ -71,6 +75,13 @@ class Surroundings:
         self.mend()
         links = [*self._links(victim), *self._doors(victim)]
         self._poison(links, "latency", {"latency": int(latency_s * 1000)}, "both")
+
+    def worsen(
+        self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
+    ) -> None:
+        """Have a member's links to its peers be bad in some way; its clients reach it as ever."""
+        self.mend()
+        self._poison(self._links(victim), toxic, attributes, direction)
 
     def hang_up(self, victim: ProxyId) -> None:
         """Close a member's links to all others; they may be dialled again at once."""
@@ -95,6 +106,14 @@ class Surroundings:
         for link in self._links(victim):
             assert asyncio.run(time_of_hanging_up(link)) >= latency_s
 
+    def prove_of_links(self, victim: ProxyId, proof: Proof) -> None:
+        """A member's links to its peers are bad in some way: each of them."""
+        for peer in self._fleet.members:
+            if peer != victim:
+                dialling = max(victim, peer)
+                hello = Hello("demo", dialling, self._fleet.ownership(dialling).incarnation)
+                asyncio.run(_prove(proof, self._between.peer_link(victim, peer), hello))
+
     def _links(self, victim: ProxyId) -> list[Link]:
         return self._between.peer_links(victim)
 
@@ -108,6 +127,10 @@ class Surroundings:
         self._between.poison(links, toxic, attributes, direction)
 
 
+async def _prove(proof: Proof, link: Link, hello: Hello) -> None:
+    await proof(link, hello)
+
+
 @contextmanager
 def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
     """Put a Toxiproxy between each two members of a fleet that has not been started yet."""
@@ -117,9 +140,16 @@ def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
 
 
 @contextmanager
-def surroundings(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
-    """Put Toxiproxy between members, and before each, of a fleet that has not been started yet."""
+def surrounded_fleet(
+    kafka: KafkaCluster, folder: Path, timing: Mapping[str, float]
+) -> Iterator[tuple[LocalFleet, Surroundings]]:
+    """Three members, started, that are reached through Toxiproxy alone, by clients and by each other."""
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=timing)
     with toxiproxy(folder) as between:
         between.put_before_members(fleet)
         between.put_between_members(fleet)
-        yield Surroundings(between)
+        try:
+            with fleet:
+                yield fleet, Surroundings(between, fleet)
+        finally:
+            fleet.remove_data()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,13 @@ from fleet.chaos.proofs import NoEffect, prove_black, time_of_answer
 from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import Direction
 from fleet.demo.ports import free_ports
+from fleet.links import Hello
 from fleet.model import Endpoint
+from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 
 LATENCY_S = 0.4
+TRIES = 5
+HELLO = Hello("demo", "p2", 1)
 DIRECTIONS: tuple[Direction, ...] = ("both", "in", "out")
 
 
@@ -107,6 +112,47 @@ async def test_bandwidth_is_seen_in_many_answers(
     assert after.took_s is not None
     size = after.bytes_out if direction == "in" else after.bytes_in
     assert before.took_s < 0.8 * size / 1024 / 32 <= after.took_s
+
+
+LATE = partial(prove_late, latency_s=LATENCY_S)
+UNEVEN = partial(prove_uneven, spread_s=0.3)
+NARROW = partial(prove_narrow, bytes_per_s=8_000)
+
+
+@pytest.mark.parametrize(
+    ("proof", "toxic", "attributes", "direction"),
+    [
+        (LATE, "latency", {"latency": int(LATENCY_S * 1000)}, "in"),
+        (LATE, "latency", {"latency": int(LATENCY_S * 1000)}, "out"),
+        (UNEVEN, "latency", {"latency": 300, "jitter": 290}, "in"),
+        (UNEVEN, "latency", {"latency": 300, "jitter": 290}, "out"),
+        (NARROW, "bandwidth", {"rate": 8}, "in"),
+    ],
+)
+async def test_bad_links_are_seen_in_answers_to_greetings(
+    through: Through, proof: Proof, toxic: str, attributes: dict[str, int], direction: Direction
+) -> None:
+    network, link = through
+    assert await fails(proof, link)
+    network.poison([link], toxic, attributes, direction)
+    await proof(link, HELLO)
+
+
+async def test_latency_both_ways_is_not_taken_for_one_way(through: Through) -> None:
+    network, link = through
+    network.poison([link], "latency", {"latency": int(LATENCY_S * 1000)}, "both")
+    with pytest.raises(NoEffect):
+        await prove_late(link, HELLO, latency_s=LATENCY_S, limit_s=0.0)
+
+
+async def fails(proof: Proof, link: Link) -> bool:
+    """Whether a link is not as bad as that: on a busy machine one that is whole may be, for a moment."""
+    for _ in range(TRIES):
+        try:
+            await proof(link, HELLO)
+        except NoEffect:
+            return True
+    return False
 
 
 @pytest.mark.parametrize(
