@@ -66,7 +66,12 @@ def next_member(waiting: Iterable[ProxyId], leader: ProxyId | None) -> ProxyId:
 
 
 async def restart_all(
-    urls: Mapping[ProxyId, str], only: Iterable[ProxyId], template: str, limit_s: float, say: Say
+    urls: Mapping[ProxyId, str],
+    only: Iterable[ProxyId],
+    template: str,
+    limit_s: float,
+    say: Say,
+    command_limit_s: float | None = None,
 ) -> RollingRestartDocument:
     """Restart members one after the other.
 
@@ -75,6 +80,7 @@ async def restart_all(
         only: whom to restart.
         limit_s: for each wait: for the fleet to be at rest, for a member to be back.
         say: told of each step, in a line.
+        command_limit_s: how long the command may take for each of them; None for as long as it likes.
 
     Raises:
         RestartFailed: the fleet was not at rest in time, a command failed, or a member did not come back; no
@@ -91,7 +97,7 @@ async def restart_all(
         began_s = time.monotonic()
         say(f"{proxy_id}: restarting{', the Raft leader' if proxy_id == leader else ''}")
         try:
-            await run_command(command_for(template, proxy_id, urls[proxy_id]), proxy_id)
+            await run_command(command_for(template, proxy_id, urls[proxy_id]), proxy_id, command_limit_s)
         except CommandFailed as error:
             raise RestartFailed(str(error)) from error
         await _another_life(proxy_id, before, urls, limit_s)

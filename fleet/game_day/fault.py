@@ -177,7 +177,8 @@ class Breaker:
     async def _restart_all(self) -> Broken:
         at_s = time.monotonic()
         template = self._options.templates["command"]
-        done = await rolling.restart_all(self._urls, self._urls, template, self._options.limit_s, self._say)
+        limit_s = self._options.limit_s
+        done = await rolling.restart_all(self._urls, self._urls, template, limit_s, self._say, limit_s)
         order = ", ".join(each.proxy_id for each in done.members)
         return Broken(at_s, time.monotonic(), f"in another life, one after the other: {order}")
 

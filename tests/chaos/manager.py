@@ -12,11 +12,12 @@ from __future__ import annotations
 import shlex
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from fleet.demo.local_fleet import LocalFleet
+from fleet.model import ProxyId
 
 _ASK = """\
 import socket, sys
@@ -27,15 +28,22 @@ with socket.socket(socket.AF_UNIX) as manager:
 """
 
 
+Deed = Callable[[ProxyId], None]
+
+
 class Manager:
     """Restarts and starts members of a fleet when a command says so.
 
     Args:
         folder: for the socket.
+        deeds: what else it does, each by the verb that asks for it.
     """
 
-    def __init__(self, fleet: LocalFleet, folder: Path) -> None:
+    def __init__(
+        self, fleet: LocalFleet, folder: Path, deeds: Mapping[str, Deed] = MappingProxyType({})
+    ) -> None:
         self._fleet = fleet
+        self._deeds = {"restart": self._restart, "start": self._start, **deeds}
         self._path = folder / "manager.sock"
         self._socket = socket.socket(socket.AF_UNIX)
         self.restarted: list[str] = []
@@ -46,7 +54,7 @@ class Manager:
         return self.command_to("restart")
 
     def command_to(self, verb: str) -> str:
-        """What an operator would give to have a member restarted, or started."""
+        """What an operator would give to have something done to a member, such as `start`."""
         return shlex.join([sys.executable, "-c", _ASK, str(self._path), f"{verb} {{proxy_id}}"])
 
     def serve_while(self, condition: Callable[[], bool]) -> None:
@@ -58,12 +66,17 @@ class Manager:
                 continue
             with asker:
                 verb, proxy_id = asker.recv(100).decode().split()
-                if verb == "restart":
-                    assert self._fleet.stop(proxy_id) == 0
-                if proxy_id not in self._fleet.running:
-                    self._fleet.start(proxy_id)
-                self.restarted.append(proxy_id)
+                self._deeds[verb](proxy_id)
                 asker.send(b"done")
+
+    def _restart(self, proxy_id: ProxyId) -> None:
+        assert self._fleet.stop(proxy_id) == 0
+        self._start(proxy_id)
+
+    def _start(self, proxy_id: ProxyId) -> None:
+        if proxy_id not in self._fleet.running:
+            self._fleet.start(proxy_id)
+        self.restarted.append(proxy_id)
 
     def __enter__(self) -> Manager:
         self._socket.bind(str(self._path))

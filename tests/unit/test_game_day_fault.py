@@ -18,7 +18,7 @@ from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
 from fleet.config import load
 from fleet.demo.background import happens
-from fleet.errors import CommandFailed, NotProved
+from fleet.errors import CommandFailed, NotProved, RestartFailed
 from fleet.game_day import fault
 from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options
@@ -165,6 +165,14 @@ async def test_others_have_to_take_over_while_it_is_broken(outside: Outside, sai
     assert done is not None
     # The last sign of life was 9 s ago when it was broken; 3 s is what the plan allows.
     assert done.until_s - done.at_s < 9.7
+
+
+async def test_a_restart_may_not_last_for_ever(outside: Outside, said: list[str]) -> None:
+    """Found: --limit-s was for the fleet alone here, and a command that hung could not be interrupted."""
+    with pytest.raises(RestartFailed, match=r"p2: sleep 60 is not through after 0\.5 s"):
+        await breaker(
+            outside, said, "rolling-restart", templates={"command": "sleep 60"}, limit_s=0.5
+        ).perform()
 
 
 async def test_somebody_who_watches_is_told_what_is_not_at_rest(
