@@ -24,6 +24,7 @@ class Network:
 
     def __init__(self, between: Toxiproxy, fleet: LocalFleet) -> None:
         self._between = between
+        self._fleet = fleet
         self._pairs = list(combinations(fleet.members, 2))
 
     def cut(self, one: ProxyId, other: ProxyId) -> None:
@@ -40,6 +41,13 @@ class Network:
         heard = Link(link.proxy, link.at, dials=one > other)
         self._between.poison([heard], "timeout", {"timeout": 0}, "in")
 
+    def worsen(
+        self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
+    ) -> None:
+        """Have a member's links to its peers be bad in some way."""
+        self.mend()
+        self._between.poison(self._between.peer_links(victim), toxic, attributes, direction)
+
     def mend(self) -> None:
         """Bring everything back in order."""
         links = [self._between.peer_link(one, other) for one, other in self._pairs]
@@ -47,13 +55,20 @@ class Network:
         for link in links:
             link.proxy.enable()
 
+    def prove_of_links(self, victim: ProxyId, proof: Proof) -> None:
+        """A member's links to its peers are bad in some way: each of them."""
+        for peer in self._fleet.members:
+            if peer != victim:
+                dialling = max(victim, peer)
+                hello = Hello("demo", dialling, self._fleet.ownership(dialling).incarnation)
+                asyncio.run(_prove(proof, self._between.peer_link(victim, peer), hello))
+
 
 class Surroundings:
     """Everything around each member: its links to the others, and the addresses that it advertises."""
 
-    def __init__(self, between: Toxiproxy, fleet: LocalFleet) -> None:
+    def __init__(self, between: Toxiproxy) -> None:
         self._between = between
-        self._fleet = fleet
         self._broken: list[Link] = []
 
     def swallow(self, victim: ProxyId, direction: Direction) -> None:
@@ -75,13 +90,6 @@ class Surroundings:
         self.mend()
         links = [*self._links(victim), *self._doors(victim)]
         self._poison(links, "latency", {"latency": int(latency_s * 1000)}, "both")
-
-    def worsen(
-        self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
-    ) -> None:
-        """Have a member's links to its peers be bad in some way; its clients reach it as ever."""
-        self.mend()
-        self._poison(self._links(victim), toxic, attributes, direction)
 
     def hang_up(self, victim: ProxyId) -> None:
         """Close a member's links to all others; they may be dialled again at once."""
@@ -105,14 +113,6 @@ class Surroundings:
         assert asyncio.run(time_of_answer(self._doors(victim)[0])) >= 2 * latency_s
         for link in self._links(victim):
             assert asyncio.run(time_of_hanging_up(link)) >= latency_s
-
-    def prove_of_links(self, victim: ProxyId, proof: Proof) -> None:
-        """A member's links to its peers are bad in some way: each of them."""
-        for peer in self._fleet.members:
-            if peer != victim:
-                dialling = max(victim, peer)
-                hello = Hello("demo", dialling, self._fleet.ownership(dialling).incarnation)
-                asyncio.run(_prove(proof, self._between.peer_link(victim, peer), hello))
 
     def _links(self, victim: ProxyId) -> list[Link]:
         return self._between.peer_links(victim)
@@ -150,6 +150,6 @@ def surrounded_fleet(
         between.put_between_members(fleet)
         try:
             with fleet:
-                yield fleet, Surroundings(between, fleet)
+                yield fleet, Surroundings(between)
         finally:
             fleet.remove_data()

@@ -1,23 +1,33 @@
-"""A link between two of three members is broken, while all of them live and serve."""
+"""Links between three members are broken, or bad, while all of them live and serve."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
+from fleet.chaos.schedule import Direction
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Liveness, ProxyId
 from tests.chaos.conftest import Note, Stage
+from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 from tests.chaos.network import Network, network
-from tests.chaos.scene import Scene, is_whole, wait_for
+from tests.chaos.scene import Scene, hold, is_whole, wait_for
 
 OVERLAY_TTL_S = 2.0
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
 AGREE_LIMIT_S = 5 * OVERLAY_TTL_S
 LINKED_LIMIT_S = 30.0
+ONE_WAY_MS = 500
+RATE_KB_S = 8
+"""Of a whole fleet with three brokers, 5.4 to 6.8 pass over each link, each way."""
+BAD_FOR_S = 4.0
+MOST_TERMS = 30
+"""In some 20 s; where votes never came in time there would be three a second, and there were ten in all."""
 
 Break = Callable[[Network, ProxyId, ProxyId], None]
 
@@ -104,3 +114,48 @@ def suspects(scene: Scene, teller: ProxyId, peer: ProxyId) -> bool:
     """Whether a member holds another one for dead."""
     document = scene.fleet.ownership(teller)
     return any(each.proxy_id == peer and each.liveness is Liveness.SUSPECT for each in document.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """One way in which links are bad.
+
+    Args:
+        toxic, attributes: as Toxiproxy has them: milliseconds of latency, KB/s of bandwidth.
+        proof: what shows it on each link.
+    """
+
+    toxic: str
+    attributes: dict[str, int]
+    proof: Proof
+    direction: Direction = "both"
+
+
+BADS = (
+    Bad("latency", {"latency": 150, "jitter": 140}, partial(prove_uneven, spread_s=0.14)),
+    Bad("bandwidth", {"rate": RATE_KB_S}, partial(prove_narrow, bytes_per_s=RATE_KB_S * 1000)),
+    Bad("latency", {"latency": ONE_WAY_MS}, partial(prove_late, latency_s=ONE_WAY_MS / 1000), "in"),
+    Bad("latency", {"latency": ONE_WAY_MS}, partial(prove_late, latency_s=ONE_WAY_MS / 1000), "out"),
+)
+
+
+def test_links_that_are_bad_move_nothing(links: tuple[LocalFleet, Network], stage: Stage) -> None:
+    """The leader's to its peers: uneven, narrow, slow in one direction alone. 2.5 s in one direction do."""
+    fleet, between = links
+    with stage(fleet) as scene:
+        victim = scene.member("leader")
+        before, generation, bad_s = scene.committed(victim), scene.generation(), time.monotonic()
+        term = fleet.ownership(victim).term
+        for bad in BADS:
+            since_s = time.monotonic()
+            between.worsen(victim, bad.toxic, bad.attributes, bad.direction)
+            between.prove_of_links(victim, bad.proof)
+            hold(since_s + BAD_FOR_S, partial(scene.nothing_moves, bad_s))
+            between.prove_of_links(victim, bad.proof)
+        assert fleet.ownership(victim).term - term <= MOST_TERMS
+        between.mend()
+        wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
+        scene.await_flow()
+        scene.nothing_moves(bad_s)
+        assert scene.generation() == generation
+        assert scene.committed(victim) == before
