@@ -239,11 +239,10 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
                 Fault(1.0, Kind.FREEZE_MEMBER, "follower", 4.0),
             ),
         ),
-        "broker-kill": (("transactional",), (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),)),
+        "broker-kill": (("transactional", "java"), (Fault(1.0, Kind.KILL_BROKER, "2", 2.0),)),
         "broker-restarts": (("aiokafka",), (Fault(1.0, Kind.ROLLING_BROKER_RESTART, "-", 0.1),)),
         "blackhole": (("aiokafka", "share"), (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),)),
         "kill-all": (("kip848",), (Fault(1.0, Kind.KILL_ALL, "-", 0.5),)),
-        "rolling-restart": (("java",), (Fault(1.0, Kind.ROLLING_RESTART, "-", 0.1),)),
     }
 )
 """Clients and faults by the name of the plan: what `make test` runs."""

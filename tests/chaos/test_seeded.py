@@ -13,8 +13,6 @@ from fleet.chaos.run import Ground, perform, toxiproxy
 from fleet.chaos.schedule import CHOSEN, chosen
 from fleet.demo.kafka import KafkaCluster
 
-QUIET_LIMIT_MS = 5000.0
-"""Five times what a rolling restart may cost on a quiet machine."""
 ENOUGH = 100
 
 
@@ -37,6 +35,3 @@ async def test_a_chosen_plan_breaks_no_promise(ground: Ground, tmp_path: Path, n
         fault for fault in plan.faults if fault.kind in ("kill_member", "freeze_member", "blackhole_member")
     ]
     assert len(result.takeovers_ms) == len(outages)
-    if name == "rolling-restart":
-        assert all(result.stalls_ms[each] < QUIET_LIMIT_MS for each in plan.workloads), result.stalls_ms
-        assert all(each.refused == 0 for each in result.noticed.values()), result.noticed
