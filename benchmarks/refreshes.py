@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from types import TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaException, Producer
 
 from fleet.demo.workload import CLIENTS, ClientSettings
+from fleet.errors import DemoError
 
 STATISTICS_EVERY_MS: Final = 20
 RECORD_EVERY_S: Final = 0.01
 FLUSH_LIMIT_S: Final = 30.0
+START_LIMIT_S: Final = 30.0
 API: Final = "Metadata"
 
 
@@ -31,6 +34,8 @@ class Refreshes:
         self._thread = threading.Thread(target=self._work, name="refreshes")
         self.requests = 0
         """All Metadata requests, up to ``STATISTICS_EVERY_MS`` ago."""
+        self._delivered = 0
+        self._error: Exception | None = None
         self._producer = Producer(
             {
                 **CLIENTS[client],
@@ -44,6 +49,14 @@ class Refreshes:
 
     def __enter__(self) -> Self:
         self._thread.start()
+        # Requests of the beginning are none of a takeover.
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while not (self._delivered and self.requests):
+            if time.monotonic() >= deadline_s or not self._thread.is_alive():
+                raise DemoError(
+                    f"the client that counts its Metadata requests delivers nothing: {self._error}"
+                )
+            time.sleep(STATISTICS_EVERY_MS / 1000)
         return self
 
     def __exit__(
@@ -51,18 +64,29 @@ class Refreshes:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
         if left := self._producer.flush(FLUSH_LIMIT_S):
             raise KafkaException(f"{left} records of the client that counts its Metadata requests are left")
 
     def _note(self, statistics: str) -> None:
         self.requests = requests_in(json.loads(statistics))
 
+    def _note_delivery(self, error: object, message: object) -> None:
+        self._delivered += error is None
+
     def _work(self) -> None:
         number = 0
-        while not self._stop.is_set():
-            self._producer.produce(self._topic, b"?", partition=number % self._partitions)
-            self._producer.poll(RECORD_EVERY_S)
-            number += 1
+        try:
+            while not self._stop.is_set():
+                partition = number % self._partitions
+                self._producer.produce(
+                    self._topic, b"?", partition=partition, on_delivery=self._note_delivery
+                )
+                self._producer.poll(RECORD_EVERY_S)
+                number += 1
+        except Exception as error:
+            self._error = error
 
 
 def requests_in(statistics: dict[str, Any]) -> int:

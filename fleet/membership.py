@@ -341,6 +341,10 @@ class Detector:
             return
         if self._is_alone(at_s):
             self._alone_s += self._without_quorum_s(at_s)
+        elif self._alone_since_s is not None:
+            for record in self._peers.values():
+                # It was an election, which counts.
+                record.since_alone_s = min(record.since_alone_s, self._alone_s)
         self._alone_since_s = None
 
     def _without_quorum_s(self, at_s: float) -> float:

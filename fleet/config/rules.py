@@ -54,7 +54,7 @@ ORDERS: Final = (
     Order("probe_timeout_s", "probe_interval_s", "or probes pile up"),
     Order("suspect_after_s", "control_grace_s", "a restarting control process is not a dead member"),
     Order("suspect_after_s", "grace_s", "after a cold start nobody may be given up before", strict=True),
-    Order("suspect_after_s", "overlay_ttl_s", "or a suspicion lapses before it is confirmed", strict=True),
+    Order("suspect_after_s", "overlay_ttl_s", "or a suspicion lapses before it is confirmed", factor=3),
     Order("append_entries_s", "election_min_s", "or one late message starts an election", factor=3),
     Order("append_entries_s", "leader_fallback_s", "or one late answer unseats a leader", factor=3),
     Order("election_min_s", "election_max_s", "candidates draw from that range", strict=True),

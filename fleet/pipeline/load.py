@@ -22,8 +22,8 @@ from fleet.pipeline.season import Season
 
 IDENTITY: Final = ("fleet", "broker_id")
 LATE: Final = "2 minutes"
-"""An event that is older than the newest by more does not count: what has waited in a spool for longer says
-nothing of now."""
+"""When a minute has been over for so long, by the newest event, it is told; what comes later does not count: what
+has waited in a spool for longer says nothing of now."""
 CPU_US_PER_REQUEST: Final = 30.0
 CPU_US_PER_BYTE: Final = 0.35e-3
 """Of a worker, as measured (docs/performance.md: `small` and `produce`)."""
@@ -86,9 +86,12 @@ def minutes(traffic: DataFrame) -> DataFrame:
     event = F.struct(
         F.xxhash64("id").alias("id"), F.coalesce("requests", by_api).alias("requests"), passed.alias("bytes")
     )
-    told = traffic.where("broker_id >= 0 and (requests is not null or apis is not null)").select(
+    told = traffic.where("broker_id >= 0").select(
         *IDENTITY, F.timestamp_millis("at_ms").alias("at"), event.alias("event")
     )
+    told = told.where(
+        "event.requests is not null"
+    )  # an event that does not say it would make its minute null
     if told.isStreaming:
         told = told.withWatermark("at", LATE)
     sets = told.groupBy(*IDENTITY, F.window("at", "1 minute")).agg(F.collect_set("event").alias("events"))

@@ -2,7 +2,8 @@
 
 msgspec decodes such an event in about a microsecond, Spark's `from_json` in seven; and what goes on to Spark
 are a few numbers, not text. Only records about which there is no doubt are decoded here. All others are left
-to `fleet.pipeline.parse`, which has the say about what an event is: the same comes out, later.
+to `fleet.pipeline.parse`, which has the say about what an event is: the same comes out, later. Fields that
+the class does not have are not looked at, whatever is in them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from fleet.pipeline.ddl import plain_of
 TOLD: Final = "told"
 """The column: a struct, null where the record is left to others. Its `value` is null where it is not."""
 _ARROW: Final = {int: pa.int64(), str: pa.string(), bool: pa.bool_(), float: pa.float64()}
-_NO_EVENT: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError)
+_NO_EVENT: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError)
+"""Of what is no JSON, no such event, no text, no bytes, or nested a thousand times."""
 
 
 class Decoder:

@@ -107,6 +107,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_answer_s",
         "_broker",
         "_deaf",
         "_host",
@@ -152,6 +153,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.state = State.IDLE
         self.moving = False
         self.draining = False
+        self._answer_s = 0.0
+        """How long what is in flight may take to be answered, once nothing new is forwarded."""
         self._broker: BrokerConnection | None = None
         self._deaf = False
         self._queue: list[bytes] = []
@@ -234,6 +237,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         for piece in self._queue:
             broker.write(piece)
         self._queue.clear()
+        if self.draining:
+            self._run_out_later()
         if self.moving:
             self._advance()
         return True
@@ -299,8 +304,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self.moving = self.draining = True
         self.session.drain()
-        self._cancel_timer()
-        self._run_out_later(answer_s)
+        self._answer_s = answer_s
+        self._run_out_later()
         self._advance()
 
     def close(self) -> None:
@@ -375,13 +380,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._host.refused(self, error)
         self.close()
 
-    def _run_out_later(self, answer_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(answer_s, self._run_out, answer_s)
+    def _run_out_later(self) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._run_out)
 
-    def _run_out(self, answer_s: float) -> None:
+    def _run_out(self) -> None:
         """What is in flight has had its time."""
-        if self.state is State.DIALLING:  # that has a limit of its own, and what waits for it is not lost
-            self._run_out_later(answer_s)
+        if self.state is State.DIALLING:  # that has a limit of its own; what waits for it has its time then
             return
         if self.session.in_flight:
             self._host.cut(self)

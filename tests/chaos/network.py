@@ -140,16 +140,23 @@ def network(fleet: LocalFleet, folder: Path) -> Iterator[Network]:
 
 
 @contextmanager
-def surrounded_fleet(
-    kafka: KafkaCluster, folder: Path, timing: Mapping[str, float]
-) -> Iterator[tuple[LocalFleet, Surroundings]]:
-    """Three members, started, that are reached through Toxiproxy alone, by clients and by each other."""
-    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=timing)
+def surrounded(fleet: LocalFleet, folder: Path) -> Iterator[Surroundings]:
+    """Start a fleet whose members are reached through Toxiproxy alone, by clients and by each other."""
     with toxiproxy(folder) as between:
         between.put_before_members(fleet)
         between.put_between_members(fleet)
         try:
             with fleet:
-                yield fleet, Surroundings(between)
+                yield Surroundings(between)
         finally:
             fleet.remove_data()
+
+
+@contextmanager
+def surrounded_fleet(
+    kafka: KafkaCluster, folder: Path, timing: Mapping[str, float]
+) -> Iterator[tuple[LocalFleet, Surroundings]]:
+    """Three members that are."""
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing=timing)
+    with surrounded(fleet, folder) as around:
+        yield fleet, around

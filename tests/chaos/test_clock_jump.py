@@ -17,7 +17,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.events.schema import TrafficEvent
 from fleet.model import BrokerId, ProxyId
 from tests.chaos.conftest import PATIENT, Stage
-from tests.chaos.network import Surroundings, surroundings
+from tests.chaos.network import Surroundings, surrounded
 from tests.chaos.scene import SLOW_LIMIT_S, Scene, is_whole, wait_for
 from tests.chaos.trees import Tree
 from tests.integration.test_events import told
@@ -37,6 +37,7 @@ WHOLE_LIMIT_S: Final = 30.0
 CALM: Final = {
     **PATIENT,
     "suspect_after_s": 5.0,
+    "overlay_ttl_s": 15.0,
     "probe_interval_s": 3.0,
     "probe_timeout_s": 3.0,
     "freeze_timeout_s": 10.0,
@@ -91,14 +92,10 @@ def jumpy(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Jumpy]:
     )
     clocks = {each: Clock(tmp_path / f"{each}.clock") for each in fleet.members}
     fleet.through = {each: clock.through for each, clock in clocks.items()}
-    with surroundings(fleet, tmp_path) as around:
-        try:
-            with fleet:
-                fleet.await_settled(frozenset(kafka.brokers))
-                wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
-                yield fleet, around, clocks
-        finally:
-            fleet.remove_data()
+    with surrounded(fleet, tmp_path) as around:
+        fleet.await_settled(frozenset(kafka.brokers))
+        wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
+        yield fleet, around, clocks
 
 
 def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
@@ -184,5 +181,6 @@ def has_told(kafka: KafkaCluster, proxy_id: ProxyId, clock: Clock, since_s: floa
     """Whether Kafka has events of what a member's worker has counted since a moment, by its own clock."""
     traffic = [each for each in told(kafka, f"{PREFIX}traffic", TrafficEvent) if each.told_by == proxy_id]
     assert all(0 < each.period_ms < APART_S * 1000.0 for each in traffic)
-    assert len({each.id for each in traffic}) == len(traffic)
+    by_id = {each.id: each for each in traffic}
+    assert all(by_id[each.id] == each for each in traffic), "an id is of one event"
     return any(abs(each.at_ms / 1000.0 - clock.ahead_s - since_s) < APART_S for each in traffic)

@@ -18,8 +18,10 @@ from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 from tests.chaos.network import Network, network
 from tests.chaos.scene import Scene, hold, is_whole, wait_for
 
-OVERLAY_TTL_S = 2.0
+OVERLAY_TTL_S = 2.4
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
+LATE_S = 1.0
+"""What a busy machine may take to hand a directory out, and to notice it."""
 AGREE_LIMIT_S = 5 * OVERLAY_TTL_S
 LINKED_LIMIT_S = 30.0
 ONE_WAY_MS = 500
@@ -96,7 +98,7 @@ def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
         assert suspects(scene, one, other) or suspects(scene, other, one)
         strayed_s = [scene.strayed_s(each, before, broken_s) for each in fleet.members]
         note("Metadata differed for", max(strayed_s))
-        assert 0 < max(strayed_s) <= AGREE_LIMIT_S
+        assert 0 < max(strayed_s) <= OVERLAY_TTL_S + LATE_S
         for owners in scene.advertised().values():
             assert owners == before
 

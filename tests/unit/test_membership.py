@@ -512,6 +512,23 @@ def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
     assert suspects(up, has_quorum=False) == frozenset(), "what has lapsed stays so"
 
 
+def test_an_election_in_which_a_suspicion_begins_takes_nothing_off_a_later_time_alone(up: Play) -> None:
+    """Found by a reviewer: the time before it was taken for time alone, and that was missing later."""
+    suspects(up)
+    suspects(up, has_quorum=False)
+    up.run(1.4)
+    kill(up)
+    suspects(up, has_quorum=False)
+    up.run(0.1)
+    assert suspects(up) == {"p2"}
+    suspects(up, has_quorum=False)
+    up.run(20.0)
+    assert suspects(up, has_quorum=False) == {"p2"}
+    assert suspects(up) == {"p2"}
+    up.run(9.5)
+    assert suspects(up) == {"p2"}
+
+
 def test_who_is_alone_goes_around_all_that_it_suspects(up: Play) -> None:
     suspects(up)
     kill(up).run(11.0)

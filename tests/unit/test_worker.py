@@ -686,31 +686,38 @@ async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_br
 
 
 @pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("acks", [0, 1])
 async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
 ) -> None:
-    """Found by reading: what needs no answer was discarded once the move had had its time."""
-    async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=0.01) as at:
+    """Found by reading: what needs no answer was discarded once the move had had its time; then, what needs one
+    had only the rest of another such time to get it."""
+    run_out, times, answer_s = ClientConnection._run_out, [], 0.2
+
+    def counted(connection: ClientConnection) -> None:
+        times.append((connection.state, asyncio.get_running_loop().time()))
+        run_out(connection)
+
+    monkeypatch.setattr(ClientConnection, "_run_out", counted)
+    async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([nobody if refused else one]))
         released = hold_dials(at, monkeypatch)
-        run_out, times = ClientConnection._run_out, []
-
-        def counted(connection: ClientConnection, answer_s: float) -> None:
-            times.append(answer_s)
-            run_out(connection, answer_s)
-
-        monkeypatch.setattr(ClientConnection, "_run_out", counted)
         reader, writer = await at.connect(1)
-        writer.write(produce(1, acks=0))
+        writer.write(produce(1, acks=acks))
         await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
         (connection,) = at.connections()
-        connection.move(0.01, 0.01)
-        await eventually(lambda: len(times) >= 2, "the time of the move is up, twice")
+        connection.drain(answer_s)
+        await eventually(lambda: [state for state, _ in times] == [State.DIALLING], "the time is up")
         assert connection.state is State.DIALLING
+        released_s = asyncio.get_running_loop().time()
         released.set()
         assert await ends(reader) == b""
         if not refused:
             await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        if not refused and acks:
+            state, cut_s = times[-1]
+            assert state is State.JOINED
+            assert cut_s - released_s >= answer_s - 0.01  # the loop counts milliseconds
         writer.close()
         await eventually(lambda: not at.connections(), "the connection is gone")
 
