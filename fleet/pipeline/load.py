@@ -22,8 +22,8 @@ from fleet.pipeline.season import Season
 
 IDENTITY: Final = ("fleet", "broker_id")
 LATE: Final = "2 minutes"
-"""When a minute has been over for so long, by the newest event, it is told; what comes later does not count: what
-has waited in a spool for longer says nothing of now."""
+"""When a minute has been over for so long, by the newest event, it is told; what comes later does not count:
+what has waited in a spool for longer says nothing of now."""
 CPU_US_PER_REQUEST: Final = 30.0
 CPU_US_PER_BYTE: Final = 0.35e-3
 """Of a worker, as measured (docs/performance.md: `small` and `produce`)."""

@@ -28,6 +28,7 @@ NAT_HOST = "127.88.9.9"
 # Nobody is to be taken for dead because the machine is busy: what death looks like is for the chaos tests.
 PATIENT = {
     "suspect_after_s": 5.0,
+    "overlay_ttl_s": 15.0,
     "control_grace_s": 30.0,
     "probe_interval_s": 3.0,
     "probe_timeout_s": 3.0,

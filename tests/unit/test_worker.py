@@ -690,8 +690,8 @@ async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_br
 async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
 ) -> None:
-    """Found by reading: what needs no answer was discarded once the move had had its time; then, what needs one
-    had only the rest of another such time to get it."""
+    """Found by reading: what needs no answer was discarded once the move had had its time; then, what
+    needs one had only the rest of another such time to get it."""
     run_out, times, answer_s = ClientConnection._run_out, [], 0.2
 
     def counted(connection: ClientConnection) -> None:
