@@ -47,6 +47,7 @@ test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
+	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m fleet.chaos --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl

@@ -371,9 +371,9 @@ def main() -> None:
     """What the data pipeline gets through."""
 
 
-_rounds = click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+_rounds = click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 _records = click.option(
-    "--records", "amount", type=click.IntRange(10_000), default=500_000, show_default=True
+    "--records", "amount", type=click.IntRange(10_000), default=600_000, show_default=True
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
 
