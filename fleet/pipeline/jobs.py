@@ -43,6 +43,8 @@ from fleet.pipeline.parse import dead_letters, only, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
 
+DEAD: Final = "dead"
+"""How many letters there were, in the progress of each batch."""
 KINDS: Final = MappingProxyType[str, type[Any]](
     {
         "ownership": OwnershipEvent,
@@ -140,7 +142,8 @@ def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> Streaming
     """Records that are no event → a topic, with the reason."""
     topics = dict.fromkeys([*(TOPICS[kind] for kind in KINDS), OUTSIDE])
     letters = dead_letters(parse(_read(spark, site, topics), {**KINDS, **OUTSIDE_KINDS}))
-    return _start(_topic(letters, site, DEAD_LETTERS), site, "dead_letters", once)
+    counted = letters.observe(DEAD, F.count(F.lit(1)).alias(DEAD))
+    return _start(_topic(counted, site, DEAD_LETTERS), site, "dead_letters", once)
 
 
 JOBS: Final = MappingProxyType[str, Job](

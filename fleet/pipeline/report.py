@@ -20,10 +20,12 @@ class JobDocument:
 
     Args:
         records: how many it has read in this run.
+        dead_letters: how many of them were no event; of the job `dead-letters` alone.
     """
 
     name: str
     records: int
+    dead_letters: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,8 @@ AUDIT: Final = Codec(AuditDocument)
 def print_report(document: PipelineDocument, console: Console) -> None:
     """The same for people."""
     for job in document.jobs:
-        console.print(f"{job.name}: {job.records} records read")
+        dead = "" if job.dead_letters is None else f", {job.dead_letters} of them no event"
+        console.print(f"{job.name}: {job.records} records read{dead}")
     console.print(f"results: {document.out}")
 
 

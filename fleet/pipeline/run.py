@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.errors import PipelineError
-from fleet.pipeline.jobs import JOBS, Site, cause
+from fleet.pipeline.jobs import DEAD, JOBS, Site, cause
 from fleet.pipeline.report import JobDocument, PipelineDocument
 
 Say: TypeAlias = Callable[[str], None]
@@ -58,9 +58,7 @@ def run(spark: SparkSession, site: Site, jobs: Sequence[str], *, once: bool, say
             signal.signal(each, handler)
     for watch in watches.values():
         watch.look()
-    return PipelineDocument(
-        site.out, tuple(JobDocument(name, watches[name].records) for name in jobs if name in watches)
-    )
+    return PipelineDocument(site.out, tuple(watches[name].document for name in jobs if name in watches))
 
 
 class _Watch:
@@ -77,7 +75,12 @@ class _Watch:
         self._query = start()
         self._say = say
         self._told = -1
-        self.records = 0
+        self._records = 0
+        self._dead: int | None = None
+
+    @property
+    def document(self) -> JobDocument:
+        return JobDocument(self._name, self._records, self._dead)
 
     @property
     def is_active(self) -> bool:
@@ -102,9 +105,12 @@ class _Watch:
         for progress in self._query.recentProgress:
             if progress.batchId > self._told and progress.numInputRows:
                 self._told = progress.batchId
-                self.records += progress.numInputRows
+                self._records += progress.numInputRows
                 took_s = progress.durationMs.get("triggerExecution", 0) / 1000.0
                 batch = f"batch {progress.batchId}, {progress.numInputRows} records in {took_s:.1f} s"
+                if (counted := progress.observedMetrics.get(DEAD)) is not None:
+                    self._dead = (self._dead or 0) + counted[DEAD]
+                    batch = f"{batch}, {counted[DEAD]} of them no event"
                 self._say(f"{self._name}: {batch}")
         error = self._query.exception()
         if error is not None and not self._is_to_start_again:

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
-from fleet.pipeline.jobs import Site, finish, start_dead_letters, start_timeline
+from fleet.pipeline.jobs import Site, finish, start_timeline
+from fleet.pipeline.run import run
 from fleet.pipeline.streams import Kafka
 from tests.integration.clients import read_all
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
@@ -67,7 +68,10 @@ def test_what_is_no_event_goes_to_a_topic_with_its_reason(
     assert finish(start_timeline(spark, site, True)) == len(bad) + 2
     assert found(spark, site) == wanted([good])
 
-    finish(start_dead_letters(spark, site, True))
+    said: list[str] = []
+    (counted,) = run(spark, site, ["dead-letters"], once=True, say=said.append).jobs
+    assert (counted.records, counted.dead_letters) == (len(bad) + 2, len(bad))
+    assert any(f"{len(bad)} of them no event" in line for line in said)
     letters = [
         json.loads(each.value() or b"")
         for each in read_all(kafka.bootstrap_servers, f"{site.prefix}dead_letters", len(bad))

@@ -39,7 +39,8 @@ class Query:
 
 
 def through(batch: int, records: int) -> Query:
-    return Query(recentProgress=[SimpleNamespace(batchId=batch, numInputRows=records, durationMs={})])
+    progress = SimpleNamespace(batchId=batch, numInputRows=records, durationMs={}, observedMetrics={})
+    return Query(recentProgress=[progress])
 
 
 def jobs(monkeypatch: pytest.MonkeyPatch, **starts: list[Query]) -> list[str]:

@@ -97,7 +97,11 @@ def samples() -> dict[str, list[bytes]]:
         "anomalies": [ANOMALIES.encode(odd)],
         "audit": [AUDIT.encode(sample_report().audit)],
         "availability": [AVAILABILITY.encode(available)],
-        "pipeline": [PIPELINE.encode(PipelineDocument("out", (JobDocument("timeline", 7),)))],
+        "pipeline": [
+            PIPELINE.encode(
+                PipelineDocument("out", (JobDocument("timeline", 7), JobDocument("dead-letters", 9, 2)))
+            )
+        ],
         "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
         "ready": [documents.READY.encode(ready_document(view()))],
         "report": [REPORT.encode(sample_report())],
