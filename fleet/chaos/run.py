@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
-from fleet.chaos.checker import History, Violation, audit_of, check, takeover_s
+from fleet.chaos.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.chaos.faults import Done, Injector
 from fleet.chaos.network import Toxiproxy
 from fleet.chaos.observer import Observer
@@ -37,6 +38,7 @@ from fleet.model import Endpoint, IdentitySpace
 
 BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3
+HISTORY: Final = "history.jsonl"
 _LISTENER = "FLEET"
 _FLOW_LIMIT_S = 60.0
 _SPARE_IDENTITIES = 1
@@ -57,6 +59,14 @@ class Ground:
     kafka: KafkaCluster
     network: Toxiproxy
     upstream: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """What kept a run from being carried out, and when."""
+
+    at_s: float
+    detail: str
 
 
 @contextmanager
@@ -108,7 +118,7 @@ async def witness(
     try:
         await run.perform()
     except (FleetError, KafkaException, psutil.Error, ExceptionGroup) as error:
-        run.violations.append(Violation("broke", f"{type(error).__name__}: {error}"))
+        run.violations.append(Violation("broke", _told(error)))
     return run.result(), run.history
 
 
@@ -133,14 +143,26 @@ class _Run:
             timing=_TIMING,
             events=events,
         )
+        self._observer: Observer | None = None
         self._clients: list[Client] = []
+        self._streams: list[Stream] = []
         self._done: list[Done] = []
         self.history: History | None = None
-        self._from_s = self._until_s = 0.0
+        self._from_s = self._until_s = self._whole_since_s = 0.0
         self.violations: list[Violation] = []
 
     async def perform(self) -> None:
-        """Start all, break it, judge. Raises: whatever kept it from being carried out."""
+        """Start all, break it, judge; a history is left in any case.
+
+        Raises: whatever kept it from being carried out.
+        """
+        try:
+            await self._carry_out()
+        except Exception as error:
+            self._leave_what_is_known(error)
+            raise
+
+    async def _carry_out(self) -> None:
         async with AsyncExitStack() as stack:
             stack.callback(self._fleet.remove_data)
             stack.callback(self._network.forget_members)
@@ -150,7 +172,8 @@ class _Run:
             self._fleet.start()
             await in_thread(self._fleet.await_ready)
             await in_thread(lambda: self._fleet.await_settled(self._broker_ids))
-            observer = Observer(self._fleet.settings, self._broker_ids)
+            # Of the settings as they are now: those who go in between have changed what members advertise.
+            observer = self._observer = Observer(self._fleet.settings, self._broker_ids)
             await stack.enter_async_context(observer.looking())
             stack.callback(self._end_clients)
             await self._start_clients()
@@ -159,26 +182,38 @@ class _Run:
             await self._break(
                 Injector(self._fleet, self._kafka, self._network, observer.taken_over, self._say)
             )
-            whole_since_s = time.monotonic()
-            await happens(lambda: self._flow_since(whole_since_s), _FLOW_LIMIT_S, 0.1)
+            self._whole_since_s = time.monotonic()
+            await happens(lambda: self._flow_since(self._whole_since_s), _FLOW_LIMIT_S, 0.1)
             self._until_s = time.monotonic()
             await self._stop_clients()
-            streams = [
-                await in_thread(lambda client=client: client.stream(self._kafka.bootstrap_servers))  # type: ignore[misc]
-                for client in self._clients
-            ]
-            self.history = History(
-                broker_ids=self._broker_ids,
-                streams=streams,
-                sightings=list(observer.sightings),
-                views=observer.views(),
-                outages=[done.outage for done in self._done if done.outage is not None],
-                whole_since_s=whole_since_s,
-                brokers_failed=self._plan.brokers_fail,
-            )
+            for client in self._clients:
+                reading = partial(client.stream, self._kafka.bootstrap_servers)
+                self._streams.append(await in_thread(reading))
+            self.history = self._seen()
         self.violations += check(self.history)
-        write(self._folder / "history.jsonl", self._plan, self._done, self.history)
+        write(self._folder / HISTORY, self._plan, self._done, self.history)
         await in_thread(self._delete_topics)
+
+    def _seen(self) -> History:
+        """All that is known by now; of clients whose logs were not read, what they have seen themselves."""
+        observer, unread = self._observer, self._clients[len(self._streams) :]
+        return History(
+            broker_ids=self._broker_ids,
+            streams=[*self._streams, *(client.seen() for client in unread)],
+            sightings=list(observer.sightings) if observer else [],
+            views=observer.views() if observer else {},
+            outages=[done.outage for done in self._done if done.outage is not None],
+            whole_since_s=self._whole_since_s,
+            brokers_failed=self._plan.brokers_fail,
+        )
+
+    def _leave_what_is_known(self, error: Exception) -> None:
+        """The history of a run that broke. Whatever goes wrong here, why it broke is what must be told."""
+        broke = Broke(time.monotonic(), _told(error))
+        try:
+            write(self._folder / HISTORY, self._plan, self._done, self.history or self._seen(), broke)
+        except Exception as failure:
+            self._say(f"  its history could not be written: {_told(failure)}")
 
     def result(self) -> RunResult:
         """What was found so far."""
@@ -307,8 +342,12 @@ def replay(plan: Plan) -> str:
     return f'make chaos ARGS="--runs 1 --seed {plan.name}{length}"'
 
 
-def write(path: Path, plan: Plan, done: Sequence[Done], history: History) -> None:
-    """A run as JSON lines, in the order of time; times are of the machine's monotonic clock."""
+def write(path: Path, plan: Plan, done: Sequence[Done], history: History, broke: Broke | None = None) -> None:
+    """A run as JSON lines, in the order of time; times are of the machine's monotonic clock.
+
+    Args:
+        broke: where it was not carried out: what the other lines tell is not the whole then.
+    """
     lines: list[tuple[float, dict[str, object]]] = [(0.0, {"what": "plan", **asdict(plan)})]
     for each in done:
         lines.append((each.at_s, {"what": "fault", **asdict(each)}))
@@ -321,10 +360,16 @@ def write(path: Path, plan: Plan, done: Sequence[Done], history: History) -> Non
         for what in ("acknowledged", "received", "log", "aborted"):
             for event in getattr(stream, what):
                 lines.append((event.at_s, {"what": what, "client": stream.name, **asdict(event)}))
+    if broke is not None:
+        lines.append((broke.at_s, {"what": "broke", **asdict(broke)}))
     lines.sort(key=lambda line: line[0])
     with path.open("w") as file:
         for at_s, line in lines:
             file.write(json.dumps({"at_s": round(at_s, 6), **line}) + "\n")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def remove(result: RunResult) -> None:

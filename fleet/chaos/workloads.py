@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -120,16 +120,20 @@ class Client:
 
     def stream(self, brokers: str) -> Stream:
         """What it has seen, and what the brokers hold. Raises: DemoError: they cannot be read."""
+        return replace(self.seen(), log=read_log(brokers, self.topic))
+
+    def seen(self) -> Stream:
+        """What it has seen so far; nothing of what the brokers hold."""
         return Stream(
             self.name,
             self.kind.promise,
             PARTITIONS,
             self.workload.acknowledged(),
             self.workload.received(),
-            read_log(brokers, self.topic),
-            self._history("aborted"),
-            self.gave_up(),
-            self.kind.keys,
+            log=(),
+            aborted=self._history("aborted"),
+            gave_up=self.gave_up(),
+            keys=self.kind.keys,
         )
 
     def _history(self, name: str) -> Sequence[Event]:
