@@ -7,13 +7,15 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fleet.chaos.faults import Done, Injector
 from fleet.chaos.network import Link, Toxiproxy, hang_up, knock
 from fleet.chaos.proofs import NoEffect, prove_black, time_of_answer
 from fleet.chaos.run import toxiproxy
-from fleet.chaos.schedule import Direction
+from fleet.chaos.schedule import BROKER_LINKS, Direction, Fault, Kind
 from fleet.demo.ports import free_ports
 from fleet.links import Hello
 from fleet.model import Endpoint
@@ -153,6 +155,80 @@ async def fails(proof: Proof, link: Link) -> bool:
         except NoEffect:
             return True
     return False
+
+
+class Around:
+    """A broker and a member behind one link; toxics that are put into it touch all connections, or none."""
+
+    members = ()
+
+    def __init__(self, network: Toxiproxy, link: Link, *, touched: bool) -> None:
+        self._link = link
+        self._touched = touched
+        self.heal = network.heal
+
+    def links(self, target: object) -> list[Link]:
+        return [self._link]
+
+    broker_links = client_links = links
+
+    def leader(self) -> str:
+        return "p1"
+
+    def poison(self, links: list[Link], toxic: str, attributes: dict[str, int], direction: Direction) -> None:
+        for stream in self._link.streams(direction):
+            self._link.proxy.add_toxic(
+                type=toxic, stream=stream, attributes=attributes, toxicity=1.0 if self._touched else 0.0
+            )
+
+
+async def injected(through: Through, kind: Kind, amount: int, direction: Direction, *, touched: bool) -> Done:
+    around: Any = Around(*through, touched=touched)
+    injector = Injector(around, around, around, lambda *_: True, lambda _: None)
+    target = "1" if kind in BROKER_LINKS else "leader"
+    return await injector.inject(Fault(0.0, kind, target, 0.0, amount, direction))
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "direction"),
+    [
+        (Kind.RESET_CLIENTS, 0, "both"),
+        (Kind.RESET_BROKER, 0, "both"),
+        (Kind.LATENCY_CLIENTS, 100, "in"),
+        (Kind.LATENCY_BROKER, 100, "out"),
+        (Kind.JITTER_CLIENTS, 100, "both"),
+        (Kind.BANDWIDTH_CLIENTS, 64, "in"),
+        (Kind.BANDWIDTH_BROKER, 64, "out"),
+    ],
+)
+async def test_a_toxic_that_touches_connections_proves_a_fault(
+    through: Through, kind: Kind, amount: int, direction: Direction
+) -> None:
+    assert (await injected(through, kind, amount, direction, touched=True)).proof
+    assert through[1].proxy.toxics() == {}
+    assert (await knock(through[1].at, 5.0)).took_s is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "why"),
+    [
+        (Kind.RESET_CLIENTS, 0, "a connection was not reset"),
+        (Kind.RESET_BROKER, 0, "a connection was not reset"),
+        (Kind.LATENCY_CLIENTS, 4000, "ms alone"),
+        (Kind.LATENCY_BROKER, 4000, "ms alone"),
+        (Kind.JITTER_CLIENTS, 8000, "ms alone"),
+        (Kind.BANDWIDTH_CLIENTS, 1, "s alone"),
+        (Kind.BANDWIDTH_BROKER, 1, "s alone"),
+    ],
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+async def test_a_toxic_that_touches_no_connection_proves_no_fault(
+    through: Through, kind: Kind, amount: int, why: str, direction: Direction
+) -> None:
+    """By amounts that are never seen on a link that is whole, however busy the machine is."""
+    with pytest.raises(NoEffect, match=f"{kind}.*{why}"):
+        await injected(through, kind, amount, direction, touched=False)
+    assert through[1].proxy.toxics() == {}
 
 
 @pytest.mark.parametrize(
