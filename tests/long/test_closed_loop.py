@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.demo.local_fleet import LocalFleet
-from fleet.events.schema import EVENTS, Event, TrafficEvent
+from fleet.events.schema import EVENTS, Event, OwnershipEvent, TrafficEvent
 from fleet.model import BrokerId, IdentitySpace, ProxyId
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from fleet.weighing import Weighing
@@ -56,7 +56,7 @@ def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_
             balance={"by": "weights", "every_s": 60},
         ) as fleet:
             fleet.await_settled(frozenset(broker_ids))
-            first = owners(fleet)
+            first, generation = owners(fleet), fleet.ownership(fleet.members[0]).generation
             weights = skewed_against(first)
             with at_work(fleet, [weights[each] for each in broker_ids], tmp_path) as clients:
                 with pipeline(fleet, tmp_path):
@@ -75,7 +75,9 @@ def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_
         told = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}traffic")]
         was = skew(loads(told, began_ms, moved_ms))
         now = skew(loads(told, until_ms - int(500 * SETTLED_S), until_ms))
-        moves = sum(bool(set(first[each]) - set(last[each])) for each in broker_ids)
+        changed = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}ownership")]
+        assert owners_after(changed) == last
+        moves = moves_since(changed, generation)
         anew = dealt_anew(Weighing(weights), dict.fromkeys(fleet.members))
         anew_moves = sum(first[each] != anew[each].owners for each in broker_ids)
         print(f"greatest load beside the mean: {was:.2f}, then {now:.2f}; {moves} moves, anew {anew_moves}")
@@ -117,9 +119,11 @@ def pipeline(fleet: LocalFleet, folder: Path) -> Iterator[None]:
         try:
             yield
             assert process.poll() is None, f"the pipeline has ended; see {log.name}"
-        finally:
             process.terminate()
-            process.wait(60)
+            assert process.wait(60) == 0, f"the pipeline has failed; see {log.name}"
+        finally:
+            process.kill()
+            process.wait()
 
 
 def await_settled(fleet: LocalFleet) -> None:
@@ -145,6 +149,25 @@ def loads(told: Iterable[Event], from_ms: int, until_ms: int) -> dict[ProxyId, f
             size_bytes = event.bytes_to_broker + event.bytes_to_client
             sums[event.told_by] += requests * CPU_US_PER_REQUEST + size_bytes * CPU_US_PER_BYTE
     return sums
+
+
+def owners_after(told: Iterable[Event]) -> dict[BrokerId, tuple[ProxyId, ...]]:
+    found: dict[BrokerId, OwnershipEvent] = {}
+    for each in told:
+        assert isinstance(each, OwnershipEvent)
+        if each.broker_id not in found or each.generation > found[each.broker_id].generation:
+            found[each.broker_id] = each
+    return {broker_id: each.owners for broker_id, each in found.items()}
+
+
+def moves_since(told: Iterable[Event], generation: int) -> int:
+    """How often an identity has left an owner: there and back are two."""
+    lost: dict[str, set[ProxyId]] = {}
+    for each in told:
+        assert isinstance(each, OwnershipEvent)
+        if each.generation > generation and each.before is not None:
+            lost[each.id] = set(each.before) - set(each.owners)
+    return sum(map(len, lost.values()))
 
 
 def now_ms() -> int:
