@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fleet.errors import PipelineError
@@ -56,7 +56,7 @@ def availability(
     """
     intervals = _intervals(spark, site, from_ms, to_ms)
     ends = F.coalesce("to_ms", F.lit(to_ms))
-    told = _told(spark, site.connections, ConnectionEvent).where(F.col("at_ms").between(from_ms, to_ms))
+    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
     taken = slo.takeovers(intervals, told).where(F.col("began_ms").between(from_ms, to_ms)).persist()
     clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
         "to_ms", F.least(ends, F.lit(to_ms))
@@ -131,6 +131,7 @@ def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple
     except AnalysisException:
         return ()
     at_ms = F.unix_millis("minute")
+    loads = loads.where(_day_between(from_ms, to_ms))
     loads = loads.withColumn("at_ms", at_ms).where((at_ms >= from_ms) & (at_ms < to_ms))
     step_ms = max(MINUTE_MS, (to_ms - from_ms) // COURSE_POINTS // MINUTE_MS * MINUTE_MS)
     spans = loads.withColumn("at_ms", F.floor(F.col("at_ms") / step_ms) * step_ms)
@@ -158,8 +159,8 @@ def _hottest(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> tuple
 
 def anomalies(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> AnomaliesDocument:
     """What was odd between two moments. Raises: PipelineError: there is too much to tell."""
-    lived = _told(spark, site.liveness, LivenessEvent).where(F.col("at_ms").between(from_ms, to_ms))
-    told = _told(spark, site.connections, ConnectionEvent).where(F.col("at_ms").between(from_ms, to_ms))
+    lived = _told_between(spark, site.liveness, LivenessEvent, from_ms, to_ms)
+    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
     return AnomaliesDocument(
         from_ms,
         to_ms,
@@ -178,10 +179,11 @@ def audit(
         keys: see `fleet.pipeline.audit.audit`.
     Raises: PipelineError: there is no timeline, or too much to tell.
     """
-    entries = _told(spark, site.ledger, LedgerEntry)
-    there = entries.where(F.col("at_us").between(1000 * from_ms, 1000 * to_ms)).select("client").distinct()
-    ledger = entries.join(there, "client", "leftsemi")
-    told = _told(spark, site.connections, ConnectionEvent)
+    entries = _table_of(spark, site.ledger, LedgerEntry)
+    then = entries.where(_day_between(from_ms, to_ms))
+    there = then.where(F.col("at_us").between(1000 * from_ms, 1000 * to_ms)).select("client").distinct()
+    ledger = entries.drop("day").join(there, "client", "leftsemi")
+    told = _told_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
     taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), told)
     taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
     waits = stalls(ledger, LEAST_STALL_MS).where(F.col("from_ms").between(from_ms, to_ms))
@@ -222,9 +224,20 @@ def _table(spark: SparkSession, place: str, job: str) -> DataFrame:
         raise PipelineError(f"{place} holds no table yet; run the job `{job}` first") from error
 
 
-def _told(spark: SparkSession, place: str, kind: type[Any]) -> DataFrame:
-    """Events of a kind; none where the job has not written any."""
+def _table_of(spark: SparkSession, place: str, kind: type[Any]) -> DataFrame:
+    """Events of a kind, and their day; none where the job has not written any."""
     try:
-        return spark.read.parquet(place).drop("day")
+        return spark.read.parquet(place)
     except AnalysisException:
-        return spark.createDataFrame([], ddl_of(kind))
+        return spark.createDataFrame([], f"{ddl_of(kind)}, day date")
+
+
+def _told_between(spark: SparkSession, place: str, kind: type[Any], from_ms: int, to_ms: int) -> DataFrame:
+    told = _table_of(spark, place, kind).where(_day_between(from_ms, to_ms)).drop("day")
+    return told.where(F.col("at_ms").between(from_ms, to_ms))
+
+
+def _day_between(from_ms: int, to_ms: int) -> Column:
+    """Which folders have to be read for a stretch of time."""
+    first, last = (F.to_date(F.timestamp_millis(F.lit(each))) for each in (from_ms, to_ms))
+    return F.col("day").between(first, last)

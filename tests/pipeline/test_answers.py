@@ -1,0 +1,41 @@
+"""Answers for a stretch of time: of which tables, and how much of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from fleet.events.schema import LivenessEvent
+from fleet.pipeline.anomalies import FLAPS
+from fleet.pipeline.answers import anomalies
+from fleet.pipeline.jobs import Site
+from fleet.pipeline.streams import Kafka
+from tests.pipeline.test_anomalies import BEGIN_MS, suspected, table
+
+DAY_MS = 86_400_000
+BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
+
+
+def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """The files of another day are no Parquet at all."""
+    flaps = []
+    for number in range(FLAPS):
+        flaps += suspected("p1", "p2", 20_000 * number, 20_000 * number + 5)
+    told = table(spark, LivenessEvent, flaps)
+    site = Site(Kafka(""), "fleet.", str(tmp_path))
+    days = told.union(told.withColumn("at_ms", F.col("at_ms") + DAY_MS))
+    by_day = days.withColumn("day", F.to_date(F.timestamp_millis("at_ms")))
+    by_day.write.partitionBy("day").parquet(site.liveness)
+    other = max(Path(site.liveness).glob("day=*"))
+    for file in other.glob("*.parquet"):
+        file.write_bytes(b"not Parquet")
+        file.with_name(f".{file.name}.crc").unlink()
+
+    found = anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + DAY_MS - 1)
+    assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
+    with pytest.raises(Py4JJavaError, match=other.name):
+        anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + 2 * DAY_MS)
