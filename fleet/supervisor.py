@@ -175,7 +175,8 @@ class Supervisor:
         self._selector.close()
         if self._sockets is not None:
             self._sockets.close()
-            self._member.control_socket.unlink(missing_ok=True)
+            with suppress(OSError):  # the next start replaces it, and the disk may be read-only
+                self._member.control_socket.unlink()
         heartbeats = [child.heartbeat_fd for child in self._children]
         pipes = (self._lifeline_fd, self._held_lifeline_fd, self._wakeup_fd, self._wakeup_write_fd)
         for fd in (*pipes, *heartbeats, self._lock_fd):

@@ -240,6 +240,17 @@ def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) ->
     assert not node.settings.members["p1"].control_socket.exists()
 
 
+def test_a_socket_that_cannot_be_removed_does_not_spoil_the_stop(node: Node) -> None:
+    """As on a disk that is read-only by then."""
+    node.start()
+    path = node.settings.members["p1"].control_socket
+    path.unlink()
+    path.mkdir()
+    node.signal(signal.SIGTERM)
+    assert node.exit_code() == 0
+    assert "Traceback" not in node.log
+
+
 def test_interrupt_from_the_terminal_stops_in_the_same_order(node: Node) -> None:
     node.start()
     for pid in node.all_pids():
