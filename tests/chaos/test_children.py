@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Collection
+from contextlib import ExitStack
 from functools import partial
 
+import psutil
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from fleet.chaos.proofs import is_gone, is_stopped
+from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 from tests.chaos.conftest import Note, Stage
@@ -58,19 +63,21 @@ def test_a_control_process_is_replaced_and_nobody_takes_over(
 
 
 def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
-    fleet: LocalFleet, stage: Stage, note: Note
+    fleet: LocalFleet, kafka: KafkaCluster, stage: Stage, note: Note
 ) -> None:
     """Its event loop stands still, whatever the reason; the processes beside it run."""
     with stage(fleet) as scene:
         victim = scene.member("follower")
         survivors = [each for each in fleet.members if each != victim]
         tree, generation = Tree(fleet, victim), scene.generation()
+        partitions = behind(scene, kafka, victim)
 
         with scene.closely():
             frozen_s = time.monotonic()
             tree.worker.send_signal(signal.SIGSTOP)
             wait_for(partial(is_stopped, tree.worker), "the worker stopped", 1.0)
             wait_for(partial(is_gone, tree.worker), "the end of the frozen worker", FROZEN_LIMIT_S)
+            gone_s = time.monotonic()
             note("a frozen worker was killed after", time.monotonic() - frozen_s)
             # Where its clients, whose connections have been reset, ask for Metadata.
             for survivor in survivors:
@@ -78,6 +85,11 @@ def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
                     partial(has_gone_around, scene, survivor, victim, frozen_s), "an address that serves"
                 )
                 note("advertised after", gone_around_s(scene, survivor, victim, frozen_s)[0] - frozen_s)
+            # There go its clients, and not to the worker that replaces it: that has not served anybody yet.
+            with ExitStack() as held:
+                passed = partial(pass_meanwhile, held, scene, partitions, gone_s, victim, tree.worker)
+                wait_for(passed, "records through the others")
+                assert scene.prober.heard_s[victim] < gone_s
 
         def replaced() -> bool:
             now = try_tree(fleet, victim)
@@ -92,6 +104,42 @@ def test_a_frozen_worker_is_killed_and_others_serve_its_clients(
         assert (now.supervisor, now.control) == (tree.supervisor, tree.control)
         assert victim in scene.committed(victim).values()
         assert scene.generation() >= generation
+
+
+def behind(scene: Scene, kafka: KafkaCluster, proxy_id: ProxyId) -> set[int]:
+    """The partitions whose leader a member stands for."""
+    topic = scene.workload.spec.topic
+    found = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(topic).topics[topic]
+    owners = scene.committed(proxy_id)
+    partitions = {each.id for each in found.partitions.values() if owners[each.leader] == proxy_id}
+    assert partitions
+    return partitions
+
+
+def pass_meanwhile(
+    held: ExitStack,
+    scene: Scene,
+    partitions: Collection[int],
+    since_s: float,
+    victim: ProxyId,
+    former: psutil.Process,
+) -> bool:
+    """Whether a record of each partition has been acknowledged and then received since a moment.
+
+    A worker that takes the former one's place meanwhile is stopped before it can serve, and for as long as
+    the stack is open.
+    """
+    now = try_tree(scene.fleet, victim)
+    if now is not None and now.worker != former and not is_stopped(now.worker):
+        now.worker.send_signal(signal.SIGSTOP)
+        held.callback(now.worker.send_signal, signal.SIGCONT)
+    scene.workload.check()
+    scene.traffic.refresh()
+    acknowledged, received = (
+        {(each.partition, each.record) for each in stream.events if each.at_s > since_s}
+        for stream in (scene.traffic.acknowledged, scene.traffic.received)
+    )
+    return {partition for partition, _ in acknowledged & received} >= set(partitions)
 
 
 def gone_around_s(scene: Scene, teller: ProxyId, victim: ProxyId, since_s: float) -> list[float]:
