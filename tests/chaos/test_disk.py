@@ -1,28 +1,46 @@
-"""Disks that are full and journals that are damaged: the member says so, serves on, and comes back."""
+"""Disks that are full or read-only, and journals that are torn or damaged: the member says so, serves on, and
+comes back.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from fleet.admin import client
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.spawn import end
-from fleet.raft.journal import FIRST_FRAME
+from fleet.model import BrokerId, ProxyId
+from fleet.raft.journal import FIRST_FRAME, MARKER
 from tests.chaos.conftest import PATIENT
-from tests.conftest import fleets
+from tests.conftest import MakeTopic, fleets
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection
 
-MOUNT = 'mount -t tmpfs -o size=512k tmpfs "$0" && cp -r "$1"/. "$0" && exec "${@:2}"'
-"""A file system of 512 KiB in a mount namespace of its own, for one member."""
+MOUNT = (
+    'mount -t tmpfs -o size=512k tmpfs "$0" && cp -r "$1"/. "$0" && mount --bind "$1/lock" "$0/lock" && '
+    'exec "${@:2}"'
+)
+"""A file system of 512 KiB in a mount namespace of its own, for one member.
+
+But for the lock, which is open for writing as long as the member runs: no file system with such a file can be
+made read-only by hand.
+"""
+
+ELECTIONS = 3
+"""How often a vote is asked for that must not be given."""
 
 
 @pytest.fixture
@@ -37,10 +55,17 @@ def serves(fleet: LocalFleet, proxy_id: str) -> bool:
         return ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, 0, 1))).error_code == 0
 
 
-def journal(fleet: LocalFleet, action: str, proxy_id: str) -> tuple[int, dict[str, object]]:
+def journal(fleet: LocalFleet, action: str, proxy_id: str) -> tuple[int, Any]:
     command = [sys.executable, "-m", "fleet", "journal", action, "--config", str(fleet.config)]
     done = subprocess.run([*command, "--node", proxy_id, "--json"], stdout=subprocess.PIPE, check=False)
     return done.returncode, json.loads(done.stdout)
+
+
+def remount(pid: int, folder: Path, options: str) -> bool:
+    """Whether the file system of a member was given other options; not while a file is open for writing."""
+    inside = ["nsenter", "-t", str(pid), "-U", "-m", "--preserve-credentials"]
+    command = [*inside, "mount", "-o", f"remount,{options}", str(folder)]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def fill(path: Path) -> None:
@@ -54,10 +79,41 @@ def said(fleet: LocalFleet, proxy_id: str, what: str, since: int = 0) -> bool:
     return what in fleet.log(proxy_id).read_text()[since:]
 
 
-def test_a_damaged_journal_costs_the_vote_and_a_reset_brings_it_back(own: LocalFleet) -> None:
+def knows(
+    fleet: LocalFleet, proxy_id: ProxyId
+) -> tuple[int, dict[BrokerId, tuple[ProxyId, ...]], dict[ProxyId, bool]]:
+    """What a member has from Raft: the generation, who owns what, and who is drained."""
+    document = fleet.ownership(proxy_id)
+    owners = {each.broker_id: each.committed for each in document.identities}
+    return document.generation, owners, {each.proxy_id: each.drained for each in document.members}
+
+
+def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
+    """Who stands for anything, as a member has it from Raft."""
+    return {each.committed[0] for each in fleet.ownership(proxy_id).identities}
+
+
+def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
+    """A member says wherever it is asked why it takes no part in Raft, and that it is ready all the same."""
+    assert why in str(fleet.ownership(proxy_id).raft_trouble)
+    assert why in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
+    assert b"fleet_raft_trouble 1.0" in fleet.get(proxy_id, "/metrics")[1]
+    command = [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    told = {each["proxy_id"]: each["raft_trouble"] for each in json.loads(done.stdout)["answers"]}
+    assert [each for each in told if told[each]] == [proxy_id]
+    assert why in told[proxy_id]
+    text = fleet.log(proxy_id).read_text()[since:]
+    assert any("takes no part until this is gone" in line and why in line for line in text.splitlines())
+    assert fleet.is_ready(proxy_id)
+
+
+def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_reset(own: LocalFleet) -> None:
     victim = next(each for each in own.members if each != own.leader())
-    own.kill(victim)
     path = own.settings.member(victim).data_dir / "raft" / "journal"
+    a_torn_tail_is_repaired(own, victim, path)
+
+    own.kill(victim)
     data = bytearray(path.read_bytes())
     data[FIRST_FRAME + 20] ^= 0xFF
     path.write_bytes(data + data[FIRST_FRAME:])
@@ -70,10 +126,10 @@ def test_a_damaged_journal_costs_the_vote_and_a_reset_brings_it_back(own: LocalF
     assert (code, found["running"]) == (1, True)
     code, refused = journal(own, "reset", victim)
     assert code == 1
-    assert refused["error"]["kind"] == "start", "it runs"  # type: ignore[index]
+    assert refused["error"]["kind"] == "start", "it runs"
     own.stop(victim)
     code, repaired = journal(own, "repair", victim)
-    assert (code, repaired["error"]["kind"]) == (1, "journal")  # type: ignore[index]
+    assert (code, repaired["error"]["kind"]) == (1, "journal")
 
     code, done = journal(own, "reset", victim)
     assert code == 0
@@ -82,15 +138,53 @@ def test_a_damaged_journal_costs_the_vote_and_a_reset_brings_it_back(own: LocalF
     own.await_ready(victim)
     own.wait_until(lambda: said(own, victim, "votes again", since), "caught up")
     own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it says so")
-    assert {Path(str(each)).exists() for each in done["changed"]} == {True}  # type: ignore[attr-defined]
+    assert {Path(str(each)).exists() for each in done["changed"]} == {True}
     # It is a voter in earnest: with one of the others gone there is a quorum because of it.
     other = next(each for each in own.members if each not in (victim, own.leader()))
     own.kill(other)
     own.wait_until(lambda: own.ownership(victim).quorum.present, "a quorum of two")
 
 
-def test_a_full_disk_costs_the_vote_until_there_is_room_again(own: LocalFleet) -> None:
-    """On a file system of its own, which really is full."""
+def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> None:
+    """A write that was cut short, and a rewrite: both go, nothing else does, and it is a member again."""
+    own.kill(victim)
+    whole = path.read_bytes()
+    torn = whole[whole.rindex(MARKER) : -3]
+    path.write_bytes(whole + torn)
+    beside = path.with_name("journal.new")
+    beside.write_bytes(whole[: len(whole) // 2])
+    other = next(each for each in own.members if each not in (victim, own.leader()))
+    commit(own, other, other, True)  # for it to catch up with
+
+    code, found = journal(own, "check", victim)
+    survey = found["survey"]
+    assert (code, survey["verdict"], survey["torn_bytes"], survey["refusal"]) == (0, "torn", len(torn), "")
+    assert "fleet journal repair" in found["advice"]
+    code, repaired = journal(own, "repair", victim)
+    assert (code, repaired["survey"]["verdict"]) == (0, "whole")
+    assert set(repaired["changed"]) == {str(path), str(beside)}
+    assert path.read_bytes() == whole
+    assert not beside.exists()
+    assert repaired["survey"]["last_index"] == survey["last_index"] > 0
+
+    since = len(own.log(victim).read_text())
+    own.start(victim)
+    own.await_ready(victim)
+    leader = own.leader()
+    assert leader is not None
+    own.wait_until(lambda: knows(own, victim) == knows(own, leader), "it knows what its peers know")
+    assert knows(own, victim)[2][other] is True
+    document = own.ownership(victim)
+    assert (document.raft_trouble, document.quorum.present) == (None, True)
+    assert not said(own, victim, "trimmed", since), "nothing was left for the start to mend"
+    commit(own, other, other, False)
+
+
+def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
+    own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    """On a file system of its own, which really is full, and then really is read-only."""
+    before, after = make_topic(), make_topic()
     victim = next(each for each in own.members if each != own.leader())
     own.stop(victim)
     folder = own.settings.member(victim).data_dir
@@ -105,21 +199,18 @@ def test_a_full_disk_costs_the_vote_until_there_is_room_again(own: LocalFleet) -
     try:
         own.wait_until(lambda: own.is_ready(victim), "back on a small file system")
         own.wait_until(lambda: own.ownership(victim).quorum.present, "it has a quorum")
-        fill(inside / "ballast")
-        since = len(own.log(victim).read_text())
         other = next(each for each in own.members if each != victim)
         commits = iter(range(2000))
 
         def trouble() -> bool:
-            _commit(own, other, next(commits) % 2 == 0)
+            commit(own, other, other, next(commits) % 2 == 0)
             return own.ownership(victim).raft_trouble is not None
 
+        fill(inside / "ballast")
+        since = len(own.log(victim).read_text())
         own.wait_until(trouble, "the disk is full")
-        assert "No space left on device" in str(own.ownership(victim).raft_trouble)
-        assert "No space left on device" in json.loads(own.get(victim, "/healthz")[1])["raft"]
-        assert said(own, victim, "takes no part until this is gone", since)
+        tells(own, victim, "No space left on device", since)
         assert serves(own, victim)
-        assert own.is_ready(victim)
 
         (inside / "ballast").unlink()
         own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
@@ -127,12 +218,65 @@ def test_a_full_disk_costs_the_vote_until_there_is_room_again(own: LocalFleet) -
             lambda: own.ownership(victim).commit_index >= own.ownership(other).commit_index, "caught up"
         )
         assert own.ownership(victim).quorum.present
+
+        own.wait_until(lambda: victim in owners(own, victim), "it stands for something again")
+        # Of a full disk Raft has closed its journal: only then can it be made read-only, and be given room.
+        fill(inside / "ballast")
+        own.wait_until(trouble, "the disk is full again")
+        since = len(own.log(victim).read_text())
+        own.wait_until(lambda: remount(process.pid, folder, "ro,size=2m"), "read-only")
+        own.wait_until(lambda: said(own, victim, "Read-only file system", since), "it has tried again")
+        with pytest.raises(OSError, match="Read-only file system"):
+            (inside / "raft" / "journal").open("r+b")
+        disk = os.statvfs(inside)
+        assert disk.f_bavail * disk.f_frsize > 1 << 20, "there is room"
+        tells(own, victim, "Read-only file system", since)
+        a_record_passes(own, victim, kafka, before)
+        third = next(each for each in own.members if each not in (victim, own.leader()))
+        own.kill(third)
+        last = next(each for each in own.members if each not in (victim, third))
+        it_neither_acknowledges_nor_votes(own, last)
+        a_record_passes(own, victim, kafka, after)
+
+        assert remount(process.pid, folder, "rw")
+        own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
+        own.wait_until(lambda: own.ownership(last).quorum.present, "a quorum of two")
+        commit(own, last, third, True)
+        own.wait_until(lambda: knows(own, victim) == knows(own, last), "caught up")
+        assert knows(own, victim)[2][third] is True
     finally:
-        end([process], patience_s=10.0)
+        end([process], patience_s=0.0)
 
 
-def _commit(fleet: LocalFleet, proxy_id: str, drained: bool) -> None:
-    """Have a member drained or undrained, which every member notes in its journal."""
-    action = "drain" if drained else "undrain"
-    command = [sys.executable, "-m", "fleet", action, proxy_id, "--config", str(fleet.config), "--json"]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+def a_record_passes(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, topic: str) -> None:
+    """One is acknowledged by all replicas, and read, at an identity that is a member's."""
+    with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
+        brokers = wire.brokers_of(connection.ask(wire.metadata(1)))
+    owned = {each: endpoint for each, endpoint in brokers.items() if fleet.owner_of(endpoint) == proxy_id}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    leaders = {each.id: each.leader for each in admin.list_topics(topic).topics[topic].partitions.values()}
+    partition = next(each for each in leaders if leaders[each] in owned)
+    with Connection(owned[leaders[partition]]) as connection:
+        answer = connection.ask(wire.produce_record(1, topic, partition, wire.one_record()))
+        at = 4 + 2 + len(topic) + 4 + 4  # ProduceResponse.json v7: one topic, one partition, its index
+        assert struct.unpack_from(">h", answer, at) == (0,)
+        assert b"value" in connection.ask(wire.fetch(2, topic, partition, 1000))
+
+
+def it_neither_acknowledges_nor_votes(fleet: LocalFleet, last: ProxyId) -> None:
+    """The last one of the others leads no more, and stands for election in vain."""
+    fleet.wait_until(lambda: not fleet.ownership(last).quorum.present, "nobody acknowledges")
+    since = fleet.ownership(last)
+
+    def stood() -> bool:
+        now = fleet.ownership(last)
+        assert not now.quorum.present
+        return now.term >= since.term + ELECTIONS
+
+    fleet.wait_until(stood, "it has stood for election")
+    assert fleet.ownership(last).commit_index == since.commit_index
+
+
+def commit(fleet: LocalFleet, at: ProxyId, proxy_id: ProxyId, drained: bool) -> None:
+    """Have one member drain or undrain another one, which every member notes in its journal."""
+    asyncio.run(client.drain([client.admin_urls(fleet.settings)[at]], proxy_id, drained))
