@@ -27,6 +27,7 @@ from fleet.pipeline.report import (
     HotBrokerDocument,
     IntervalDocument,
     OneSidedDocument,
+    OutageDocument,
     ReportDocument,
     StaleClientDocument,
     StallDocument,
@@ -61,18 +62,23 @@ def availability(
     clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
         "to_ms", F.least(ends, F.lit(to_ms))
     )
+    out = slo.outages(told).persist()
     try:
-        of_identity = slo.attainment(clipped, taken, to_ms, objective, period)
+        missing = slo.unavailable(taken, out, to_ms)
+        of_identity = slo.attainment(clipped, missing, to_ms, objective, period)
         takeovers = _rows(taken.orderBy("began_ms", "broker_id"))
+        outages = _rows(out.orderBy("began_ms", "broker_id"))
         identities = _rows(of_identity.orderBy("fleet", "period", "broker_id"))
     finally:
         taken.unpersist()
+        out.unpersist()
     attained = tuple(AttainmentDocument(**{**each, "period": str(each["period"])}) for each in identities)
     return AvailabilityDocument(
         from_ms,
         to_ms,
         objective,
         tuple(TakenDocument(**{**each, "owners": tuple(each["owners"])}) for each in takeovers),
+        tuple(OutageDocument(**each) for each in outages),
         _together(attained, objective),
         attained,
     )

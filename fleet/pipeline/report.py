@@ -57,6 +57,23 @@ class TakenDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class OutageDocument:
+    """A while in which no owner of an identity could reach its broker; times are Unix milliseconds.
+
+    Args:
+        began_ms: when the first client was turned away.
+        ended_ms: when one was served again; null where none has been.
+        cuts: how many connections were cut for it.
+    """
+
+    fleet: str
+    broker_id: BrokerId
+    began_ms: int
+    ended_ms: int | None
+    cuts: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttainmentDocument:
     """One identity, or (broker_id null) all of them together, in one period.
 
@@ -85,6 +102,7 @@ class AvailabilityDocument:
     to_ms: int
     objective: float
     takeovers: tuple[TakenDocument, ...]
+    outages: tuple[OutageDocument, ...]
     fleets: tuple[AttainmentDocument, ...]
     identities: tuple[AttainmentDocument, ...]
 
@@ -275,6 +293,10 @@ def print_availability(document: AvailabilityDocument, console: Console) -> None
         owners = escape(", ".join(each.owners))
         table.add_row(escape(each.fleet), str(each.broker_id), _when(each.began_ms), taken, asked, owners)
     console.print(table)
+    for out in document.outages:
+        until = "to this day" if out.ended_ms is None else f"for {(out.ended_ms - out.began_ms) / 1000:.3f} s"
+        who = f"no owner could reach broker {out.broker_id} of {escape(out.fleet)}"
+        console.print(f"{who} from {_when(out.began_ms)} {until}; {out.cuts} connections were cut")
     table = _table(
         f"Available, of {document.objective:%}", "fleet", "broker", "from", "available", "missing", "left"
     )

@@ -1,7 +1,9 @@
 """For how long identities were not to be had, by what the fleet itself tells, and how that keeps a promise.
 
 A takeover begins with the first sign that an owner was gone, and ends when the last survivor that told had
-advertised another one. What clients felt before that sign, only a client can tell: see the chaos runs.
+advertised another one. What clients felt before that sign, only a client can tell: see the chaos runs. An
+outage begins when an owner turns a client away because it cannot reach the broker, and ends when one serves
+a client again.
 
 All in Spark's own expressions, and joined by identity: nothing is collected.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 Period: TypeAlias = Literal["day", "week"]
@@ -49,20 +51,72 @@ def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
     return taken.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
 
 
+def outages(connections: DataFrame) -> DataFrame:
+    """One row for each while in which no owner of an identity could reach its broker: fleet, broker_id,
+    began_ms, ended_ms (null where it has not ended), and `cuts`: how many connections were cut for it.
+
+    Args:
+        connections: as of `takeovers`.
+    """
+    told = connections.where("owned and broker_id >= 0").dropDuplicates(["id"])
+    cut = told.where("what = 'cut' and why = 'unreachable'")
+    connection = ["fleet", "connection"]
+    # One has opened when its broker is asked for, whether it is there or not.
+    served = told.where("what = 'opened'").join(cut.select(connection), connection, "left_anti")
+    hit = served.join(cut.select(*IDENTITY).distinct(), list(IDENTITY), "left_semi")
+    both = cut.select(*IDENTITY, "at_ms", F.lit(True).alias("cut")).union(
+        hit.select(*IDENTITY, "at_ms", F.lit(False).alias("cut"))
+    )
+    later = Window.partitionBy(*IDENTITY).orderBy("at_ms").rangeBetween(1, Window.unboundedFollowing)
+    again_ms = F.min(F.when(~F.col("cut"), F.col("at_ms"))).over(later)
+    return (
+        both.withColumn("ended_ms", again_ms)
+        .where("cut")
+        .groupBy(*IDENTITY, "ended_ms")
+        .agg(F.min("at_ms").alias("began_ms"), F.count("*").alias("cuts"))
+        .select(*IDENTITY, "began_ms", "ended_ms", "cuts")
+    )
+
+
+def unavailable(taken: DataFrame, out: DataFrame, until_ms: int) -> DataFrame:
+    """When identities were not to be had: fleet, broker_id, from_ms, to_ms; no two of an identity overlap.
+
+    Args:
+        taken, out: what `takeovers` and `outages` give.
+        until_ms: the end of what has not ended.
+    """
+    spans = taken.select(*IDENTITY, F.col("began_ms").alias("from_ms"), F.col("advertised_ms").alias("to_ms"))
+    ended = F.coalesce("ended_ms", F.lit(until_ms))
+    spans = spans.union(out.select(*IDENTITY, "began_ms", ended))
+    in_order = Window.partitionBy(*IDENTITY).orderBy("from_ms", "to_ms")
+    before_ms = F.max("to_ms").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+    is_new = before_ms.isNull() | (before_ms < F.col("from_ms"))
+    numbered = spans.withColumn("is_new", is_new.cast("int")).withColumn(
+        "number", F.sum("is_new").over(in_order.rowsBetween(Window.unboundedPreceding, 0))
+    )
+    return (
+        numbered.groupBy(*IDENTITY, "number")
+        .agg(F.min("from_ms").alias("from_ms"), F.max("to_ms").alias("to_ms"))
+        .drop("number")
+    )
+
+
 def attainment(
-    intervals: DataFrame, taken: DataFrame, until_ms: int, objective: float, period: Period = "day"
+    intervals: DataFrame, missing: DataFrame, until_ms: int, objective: float, period: Period = "day"
 ) -> DataFrame:
     """One row for each identity and period (in UTC; weeks begin on Monday): fleet, broker_id, period,
     known_ms, unavailable_ms, available (from 0 to 1), budget_ms (what the objective allows), left_ms.
 
     Args:
-        intervals: as of `takeovers`; what is owned to this day is known until `until_ms`.
-        taken: what `takeovers` gives. Takeovers of an identity that overlap count once each.
+        intervals: as of `takeovers`; what is owned to this day is known until `until_ms`. An identity without
+            owners is gone with its broker, and no promise is made of it.
+        missing: what `unavailable` gives.
         objective: the part of the time in which an identity is to be there, such as 0.9999.
     """
     ends = F.coalesce("to_ms", F.lit(until_ms))
-    known = _by_period(intervals.where("what = 'interval'"), F.col("from_ms"), ends, period, "known_ms")
-    gone = _by_period(taken, F.col("began_ms"), F.col("advertised_ms"), period, "unavailable_ms")
+    owned = intervals.where((F.col("what") == "interval") & (F.size("owners") > 0))
+    known = _by_period(owned, F.col("from_ms"), ends, period, "known_ms")
+    gone = _by_period(missing, F.col("from_ms"), F.col("to_ms"), period, "unavailable_ms")
     joined = known.join(gone, [*IDENTITY, "period"], "left")
     unavailable = F.least(F.coalesce("unavailable_ms", F.lit(0)), F.col("known_ms"))
     budget = F.round(F.col("known_ms") * (1 - objective)).cast("bigint")

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fleet.events.schema import ConnectionEvent
 from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.slo import DAY_MS, attainment, takeovers
+from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable
 
 BEGIN_MS = 1_790_000_000_000
 UNTIL_MS = BEGIN_MS + 11 * DAY_MS
@@ -40,13 +40,17 @@ class Interval:
 
 
 def history(chance: random.Random) -> list[Interval]:
-    """Three identities that change hands for eleven days; of some takeovers nobody told the advertisement."""
+    """Three identities that change hands for eleven days, and are gone at times.
+
+    Of some takeovers nobody told the advertisement.
+    """
     found: list[Interval] = []
     for broker_id in (1, 2, 3):
         now_ms, generation = BEGIN_MS + chance.randrange(DAY_MS), broker_id
         while now_ms < UNTIL_MS - 60_000:
             ends_ms = now_ms + chance.randrange(1000, 2 * DAY_MS)
             taken = chance.random() < 0.6
+            gone = not taken and chance.random() < 0.3
             detected_ms = now_ms - chance.randrange(900) if taken else None
             advertised_ms = now_ms + chance.randrange(20_000) if chance.random() < 0.8 else None
             found.append(
@@ -55,7 +59,7 @@ def history(chance: random.Random) -> list[Interval]:
                     broker_id,
                     "interval",
                     generation,
-                    (chance.choice(MEMBERS),),
+                    () if gone else (chance.choice(MEMBERS),),
                     "takeover" if taken else chance.choice(("drain", "rebalance")),
                     now_ms,
                     ends_ms if ends_ms < UNTIL_MS else None,
@@ -138,6 +142,64 @@ def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
     assert any(first is not None for _, _, first in wanted.values())
 
 
+def tried(chance: random.Random) -> list[ConnectionEvent]:
+    """Clients that come to three identities, and at times are turned away; told in any order, and twice."""
+    found = []
+    for number in range(400):
+        broker_id, opened_ms = chance.choice((-1, 1, 2, 3)), BEGIN_MS + chance.randrange(60_000)
+        down = opened_ms // 5_000 % (broker_id + 3) == 1
+        opened = ConnectionEvent(
+            id=f"c{number}",
+            fleet="f",
+            told_by=chance.choice(MEMBERS),
+            connection=f"c{number}",
+            what="opened",
+            why=None,
+            listener="inside",
+            broker_id=broker_id,
+            owned=chance.random() < 0.9,
+            client="192.0.2.1:5",
+            client_id="c",
+            open_ms=0,
+            at_ms=opened_ms,
+        )
+        why = "unreachable" if down else chance.choice(("broker", "unanswered", "refused"))
+        ended = replace(
+            opened, id=f"c{number}/end", what="cut", why=why, at_ms=opened_ms + chance.randrange(9)
+        )
+        for event in (opened, ended) if chance.random() < 0.95 else (ended,):
+            found += [event] * chance.choice((1, 1, 2))
+    chance.shuffle(found)
+    return found
+
+
+def test_outages_are_those_of_a_naive_twin(spark: SparkSession) -> None:
+    told = tried(random.Random(6))
+    rows = outages(frame(spark, ConnectionEvent, told)).collect()
+    found = {(row.broker_id, row.began_ms): (row.ended_ms, row.cuts) for row in rows}
+    assert len(found) == len(rows)
+
+    events = {each.id: each for each in told if each.owned and each.broker_id >= 0}.values()
+    cut = [each for each in events if each.why == "unreachable"]
+    away = {each.connection for each in cut}
+    wanted: dict[tuple[int, int], tuple[int | None, int]] = {}
+    for broker_id in (1, 2, 3):
+        served_ms = [
+            each.at_ms
+            for each in events
+            if (each.broker_id, each.what) == (broker_id, "opened") and each.connection not in away
+        ]
+        by_end: dict[int | None, list[int]] = defaultdict(list)
+        for each in cut:
+            if each.broker_id == broker_id:
+                later_ms = [at_ms for at_ms in served_ms if at_ms > each.at_ms]
+                by_end[min(later_ms, default=None)].append(each.at_ms)
+        wanted |= {(broker_id, min(times)): (end_ms, len(times)) for end_ms, times in by_end.items()}
+    assert found == wanted
+    assert len(wanted) > 6
+    assert sum(cuts for _, cuts in wanted.values()) > len(wanted), "several are one outage"
+
+
 def day_of(at_ms: int) -> date:
     return datetime.fromtimestamp(at_ms / 1000, UTC).date()
 
@@ -155,14 +217,53 @@ def by_second(spans: Sequence[tuple[int, int, int]], weeks: bool) -> dict[tuple[
     return found
 
 
+@dataclass(frozen=True)
+class Down:
+    """A row of what `outages` gives."""
+
+    fleet: str
+    broker_id: int
+    began_ms: int
+    ended_ms: int | None
+    cuts: int
+
+
+def beside(chance: random.Random, taken: Sequence[Any]) -> list[Down]:
+    """Outages, some of which begin within a takeover, or last until another one; the last has not ended."""
+    found = [Down("f", 1, UNTIL_MS - 5_000, None, 2)]
+    for row in taken:
+        began_ms = row.began_ms + chance.randrange(-3_000, 20_000)
+        found.append(Down("f", row.broker_id, began_ms, began_ms + chance.randrange(1, 30_000), 1))
+    return found
+
+
+def without_overlaps(spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    found: list[tuple[int, int, int]] = []
+    for broker_id, from_ms, to_ms in sorted(spans):
+        if found and found[-1][0] == broker_id and from_ms <= found[-1][2]:
+            found[-1] = broker_id, found[-1][1], max(found[-1][2], to_ms)
+        else:
+            found.append((broker_id, from_ms, to_ms))
+    return found
+
+
 @pytest.mark.parametrize("weeks", [False, True])
 def test_attainment_is_that_of_a_naive_twin(spark: SparkSession, weeks: bool) -> None:
     intervals = history(random.Random(9))
     table = frame(spark, Interval, intervals)
     taken = takeovers(table, frame(spark, ConnectionEvent, []))
-    rows = attainment(table, taken, UNTIL_MS, OBJECTIVE, "week" if weeks else "day").collect()
-    known = by_second([(each.broker_id, each.from_ms, each.to_ms or UNTIL_MS) for each in intervals], weeks)
-    gone = by_second([(row.broker_id, row.began_ms, row.advertised_ms) for row in taken.collect()], weeks)
+    times = taken.collect()
+    out = beside(random.Random(3), times)
+    missing = unavailable(taken, frame(spark, Down, out), UNTIL_MS)
+    rows = attainment(table, missing, UNTIL_MS, OBJECTIVE, "week" if weeks else "day").collect()
+    owned = [each for each in intervals if each.owners]
+    assert len(owned) < len(intervals), "a broker was gone for a while"
+    known = by_second([(each.broker_id, each.from_ms, each.to_ms or UNTIL_MS) for each in owned], weeks)
+    spans = [(row.broker_id, row.began_ms, row.advertised_ms) for row in times]
+    spans += [(each.broker_id, each.began_ms, each.ended_ms or UNTIL_MS) for each in out]
+    merged = without_overlaps(spans)
+    assert len(merged) < len(spans), "some overlap"
+    gone = by_second(merged, weeks)
     assert {(row.broker_id, row.period): (row.known_ms, row.unavailable_ms) for row in rows} == {
         key: (known_ms, min(known_ms, gone.get(key, 0))) for key, known_ms in known.items()
     }

@@ -12,6 +12,7 @@ from fleet.pipeline.report import (
     HotBrokerDocument,
     IntervalDocument,
     OneSidedDocument,
+    OutageDocument,
     ReportDocument,
     StaleClientDocument,
     StallDocument,
@@ -36,7 +37,11 @@ def sample() -> ReportDocument:
         AttainmentDocument("demo", None, "2026-11-21", 48 * HOUR_MS, 0, 1.0, 17_280, 17_280),
         AttainmentDocument("demo", None, "2026-11-22", 48 * HOUR_MS, 60_150, 0.999652, 17_280, -42_870),
     )
-    availability = AvailabilityDocument(BEGIN_MS, END_MS, 0.9999, taken, attained, ())
+    out = (
+        OutageDocument("demo", 1, BEGIN_MS + HOUR_MS, BEGIN_MS + HOUR_MS + 2_500, 40),
+        OutageDocument("demo", 2, END_MS - 10, None, 1),
+    )
+    availability = AvailabilityDocument(BEGIN_MS, END_MS, 0.9999, taken, out, attained, ())
     anomalies = AnomaliesDocument(
         BEGIN_MS,
         END_MS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -74,6 +75,10 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
         ["2026-11-22 06:00:00", "1", "150", "480", "p2"],
         ["2026-11-22 06:00:00", "2", "60000", "", "p3"],
     ]
+    assert [row[1:] for row in page.rows["outage-table"][1:]] == [
+        ["1", "2500", "40"],
+        ["2", "to this day", "1"],
+    ]
     assert {name: page.texts[name] for name in ("acknowledged", "lost", "duplicated", "out-of-order")} == {
         "acknowledged": "1500",
         "lost": "1",
@@ -90,7 +95,8 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
         ["100.00000", "0.000", "17.280"],
         ["99.96520", "60.150", "-42.870"],
     ]
-    assert page.broken == ["attainment-table", "audit-table", *["audit-by-takeover"] * 2]
+    broken = ["outage-table"] * 2, ["attainment-table", "audit-table"], ["audit-by-takeover"] * 2
+    assert page.broken == [*itertools.chain(*broken)]
     assert page.rows["hot-table"][1:] == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
     assert "client <b>& at 192.0.2.9" in page.texts["odd"], "what a client calls itself is text"
     assert all(each.startswith("data:image/png;base64,") for each in page.sources)
@@ -102,7 +108,7 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
 
 def test_a_report_of_nothing_is_a_page_too(tmp_path: Path) -> None:
     full = sample()
-    availability = replace(full.availability, takeovers=(), fleets=())
+    availability = replace(full.availability, takeovers=(), outages=(), fleets=())
     anomalies = replace(full.anomalies, flapping=(), one_sided=(), stale_clients=())
     write(
         replace(full, availability=availability, anomalies=anomalies, intervals=(), hot_brokers=()),

@@ -36,6 +36,7 @@ from fleet.pipeline.report import (
     FlappingDocument,
     JobDocument,
     OneSidedDocument,
+    OutageDocument,
     PipelineDocument,
     StaleClientDocument,
     TakenDocument,
@@ -70,9 +71,10 @@ def samples() -> dict[str, list[bytes]]:
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
     taken = TakenDocument("demo", 1, 7, ("p2",), 1_000, 1_050, 1_100, None)
+    out = OutageDocument("demo", 1, 1_200, None, 3)
     attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
     together = dataclasses.replace(attained, broker_id=None)
-    available = AvailabilityDocument(1_000, 2_000, 0.9999, (taken,), (together,), (attained,))
+    available = AvailabilityDocument(1_000, 2_000, 0.9999, (taken,), (out,), (together,), (attained,))
     odd = AnomaliesDocument(
         1_000,
         2_000,
