@@ -32,9 +32,12 @@ from tests.chaos.test_rolling import await_flow
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import wait_for
 from tests.integration.test_events import everything
+from tests.pipeline.test_load import passing
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
 LIMIT_S = 280.0
+THINNED = 6
+"""So many times less traffic than a fleet would tell of: a few batches."""
 ASK = [sys.executable, "-m", "fleet", "pipeline"]
 REPORT = [sys.executable, "-m", "fleet", "report"]
 SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
@@ -51,13 +54,15 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
 ) -> None:
     prefix = "killed."
     make_topics(kafka, prefix)
-    told = tellings(random.Random(23), 200)
+    told, traffic = tellings(random.Random(23), 200), passing(random.Random(5))[::THINNED]
     produce(kafka, f"{prefix}ownership", [schema.EVENTS.encode(each) for each in told])
+    produce(kafka, f"{prefix}traffic", [schema.EVENTS.encode(each) for each in traffic])
     config = configuration(kafka, prefix, tmp_path)
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    small = ("--job", "timeline", "--records-per-batch", "100")
+    small = ("--job", "timeline", "--job", "load", "--records-per-batch", "100")
     whole = document(command(config, calm, *small))
-    assert whole["jobs"] == [{"name": "timeline", "records": len(told)}]
+    read = {each["name"]: each["records"] for each in whole["jobs"]}
+    assert read == {"timeline": len(told), "load": len(traffic)}
 
     for kill in range(kills):
         # In the middle of the batch behind the first one that it says it has done.
@@ -70,12 +75,14 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
             assert said, f"run {kill} has ended before it could be killed"
             time.sleep(0.1 * kill)
             os.killpg(driver.pid, signal.SIGKILL)
+        assert driver.returncode == -signal.SIGKILL
     document(command(config, stormy, *small))
 
-    def rows(out: Path) -> list[Any]:
-        return sorted(map(str, spark.read.parquet(f"{out}/timeline").collect()))
+    def rows(out: Path, table: str) -> list[Any]:
+        return sorted(map(str, spark.read.parquet(f"{out}/{table}").collect()))
 
-    assert rows(stormy) == rows(calm)
+    for table in ("timeline", "load"):
+        assert rows(stormy, table) == rows(calm, table) != []
     assert found(spark, Site(Kafka(""), prefix, str(stormy))) == wanted(told)
 
 
