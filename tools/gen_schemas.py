@@ -17,6 +17,7 @@ from fleet.chaos import report
 from fleet.chaos.spark import JUDGED
 from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
+from fleet.pipeline import outside
 from fleet.pipeline.report import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
@@ -35,6 +36,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "journal": journal.JOURNAL,
     "judged": JUDGED,
     "node": documents.NODE,
+    "outside": outside.EVENTS,
     "ownership": documents.OWNERSHIP,
     "pipeline": PIPELINE,
     "plan": documents.PLAN,

@@ -24,6 +24,7 @@ from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
 from fleet.membership import Transition
 from fleet.model import Liveness, Ownership
+from fleet.pipeline import outside
 from fleet.pipeline.report import (
     ANOMALIES,
     AUDIT,
@@ -95,6 +96,14 @@ def samples() -> dict[str, list[bytes]]:
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
         "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
+        "outside": [
+            outside.EVENTS.encode(each)
+            for each in (
+                outside.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
+                outside.ViewEvent("p1", 1, 2, None, 5),
+                outside.OutageEvent("o", ("p1",), ("p2",), 5, 6),
+            )
+        ],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
         "anomalies": [ANOMALIES.encode(odd)],
         "audit": [AUDIT.encode(sample_report().audit)],
@@ -147,7 +156,7 @@ def test_what_is_printed_fits_its_schema(name: str) -> None:
 
 
 # Events have fields with defaults, which earlier programs may not have written.
-@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events"}))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "outside"}))
 def test_a_schema_asks_for_every_field(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     for sample in SAMPLES[name]:
