@@ -18,7 +18,7 @@ from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is
 
 SLOW_S = 0.3
 SLOWER_S = 0.5
-HOLD_S = 15.0
+HOLD_S = 10.0
 MOST_TERMS = 20
 """Where every vote came too late it was three a second; on a quiet machine it is five in all."""
 HANG_UPS = 5

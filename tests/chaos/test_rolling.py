@@ -34,7 +34,7 @@ times as much, nothing even alone. Partitions stand still for a second then, and
 CALM_MS, CALM_S = 500.0, 5.0
 """For so long no partition has stood still for longer, before anything is restarted: clients that have just
 started, in brokers whose code is not compiled yet, do."""
-CALM_LIMIT_S = 60.0
+CALM_LIMIT_S = 30.0
 """On a machine that never comes to rest it begins all the same; what stood still before is in the summary."""
 STALL_LIMIT_MS = 5000.0
 """Five times what is promised on a quiet machine."""
