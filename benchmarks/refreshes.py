@@ -78,12 +78,12 @@ class Refreshes:
     def _work(self) -> None:
         number = 0
         try:
-            while not self._stop.is_set():
+            while not self._stop.wait(RECORD_EVERY_S):
                 partition = number % self._partitions
                 self._producer.produce(
                     self._topic, b"?", partition=partition, on_delivery=self._note_delivery
                 )
-                self._producer.poll(RECORD_EVERY_S)
+                self._producer.poll(0)
                 number += 1
         except Exception as error:
             self._error = error
