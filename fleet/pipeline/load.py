@@ -42,8 +42,8 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
-    """Of a `TrafficEvent`, what is summed: the rest need not be read."""
+class Sized:
+    """Of a `TrafficEvent`, what is summed but for the requests: the rest need not be read."""
 
     id: str
     fleet: str
@@ -51,21 +51,21 @@ class Summed:
     at_ms: int
     bytes_to_broker: int
     bytes_to_client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summed(Sized):
+    """One that says the sum of its requests."""
+
     requests: int
     kind: Literal["traffic"] = "traffic"
     version: Literal[1] = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """The same of one that may be older: it had its requests by API alone."""
+class Passed(Sized):
+    """One that may be older: it had its requests by API alone."""
 
-    id: str
-    fleet: str
-    broker_id: BrokerId
-    at_ms: int
-    bytes_to_broker: int
-    bytes_to_client: int
     requests: int | None = None
     apis: Mapping[int, Requests] | None = None
     kind: Literal["traffic"] = "traffic"

@@ -13,10 +13,10 @@ from fleet.events.schema import LivenessEvent
 from fleet.pipeline.anomalies import FLAPS
 from fleet.pipeline.answers import anomalies
 from fleet.pipeline.jobs import Site
+from fleet.pipeline.slo import DAY_MS
 from fleet.pipeline.streams import Kafka
 from tests.pipeline.test_anomalies import BEGIN_MS, suspected, table
 
-DAY_MS = 86_400_000
 BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
 
 

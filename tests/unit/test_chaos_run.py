@@ -14,7 +14,7 @@ import pytest
 
 from fleet.chaos import command as program
 from fleet.chaos import run
-from fleet.chaos.checker import Outage, Violation
+from fleet.chaos.checker import Outage, Rule, Violation
 from fleet.chaos.command import command, main
 from fleet.chaos.faults import Done
 from fleet.chaos.proofs import NoEffect
@@ -171,12 +171,12 @@ async def test_why_a_run_broke_is_told_where_its_history_cannot_be_written(
     ids=lambda each: type(each).__name__ if isinstance(each, Exception) else each,
 )
 async def test_a_fault_that_is_not_proved_is_a_violation_and_stops_no_other(
-    stage: Stage, tmp_path: Path, outcome: Exception, rule: str
+    stage: Stage, tmp_path: Path, outcome: Exception, rule: Rule
 ) -> None:
     stage.outcomes["1"] = outcome
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
     (violation,) = result.violations
-    assert violation == Violation(rule, f"{FAULTS[0]}: {outcome}")  # type: ignore[arg-type]
+    assert violation == Violation(rule, f"{FAULTS[0]}: {outcome}")
     assert "reset_broker 1" in violation.detail
     assert result.faults == ("kill_member",)
     assert [line for line in stage.said if PROOF in line and "kill_member" in line]
