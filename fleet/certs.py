@@ -7,7 +7,8 @@ each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,11 +26,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.config import PeerTlsFiles, PeerTlsSettings, Settings
+from fleet.config import ListenerTlsSettings, PeerTlsFiles, PeerTlsSettings, Settings
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
+from fleet.listener_tls import probe_context, server_context
 from fleet.model import ProxyId
-from fleet.peer_tls import explain, member_uri, rehearse
+from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -199,46 +201,82 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 class _Reader:
-    """Reads the files of one member, and notes what is wrong with them.
+    """Reads the files of one member that one section of the configuration names, and notes what is wrong.
 
     Args:
+        section: where the section stands.
+        lines: where each of its fields does.
+        files: by field.
         must_be_there: whether a file that cannot be read is a mistake.
+        source: where such files come from.
     """
 
-    def __init__(self, peer_tls: PeerTlsSettings, files: PeerTlsFiles, must_be_there: bool) -> None:
+    def __init__(
+        self,
+        section: tuple[str, ...],
+        lines: Mapping[str, int],
+        files: Mapping[str, Path],
+        must_be_there: bool,
+        source: str,
+    ) -> None:
         self.problems: list[Problem] = []
-        self._lines = peer_tls.lines
         self.files = files
+        self._section = section
+        self._lines = lines
         self._must_be_there = must_be_there
+        self._source = source
 
     def report(self, field: str, rule: str, fix: str) -> None:
-        path = str(getattr(self.files, field))
-        self.problems.append(Problem(self._lines[field], ("peer_tls", field), path, rule, fix))
+        shown = str(self.files.get(field, ""))
+        self.problems.append(Problem(self._lines[field], (*self._section, field), shown, rule, fix))
 
     def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
-        """What a file holds; None where it is not there, or is wrong."""
+        """What a file holds; None where it is not named, is not there, or is wrong."""
+        if field not in self.files:
+            return None
         try:
-            return load(getattr(self.files, field).read_bytes())
+            return load(self.files[field].read_bytes())
         except FileNotFoundError:
             if self._must_be_there:
-                self.report(field, "there is no such file", "copy it here; `fleet certs init` makes it")
+                self.report(field, "there is no such file", f"copy it here; {self._source}")
         except OSError as error:
             if self._must_be_there:
                 self.report(field, f"cannot be read ({error.strerror})", "check its owner and mode")
         except TypeError:
             self.report(field, "is encrypted", "remove its passphrase: a member starts without a person")
         except (ValueError, UnsupportedAlgorithm):
-            self.report(field, f"is not a PEM {what}", "name the right file; `fleet certs init` makes one")
+            self.report(field, f"is not a PEM {what}", f"name the right file; {self._source}")
         return None
+
+    def authorities(self, field: str) -> list[x509.Certificate] | None:
+        """Certificates of which one has to be valid now."""
+        found = self.read(field, "certificate", x509.load_pem_x509_certificates)
+        now = datetime.now(UTC)
+        if found is not None and not any(_is_valid(each, now) for each in found):
+            self.report(field, _validity(found[0]), "make a new authority, and name both while you rotate")
+        return found
+
+    def pair(self, certificate: str, key: str) -> x509.Certificate | None:
+        """A certificate that is valid now, if its key is there, too."""
+        chain = self.read(certificate, "certificate", x509.load_pem_x509_certificates)
+        private = self.read(key, "private key", lambda raw: load_pem_private_key(raw, None))
+        if chain is not None and not _is_valid(chain[0], datetime.now(UTC)):
+            fix = "renew it (`fleet certs renew` those of member links), or check the clock of this machine"
+            self.report(certificate, _validity(chain[0]), fix)
+        if chain is None or private is None:
+            return None
+        if chain[0].public_key() != private.public_key():
+            rule = f"is not the key of {self.files[certificate]}"
+            self.report(key, rule, "copy certificate and key from the same place")
+        return chain[0]
 
 
 def check_member(settings: Settings, proxy_id: ProxyId) -> None:
-    """Read the files that a member needs on its own machine, and verify them as its peers will.
+    """Read the files that a member needs on its own machine, and verify them as others will.
 
     Raises: ConfigError: every mistake, one line each
     """
-    if settings.peer_tls is not None:
-        _raise(settings, _problems(settings, settings.peer_tls, proxy_id, must_be_there=True))
+    _raise(settings, _problems(settings, proxy_id, must_be_there=True))
 
 
 def check_present(settings: Settings) -> tuple[ProxyId, ...]:
@@ -247,13 +285,11 @@ def check_present(settings: Settings) -> tuple[ProxyId, ...]:
     Returns: the members whose files are not all here
     Raises:  ConfigError: every mistake, one line each
     """
-    if settings.peer_tls is None:
-        return ()
-    problems, elsewhere = [], []
+    problems: list[Problem] = []
+    elsewhere = []
     for proxy_id in settings.members:
-        files = settings.peer_tls.files(proxy_id)
-        problems += _problems(settings, settings.peer_tls, proxy_id, must_be_there=False)
-        if not all(os.access(path, os.R_OK) for path in (files.ca, files.certificate, files.key)):
+        problems += _problems(settings, proxy_id, must_be_there=False)
+        if not all(os.access(path, os.R_OK) for path in _files(settings, proxy_id)):
             elsewhere.append(proxy_id)
     _raise(settings, problems)
     return tuple(elsewhere)
@@ -264,42 +300,78 @@ def _raise(settings: Settings, problems: Sequence[Problem]) -> None:
         raise ConfigError("\n".join(dict.fromkeys(each.text(settings.source) for each in problems)))
 
 
-def _problems(
-    settings: Settings, peer_tls: PeerTlsSettings, proxy_id: ProxyId, *, must_be_there: bool
+def _files(settings: Settings, proxy_id: ProxyId) -> Iterator[Path]:
+    if settings.peer_tls is not None:
+        files = settings.peer_tls.files(proxy_id)
+        yield from (files.ca, files.certificate, files.key)
+    for listener in _listeners(settings, proxy_id).values():
+        yield from listener.files.values()
+
+
+def _listeners(settings: Settings, proxy_id: ProxyId) -> Mapping[str, ListenerTlsSettings]:
+    if settings.members[proxy_id].witness:
+        return {}
+    return {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
+
+
+def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> list[Problem]:
+    problems: list[Problem] = []
+    if settings.peer_tls is not None:
+        problems += _peer_problems(settings, settings.peer_tls, proxy_id, must_be_there)
+    for name, tls in _listeners(settings, proxy_id).items():
+        problems += _listener_problems(name, tls, must_be_there)
+    return problems
+
+
+def _peer_problems(
+    settings: Settings, peer_tls: PeerTlsSettings, proxy_id: ProxyId, must_be_there: bool
 ) -> list[Problem]:
-    reader = _Reader(peer_tls, peer_tls.files(proxy_id), must_be_there)
-    authorities = reader.read("ca", "certificate", x509.load_pem_x509_certificates)
-    chain = reader.read("certificate", "certificate", x509.load_pem_x509_certificates)
-    key = reader.read("key", "private key", lambda raw: load_pem_private_key(raw, None))
-    now = datetime.now(UTC)
-    if authorities is not None and not any(_is_valid(each, now) for each in authorities):
-        reader.report("ca", _validity(authorities[0]), "make a new authority, and name both while you rotate")
-    if chain is not None:
-        for rule, fix in _faults(chain[0], member_uri(settings.fleet, proxy_id), now):
-            reader.report("certificate", rule, fix)
-    if chain is not None and key is not None and chain[0].public_key() != key.public_key():
-        rule = f"is not the key of {reader.files.certificate}"
-        reader.report("key", rule, "copy certificate and key from the same place")
-    if not reader.problems and None not in (authorities, chain, key):
+    own = peer_tls.files(proxy_id)
+    files = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
+    reader = _Reader(("peer_tls",), peer_tls.lines, files, must_be_there, "`fleet certs init` makes it")
+    authorities, certificate = reader.authorities("ca"), reader.pair("certificate", "key")
+    uri = member_uri(settings.fleet, proxy_id)
+    if certificate is not None and uri not in (uris := _uris(certificate)):
+        rule = f"names {', '.join(uris) or 'nobody'}, and must name {uri}"
+        reader.report("certificate", rule, "issue it with that URI as a subject alternative name")
+    if not reader.problems and authorities is not None and certificate is not None:
         try:
-            rehearse(reader.files)
+            rehearse(*make_contexts(own))
         except OSError as error:
             fix = "have it issued by an authority in peer_tls.ca, for servers and for clients"
             reader.report("certificate", f"links would be refused: {explain(error)}", fix)
     return reader.problems
 
 
-def _faults(certificate: x509.Certificate, uri: str, now: datetime) -> Iterator[tuple[str, str]]:
-    if not _is_valid(certificate, now):
-        yield _validity(certificate), "renew it (`fleet certs renew`), or check the clock of this machine"
+def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool) -> list[Problem]:
+    source = "it comes from the authority that clients trust"
+    reader = _Reader(("listener_tls", name), tls.lines, tls.files, must_be_there, source)
+    there = [reader.pair("certificate", "key")]
+    if tls.client_ca is not None:
+        there.append(reader.pair("probe_certificate", "probe_key"))
+        reader.authorities("client_ca")
+    if reader.problems or (tls.client_certificates == "required" and None in there) or there[0] is None:
+        return reader.problems
+    try:
+        server = server_context(tls)
+    except ssl.SSLError as error:
+        reader.report("ciphers", explain(error), "write a list as `openssl ciphers` takes it")
+        return reader.problems
+    try:
+        rehearse(server, probe_context(tls))
+    except OSError as error:
+        field = "certificate" if tls.probe_certificate is None else "probe_certificate"
+        fix = "have it issued for servers; that of the probe for clients, by an authority in client_ca"
+        reader.report(field, f"members could not ask each other here: {explain(error)}", fix)
+    return reader.problems
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     except (x509.ExtensionNotFound, ValueError):  # the latter: extensions that are no extensions
-        uris = []
-    if uri not in uris:
-        rule = f"names {', '.join(uris) or 'nobody'}, and must name {uri}"
-        yield rule, "issue it with that URI as a subject alternative name"
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:

@@ -24,7 +24,7 @@ import uvloop
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from fleet import peer_tls, process
+from fleet import listener_tls, peer_tls, process
 from fleet.admin import http
 from fleet.admin.view import Moment
 from fleet.brokers import BrokerWatch
@@ -43,7 +43,7 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.probe import HoldEnd, HoldPace, hold, probe_member
+from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.show import ControlSource, moment
@@ -138,6 +138,9 @@ class Control:
             self,
             tls=peer_tls.of_member(settings, self.me),
         )
+        self._tls_of_probes = listener_tls.probes(settings, self.me)
+        for tls in self._tls_of_probes.values():
+            tls.get()  # here, where it says what is wrong, and not in the midst of detecting
         self._raft = RaftNode(
             _raft_settings(settings, self.me),
             send=self._send_raft,
@@ -412,10 +415,16 @@ class Control:
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())
 
-    def _listeners(self, peer: ProxyId) -> list[Endpoint]:
-        """Where a peer's advertised listeners are reached."""
+    def _listeners(self, peer: ProxyId) -> list[Target]:
+        """Where a peer's advertised listeners are reached, and how."""
         member = self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
-        return [Endpoint(each.host, each.bootstrap_port) for each in member.listeners]
+        return [
+            Target(
+                Endpoint(each.host, each.bootstrap_port),
+                self._tls_of_probes[each.name].get() if each.name in self._tls_of_probes else None,
+            )
+            for each in member.listeners
+        ]
 
     async def _probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""

@@ -95,6 +95,12 @@ class UnsupportedVersion(WireError):
     reason = "unsupported_version"
 
 
+class HandshakeFailed(WireError):
+    """A client has not come as far as its first request: TLS was not agreed on."""
+
+    reason = "handshake"
+
+
 class RaftError(FleetError):
     """The replicated log cannot be used as asked."""
 

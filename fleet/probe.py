@@ -12,6 +12,7 @@ first sign of a death, and its silence that nothing gets through.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,16 +38,25 @@ def _request(version: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to ask, and with which TLS, if any."""
+
+    endpoint: Endpoint
+    tls: ssl.SSLContext | None = None
+
+
 @asynccontextmanager
 async def _asked(
-    endpoint: Endpoint, version: int
+    target: Target, version: int
 ) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which the question was asked.
 
     Yields: the error code of the answer, None where what came is not an answer to this question; and the
         connection, to read on.
     """
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    host, port = target.endpoint.host, target.endpoint.port
+    reader, writer = await asyncio.open_connection(host, port, ssl=target.tls)
     try:
         writer.write(_request(version))
         size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
@@ -60,22 +70,22 @@ async def _asked(
         writer.transport.abort()
 
 
-async def probe_member(endpoints: Iterable[Endpoint], timeout_s: float) -> ProbeOutcome:
+async def probe_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcome:
     """Ask a member on the bootstrap port of every listener that it advertises.
 
     Returns: ANSWERED where all of them answered, else the worst that was seen
     """
-    outcomes = await asyncio.gather(*(_probe_listener(endpoint, timeout_s) for endpoint in endpoints))
+    outcomes = await asyncio.gather(*(_probe_listener(target, timeout_s) for target in targets))
     for bad in (ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT):
         if bad in outcomes:
             return bad
     return ProbeOutcome.ANSWERED
 
 
-async def _probe_listener(endpoint: Endpoint, timeout_s: float) -> ProbeOutcome:
+async def _probe_listener(target: Target, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
-            async with _asked(endpoint, _IMPOSSIBLE_VERSION) as (answer, *_):
+            async with _asked(target, _IMPOSSIBLE_VERSION) as (answer, *_):
                 return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
@@ -104,7 +114,7 @@ class HoldPace:
 
 
 async def hold(
-    endpoint: Endpoint, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+    target: Target, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
 ) -> HoldEnd:
     """Keep a connection to a member's worker, ask over it all the time, and return when it has ended.
 
@@ -117,7 +127,7 @@ async def hold(
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(pace.first_s):
-                first = _asked(endpoint, _IMPOSSIBLE_VERSION)
+                first = _asked(target, _IMPOSSIBLE_VERSION)
                 answer, reader, writer = await stack.enter_async_context(first)
         except (OSError, asyncio.IncompleteReadError):
             return HoldEnd.NOBODY
@@ -156,7 +166,7 @@ async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
     """Whether a real broker accepts a connection and answers ApiVersions in time."""
     try:
         async with asyncio.timeout(timeout_s):
-            async with _asked(endpoint, 0) as (answer, *_):
+            async with _asked(Target(endpoint), 0) as (answer, *_):
                 return answer == 0
     except (OSError, asyncio.IncompleteReadError):
         return False

@@ -28,7 +28,7 @@ def node(config: str, node: str, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     settings.member(node)
-    if settings.peer_tls is not None:
+    if settings.peer_tls is not None or settings.listener_tls:
         from fleet import certs  # 15 MB that a supervisor without certificates does not need
 
         certs.check_member(settings, node)
@@ -51,14 +51,14 @@ def node(config: str, node: str, as_json: bool) -> int:
 def check(config: str, node: str | None, as_json: bool) -> int:
     """Say every mistake in the configuration file, or what a fleet of that shape survives.
 
-    Certificates of member links are verified as far as they are on this machine; with --node, those of that
+    Certificates are verified as far as they are on this machine; with --node, those of that
     member alone, and they must be.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
     if node is not None:
         settings.member(node)
-    if settings.peer_tls is not None:
+    if settings.peer_tls is not None or settings.listener_tls:
         from fleet import certs
 
         if node is not None:
@@ -73,7 +73,7 @@ def config_document(settings: Settings, unverified: tuple[ProxyId, ...] = ()) ->
     warnings = advice(settings)
     if unverified:
         names = ", ".join(unverified)
-        warnings += (f"peer_tls: the files of {names} are not all on this machine, and were not verified",)
+        warnings += (f"the certificates of {names} are not all on this machine, and were not verified",)
     return ConfigDocument(
         source=settings.source,
         fleet=settings.fleet,

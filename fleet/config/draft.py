@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeVar
@@ -15,6 +16,7 @@ from fleet.config.schema import (
     IdentitiesShape,
     LimitsShape,
     ListenerShape,
+    ListenerTlsShape,
     MemberShape,
     PeerTlsShape,
     TimingShape,
@@ -22,10 +24,12 @@ from fleet.config.schema import (
     name_problem,
 )
 from fleet.config.settings import (
+    LISTENER_TLS_FILES,
     BalanceSettings,
     EventsSettings,
     Limits,
     ListenerSettings,
+    ListenerTlsSettings,
     MemberSettings,
     PeerTlsSettings,
     Settings,
@@ -100,15 +104,33 @@ class MemberDraft:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenerTlsDraft:
+    name: str
+    path: Path
+    shape: ListenerTlsShape
+    lines: Mapping[str, int]
+    wrong: frozenset[str]
+
+    def settings(self, base: FilePath) -> ListenerTlsSettings:
+        given = self.shape.model_dump()
+        for field in LISTENER_TLS_FILES:
+            if given[field] is not None:
+                given[field] = FilePath(os.path.normpath(base / given[field]))
+        return ListenerTlsSettings(**given, lines=self.lines)
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     top: FleetShape
     identities: IdentitiesShape
     timing: Timing
     limits: Limits
     peer_tls: PeerTlsSettings | None
+    listener_tls: tuple[ListenerTlsDraft, ...]
     events: EventsSettings | None
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
+    base: FilePath
     wrong: frozenset[str]
     wrong_timing: frozenset[str]
     """Fields of ``timing`` that are wrong, so that no rule is checked on a default that nobody wrote."""
@@ -131,6 +153,7 @@ class Draft:
             timing=self.timing,
             limits=self.limits,
             peer_tls=self.peer_tls,
+            listener_tls={each.name: each.settings(self.base) for each in self.listener_tls},
             events=self.events,
             balance=self.balance,
             source=source,
@@ -182,6 +205,13 @@ def _peer_tls(top: FleetShape, base: FilePath, document: Document) -> PeerTlsSet
     return PeerTlsSettings(**paths, lines={name: document.line((*path, name)) for name in paths})
 
 
+def _listener_tls(name: str, value: Value, document: Document) -> ListenerTlsDraft:
+    path = ("listener_tls", name)
+    shape, wrong = check_shape(ListenerTlsShape, value, path, document)
+    lines = {field: document.line((*path, field)) for field in ListenerTlsShape.model_fields}
+    return ListenerTlsDraft(name, path, shape, lines, wrong)
+
+
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     path = ("events",)
     if path not in document.lines:
@@ -216,9 +246,13 @@ def draft(document: Document, base: FilePath) -> Draft:
         timing=Timing(**timing.model_dump()),
         limits=Limits(**limits.model_dump()),
         peer_tls=_peer_tls(top, base, document),
+        listener_tls=tuple(
+            _listener_tls(name, value, document) for name, value in (top.listener_tls or {}).items()
+        ),
         events=_events(top, document),
         balance=BalanceSettings(**balance.model_dump()),
         members=members,
+        base=base,
         wrong=wrong,
         wrong_timing=wrong_timing,
     )

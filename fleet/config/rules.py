@@ -205,6 +205,30 @@ def _check_same_listeners(draft: Draft, document: Document) -> None:
             document.report((*member.path, "listeners"), None, rule, fix)
 
 
+def _check_listener_tls(draft: Draft, document: Document) -> None:
+    names = sorted({listener.name for member in draft.members for listener in member.listeners})
+    for each in draft.listener_tls:
+        shape = each.shape
+        if names and each.name not in names:
+            fix = f"name one of the members' listeners: {', '.join(names)}"
+            document.report(each.path, None, "no member has a listener of this name", fix)
+        needed = {"certificate": "", "key": ""}
+        if shape.client_certificates != "none":
+            needed["client_ca"] = f" where client_certificates is {shape.client_certificates}"
+        if shape.client_certificates == "required":
+            needed["probe_certificate"] = needed["probe_key"] = (
+                " where client_certificates is required: members ask each other's listeners, as clients do"
+            )
+        for field, where in needed.items():
+            if getattr(shape, field) is None and field not in each.wrong:
+                document.report((*each.path, field), None, f"is required{where}", f"add `{field}: FILE.pem`")
+        for field in ("client_ca", "probe_certificate", "probe_key"):
+            if getattr(shape, field) is not None and shape.client_certificates == "none":
+                rule = "has no use where clients are not asked for a certificate"
+                fix = "add `client_certificates: required` (or allowed), or remove this line"
+                document.report((*each.path, field), getattr(shape, field), rule, fix)
+
+
 def _check_data_dirs(draft: Draft, document: Document) -> None:
     seen: dict[object, MemberDraft] = {}
     for member in draft.members:
@@ -226,6 +250,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_balance,
         _check_voters,
         _check_same_listeners,
+        _check_listener_tls,
         _check_data_dirs,
         check_ports,
     )

@@ -15,7 +15,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fleet.config.document import Document, Path, Value
-from fleet.config.settings import PROXY_ID, BalanceSettings, EventsSettings, Limits, Timing
+from fleet.config.settings import (
+    PROXY_ID,
+    BalanceSettings,
+    ClientCertificates,
+    EventsSettings,
+    Limits,
+    Timing,
+    TlsVersion,
+)
 from fleet.model import Endpoint
 from fleet.weighing import BalancedBy
 
@@ -159,6 +167,17 @@ class PeerTlsShape(Shape):
     key: MemberPath = f"certs/{PROXY_ID}.key"
 
 
+class ListenerTlsShape(Shape):
+    certificate: MemberPath | None = None
+    key: MemberPath | None = None
+    client_ca: MemberPath | None = None
+    client_certificates: ClientCertificates = "none"
+    min_version: TlsVersion = "1.2"
+    ciphers: Annotated[str, Field(min_length=1)] | None = None
+    probe_certificate: MemberPath | None = None
+    probe_key: MemberPath | None = None
+
+
 _EVENTS: Final = EventsSettings()
 _BALANCE: Final = BalanceSettings()
 
@@ -182,6 +201,8 @@ class FleetShape(Shape):
     timing: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
+    listener_tls: dict[str, Any] | None = None
+    """Each one is validated by itself, as a ``ListenerTlsShape``."""
     events: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None

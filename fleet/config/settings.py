@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
 from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
@@ -13,7 +14,7 @@ from fleet.weighing import BalancedBy
 
 CONTROL_SOCKET = "control.sock"
 PROXY_ID = "{proxy_id}"
-"""In the paths of ``peer_tls``: the member that they are read for."""
+"""In paths of certificates and keys: the member that they are read for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Timing:
     election_min_s: float = 0.2
     election_max_s: float = 0.4
     leader_fallback_s: float = 0.5
+    handshake_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,59 @@ class PeerTlsSettings:
     def files(self, proxy_id: ProxyId) -> PeerTlsFiles:
         """The files of one member."""
         paths = (self.ca, self.certificate, self.key)
-        return PeerTlsFiles(*(Path(str(path).replace(PROXY_ID, proxy_id)) for path in paths))
+        return PeerTlsFiles(*(_of(path, proxy_id) for path in paths))
+
+
+ClientCertificates: TypeAlias = Literal["none", "allowed", "required"]
+TlsVersion: TypeAlias = Literal["1.2", "1.3"]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerTlsSettings:
+    """How clients are met at one listener; ``{proxy_id}`` in a path is a member's id.
+
+    Args:
+        client_ca: who may issue certificates of clients.
+        client_certificates: whether clients are asked for one, and whether they have to have one.
+        ciphers: for TLS 1.2, as OpenSSL writes a list; None for OpenSSL's own choice.
+        probe_certificate, probe_key: what members show each other where clients need a certificate.
+        lines: where each field stands in the file.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_certificates: ClientCertificates = "none"
+    min_version: TlsVersion = "1.2"
+    ciphers: str | None = None
+    probe_certificate: Path | None = None
+    probe_key: Path | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that there are, by field."""
+        named = ((name, getattr(self, name)) for name in LISTENER_TLS_FILES)
+        return {name: path for name, path in named if path is not None}
+
+    def of(self, proxy_id: ProxyId) -> ListenerTlsSettings:
+        """The same with the paths of one member."""
+        own = {name: _of(path, proxy_id) for name, path in self.files.items()}
+        return replace(
+            self,
+            certificate=own["certificate"],
+            key=own["key"],
+            client_ca=own.get("client_ca"),
+            probe_certificate=own.get("probe_certificate"),
+            probe_key=own.get("probe_key"),
+        )
+
+
+LISTENER_TLS_FILES: Final = ("certificate", "key", "client_ca", "probe_certificate", "probe_key")
+
+
+def _of(path: Path, proxy_id: ProxyId) -> Path:
+    return Path(str(path).replace(PROXY_ID, proxy_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +218,7 @@ class Settings:
     Args:
         members: in the order of the file.
         peer_tls: None where the links between members are neither authenticated nor encrypted.
+        listener_tls: by the name of the listener; those that are not in it are plaintext.
         events: None where none are sent.
         balance: what makes two proxies equal.
         source: the file, as it was named by the caller.
@@ -176,6 +231,7 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
     limits: Limits = field(default_factory=Limits)
     peer_tls: PeerTlsSettings | None = None
+    listener_tls: Mapping[str, ListenerTlsSettings] = field(default_factory=dict)
     events: EventsSettings | None = None
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     source: str = ""

@@ -12,7 +12,8 @@ answered. While its broker is dialled there is no such moment, nor an end: what 
 broker first, or the dial fails. Then the client gets an end of file, and its bytes are read on, because
 closing with unread bytes would reset the connection, and with it the responses that are still on their way.
 Of those bytes, Produce with acks=0 still goes to the broker: its sender counts it as delivered. All else
-never ran, and is discarded.
+never ran, and is discarded. With TLS the transport does that: it says close_notify, and discards all that
+comes then until the client has said so, too.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_kept",
         "_make_session",
         "_queue",
+        "_secured",
         "_timer",
         "_transport",
         "broker_id",
@@ -130,6 +132,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     )
 
     session: Session
+    _secured: bool
+    """Whether it is TLS: then its transport ends it in order, and nothing is forwarded after the goodbye."""
     _transport: asyncio.Transport
 
     def __init__(
@@ -175,6 +179,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{address[0]}:{address[1]}"
         self.session = self._make_session(address[0])
+        self._secured = transport.get_extra_info("ssl_object") is not None
         self._host.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -403,8 +408,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.session.refuses:
             self._part_with_broker()
         self._cancel_timer()
-        self._transport.write_eof()
-        self._transport.resume_reading()
+        if self._secured:
+            # The transport says goodbye (close_notify), and discards what comes until the client does.
+            self._part_with_broker()
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._transport.resume_reading()
         self._abort_later()
 
     def _part_with_broker(self) -> None:

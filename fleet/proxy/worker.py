@@ -18,8 +18,8 @@ from typing import Final
 
 import uvloop
 
-from fleet import ipc, process
-from fleet.errors import WireError
+from fleet import ipc, listener_tls, process
+from fleet.errors import HandshakeFailed, WireError
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
@@ -28,6 +28,7 @@ from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffe
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
 from fleet.proxy.session import Session
+from fleet.proxy.tls_server import TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
@@ -83,7 +84,8 @@ class Worker:
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
+        self._tls = listener_tls.servers(spec.settings, spec.proxy_id)
         self._draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
@@ -182,7 +184,14 @@ class Worker:
         for each in self._spec.listeners:
             factory = self._factory(each.listener, each.broker_id)
             sock = socket.socket(fileno=each.fd)
-            self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+            tls = self._tls.get(each.listener)
+            if tls is None:
+                self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+            else:
+                limit_s = self._timing.handshake_timeout_s
+                self._servers.append(
+                    TlsServer(sock, tls.get, factory, self._no_handshake, limit_s, self.linger_s)
+                )
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id
@@ -242,6 +251,9 @@ class Worker:
 
     def refused(self, connection: ClientConnection, error: WireError) -> None:
         self._counters.refused(error, connection.peer, time.monotonic())
+
+    def _no_handshake(self, peer: str, why: str) -> None:
+        self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
 
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id

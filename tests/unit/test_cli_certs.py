@@ -95,15 +95,15 @@ def test_check_verifies_what_is_there_and_names_whose_files_are_not(
     config: Path, folder: Path, capsys: Out
 ) -> None:
     code, told = run_json(capsys, "check", "-c", str(config))
-    assert (code, [each for each in told["warnings"] if "peer_tls" in each]) == (0, [])
+    assert (code, [each for each in told["warnings"] if "certificates" in each]) == (0, [])
     for name in ("p2.key", "p3.crt"):
         (folder / name).unlink()
     code, told = run_json(capsys, "check", "-c", str(config))
-    said = "peer_tls: the files of p2, p3 are not all on this machine, and were not verified"
+    said = "the certificates of p2, p3 are not all on this machine, and were not verified"
     assert (code, said in told["warnings"]) == (0, True)
     (folder / "p3.key").write_text("no key, and nothing to p1")
     code, told = run_json(capsys, "check", "-c", str(config), "--node", "p1")
-    assert (code, [each for each in told["warnings"] if "peer_tls" in each]) == (0, [])
+    assert (code, [each for each in told["warnings"] if "certificates" in each]) == (0, [])
     code, told = run_json(capsys, "check", "-c", str(config), "--node", "p2")
     assert (code, told["error"]["kind"]) == (2, "config")
     assert "p2.key: there is no such file" in told["error"]["message"]

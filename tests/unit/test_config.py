@@ -24,7 +24,14 @@ from fleet.config import (
     survives,
 )
 from fleet.config.rules import ORDERS
-from fleet.config.schema import FleetShape, IdentitiesShape, ListenerShape, MemberShape, PeerTlsShape
+from fleet.config.schema import (
+    FleetShape,
+    IdentitiesShape,
+    ListenerShape,
+    ListenerTlsShape,
+    MemberShape,
+    PeerTlsShape,
+)
 from fleet.errors import ConfigError, UnknownMember
 from fleet.model import Endpoint, IdentitySpace
 
@@ -378,7 +385,13 @@ def test_equal_periods_are_allowed_where_the_rule_is_not_strict() -> None:
 
 
 def test_every_timing_field_is_bounded_by_some_rule_or_free_on_purpose() -> None:
-    free = {"steady_after_s", "rest_after_move_s", "broker_refresh_s", "upstream_connect_timeout_s"}
+    free = {
+        "steady_after_s",
+        "rest_after_move_s",
+        "broker_refresh_s",
+        "upstream_connect_timeout_s",
+        "handshake_timeout_s",
+    }
     ordered = {name for order in ORDERS for name in (order.low, order.high)}
     assert {field.name for field in dataclasses.fields(Timing)} == ordered | free
     assert all(order.holds(Timing()) for order in ORDERS)
@@ -511,6 +524,7 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     expected |= {f"identities.{name}" for name in IdentitiesShape.model_fields}
     expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
     expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
+    expected |= {f"listener_tls.NAME.{name}" for name in ListenerTlsShape.model_fields}
     defaults = {f"timing.{field.name}": field.default for field in dataclasses.fields(Timing)}
     defaults |= {
         f"peer_tls.{name}": f"`{field.default}`" for name, field in PeerTlsShape.model_fields.items()

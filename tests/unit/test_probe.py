@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.probe import HoldEnd, HoldPace, hold, probe_broker, probe_member
+from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
 
 PATIENT_S = 30.0
@@ -108,7 +108,7 @@ BAD_ANSWERS = {
 
 async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
     async with serving(raw(error_reply)) as (server, endpoint):
-        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
     (frame,) = server.asked
     header, size = entity_reader(RequestHeaderV2)(frame, 0)
     assert (header.request_api_key, header.request_api_version) == (18, 32767)
@@ -120,22 +120,22 @@ async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
 async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -> None:
     """As where the advertised address leads to a broker, or to something that only looks like Kafka."""
     async with serving(answer(error_code)) as (_, endpoint):
-        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.REFUSED
+        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
 async def test_a_member_with_an_answer_that_is_none_has_refused(script: Script) -> None:
     async with serving(script) as (_, endpoint):
-        assert await probe_member([endpoint], PATIENT_S) is ProbeOutcome.REFUSED
+        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 async def test_a_member_where_nobody_listens_has_refused(nobody: Endpoint) -> None:
-    assert await probe_member([nobody], PATIENT_S) is ProbeOutcome.REFUSED
+    assert await probe_member([Target(nobody)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 async def test_a_member_that_never_answers_has_timed_out() -> None:
     async with serving(silence) as (server, endpoint):
-        assert await probe_member([endpoint], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await probe_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
     assert server.ended == 1
 
 
@@ -144,15 +144,18 @@ async def test_half_an_answer_in_time_is_none() -> None:
         writer.write(struct.pack(">iih", 10, struct.unpack_from(">hhi", frame)[2], 35))
 
     async with serving(half) as (_, endpoint):
-        assert await probe_member([endpoint], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await probe_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
 
 
 async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint) -> None:
     async with serving(raw(error_reply)) as (server, alive), serving(silence) as (_, frozen):
-        assert await probe_member([alive, alive], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await probe_member([Target(alive), Target(alive)], PATIENT_S) is ProbeOutcome.ANSWERED
         assert len(server.asked) == 2
-        assert await probe_member([alive, frozen], HASTY_S) is ProbeOutcome.TIMED_OUT
-        assert await probe_member([frozen, nobody, alive], HASTY_S) is ProbeOutcome.REFUSED
+        assert await probe_member([Target(alive), Target(frozen)], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert (
+            await probe_member([Target(frozen), Target(nobody), Target(alive)], HASTY_S)
+            is ProbeOutcome.REFUSED
+        )
 
 
 async def test_listeners_are_asked_at_the_same_time() -> None:
@@ -164,7 +167,7 @@ async def test_listeners_are_asked_at_the_same_time() -> None:
         writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
 
     async with serving(wait_for_the_other) as (_, one), serving(wait_for_the_other) as (_, other):
-        assert await probe_member([one, other], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await probe_member([Target(one), Target(other)], PATIENT_S) is ProbeOutcome.ANSWERED
 
 
 async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
@@ -243,7 +246,7 @@ def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None])
 async def test_a_held_connection_ends_with_the_worker() -> None:
     gone, heard = asyncio.Event(), Heard()
     async with serving(answering(gone, lambda writer: writer.write_eof())) as (server, endpoint):
-        holding = asyncio.create_task(hold(endpoint, HASTY, heard.ask, heard.answer))
+        holding = asyncio.create_task(hold(Target(endpoint), HASTY, heard.ask, heard.answer))
         await heard.until_answered(20)
         assert heard.asked >= heard.answered
         assert not holding.done(), "the limit is for the first answer alone"
@@ -257,7 +260,7 @@ async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up()
     silent, heard = asyncio.Event(), Heard()
     pace = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
-        holding = asyncio.create_task(hold(endpoint, pace, heard.ask, heard.answer))
+        holding = asyncio.create_task(hold(Target(endpoint), pace, heard.ask, heard.answer))
         await heard.until_answered(1)
         silent.set()
         async with asyncio.timeout(PATIENT_S):
@@ -267,8 +270,8 @@ async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up()
 
 async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
     heard = Heard()
-    assert await hold(nobody, PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
+    assert await hold(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert await hold(endpoint, pace, heard.ask, heard.answer) is HoldEnd.NOBODY
+            assert await hold(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.NOBODY
     assert heard == Heard()

@@ -1,0 +1,92 @@
+"""Takes the connections of one TLS listener.
+
+A loop of our own: asyncio's server tells nobody of a handshake that failed, does not count those that never
+end, and keeps the certificates that it was started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from fleet.peer_tls import explain
+
+log = logging.getLogger(__name__)
+
+MAX_HANDSHAKES: Final = 1000
+"""Of one port at a time; with more, the oldest one is given up."""
+ACCEPT_PAUSE_S: Final = 0.1
+
+
+class TlsServer:
+    """Meets the clients of one listening socket; none waits for the handshake of another.
+
+    Args:
+        sock: listens; closed by ``close``.
+        context: how a client that comes now is met; raises OSError.
+        factory: of the protocol that is given a client once its handshake is done.
+        refused: told of each client whose handshake failed, and why.
+        handshake_s: how long a handshake may take.
+        goodbye_s: how long a client may take to answer a close_notify, or to read what was sent before it.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        factory: Callable[[], asyncio.BaseProtocol],
+        refused: Callable[[str, str], None],
+        handshake_s: float,
+        goodbye_s: float,
+    ) -> None:
+        self._sock = sock
+        self._context = context
+        self._factory = factory
+        self._refused = refused
+        self._handshake_s = handshake_s
+        self._goodbye_s = goodbye_s
+        self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Accept nobody any more; handshakes that have begun go on."""
+        self._accepting.cancel()
+        self._sock.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._sock)
+            except ConnectionAbortedError:  # it has gone again
+                continue
+            except OSError as error:  # no file descriptor is left, for one
+                log.warning("nothing can be accepted: %s", error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                next(iter(self._handshakes)).cancel()
+            task = loop.create_task(self._let_in(sock, f"{address[0]}:{address[1]}"))
+            self._handshakes[task] = None
+            task.add_done_callback(self._handshakes.pop)
+
+    async def _let_in(self, sock: socket.socket, peer: str) -> None:
+        try:
+            async with asyncio.timeout(self._handshake_s):
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    self._factory, sock, ssl=self._context(), ssl_shutdown_timeout=self._goodbye_s
+                )
+        except TimeoutError:
+            self._refused(peer, f"no handshake within {self._handshake_s:g} s")
+            sock.close()
+        except OSError as error:
+            self._refused(peer, explain(error))
+            sock.close()
+        except asyncio.CancelledError:
+            self._refused(peer, f"more than {MAX_HANDSHAKES} handshakes at a time")
+            sock.close()
+            raise
