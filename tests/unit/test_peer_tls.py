@@ -295,7 +295,14 @@ class TestRotation:
         (folder / "p1.key").write_bytes(key)
 
         assert held.context(server=True) is not before
-        assert len(warnings(caplog, "the new certificates of this member's links cannot be used, the former stay")) == 2
+        assert (
+            len(
+                warnings(
+                    caplog, "the new certificates of this member's links cannot be used, the former stay"
+                )
+            )
+            == 2
+        )
 
     async def test_files_that_come_late_are_used_when_they_come(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -17,7 +18,14 @@ from typing import cast
 import pytest
 
 from fleet import ipc
-from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.settings import (
+    Limits,
+    ListenerSettings,
+    ListenerTlsSettings,
+    MemberSettings,
+    Settings,
+    Timing,
+)
 from fleet.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
@@ -185,8 +193,10 @@ class Running:
         )
         return replace(whole, **changes)  # type: ignore[arg-type]
 
-    async def connect(self, broker_id: int = BOOTSTRAP) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.ports[broker_id], limit=MIB)
+    async def connect(
+        self, broker_id: int = BOOTSTRAP, tls: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.ports[broker_id], limit=MIB, ssl=tls)
 
     def connections(self) -> list[ClientConnection]:
         return [each for served in self.worker._connections.values() for each in served]
@@ -197,6 +207,7 @@ def make_spec(
     sockets: dict[int, socket.socket],
     bootstrap: list[int],
     moves_per_second: int = 1_000,
+    listener_tls: ListenerTlsSettings | None = None,
     **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
@@ -219,6 +230,7 @@ def make_spec(
         members={"p1": member},
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
         limits=Limits(moves_per_second=moves_per_second),
+        listener_tls={} if listener_tls is None else {"external": listener_tls},
     )
     return ChildSpec(
         settings=settings,
@@ -238,11 +250,15 @@ def make_spec(
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, bootstrap: list[int], moves_per_second: int = 1_000, **timing: float
+    folder: Path,
+    bootstrap: list[int],
+    moves_per_second: int = 1_000,
+    listener_tls: ListenerTlsSettings | None = None,
+    **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in (BOOTSTRAP, 1, 2, 3)}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, moves_per_second, **timing)
+    spec = make_spec(folder, sockets, bootstrap, moves_per_second, listener_tls, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))

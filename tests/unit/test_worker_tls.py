@@ -1,0 +1,293 @@
+"""A worker whose clients come over TLS: who is let in, how they are told to leave, and new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.config.settings import ListenerTlsSettings
+from fleet.proxy import tls_server, worker
+from fleet.proxy.connection import DATA_BYTES
+from tests.certificates import Authority, Pair
+from tests.unit.test_worker import (
+    FETCH,
+    LIMIT_S,
+    PRODUCE,
+    BrokerScript,
+    Running,
+    broker_script,
+    ends,
+    eventually,
+    fetch,
+    never,
+    produce,
+    read_frame,
+    response,
+    running,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certs")
+
+
+@pytest.fixture
+def tls(authority: Authority) -> ListenerTlsSettings:
+    pair = authority.issue("external")
+    return ListenerTlsSettings(pair.certificate, pair.key)
+
+
+def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
+    """A client that believes the authority alone, and has a certificate of its own if one is given."""
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if pair is not None:
+        context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+def refused(at: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
+    """How many clients got no further than their handshake, and what the last line about one says."""
+    lines = [each.getMessage() for each in caplog.records if "(handshake;" in each.getMessage()]
+    return at.worker.count().errors.get("handshake", 0), lines[-1] if lines else ""
+
+
+async def is_served(at: Running, client: ssl.SSLContext) -> bool:
+    try:
+        reader, writer = await at.connect(1, client)
+        writer.write(fetch(1))
+        answer = await read_frame(reader)
+    except (OSError, asyncio.IncompleteReadError):
+        return False
+    writer.close()
+    return answer == response(1, b"answer")[4:]
+
+
+def meet(at: Running, client: ssl.SSLContext) -> None:
+    """A handshake as most clients do it, which say why they refuse. Blocks."""
+    with socket.create_connection(("127.0.0.1", at.ports[1]), LIMIT_S) as sock:
+        client.wrap_socket(sock, server_hostname="127.0.0.1").close()
+
+
+async def test_frames_pass_in_both_directions_whatever_their_size(
+    tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
+) -> None:
+    great = bytes(range(256)) * (3 * DATA_BYTES // 256)
+
+    async def answer(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(number, great if key == FETCH else b"answer"))
+
+    async with broker_script(answer) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        for number in range(1, 9):
+            writer.write(produce(2 * number, acks=1, records_bytes=3 * DATA_BYTES))
+            assert await read_frame(reader) == response(2 * number, b"answer")[4:]
+            writer.write(fetch(2 * number + 1))
+            assert await read_frame(reader) == response(2 * number + 1, great)[4:]
+        writer.close()
+        await eventually(lambda: not at.connections(), "the client has gone")
+        await eventually(lambda: one.ended, "and the broker has been told")
+
+
+async def test_a_client_that_does_not_speak_tls(
+    tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert b"answer" not in await reader.read()
+        writer.close()
+        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
+        assert "client 127.0.0.1:" in refused(at, caplog)[1]
+        assert "it does not speak TLS" in refused(at, caplog)[1]
+        assert (one.accepted, at.connections()) == (0, [])
+
+
+async def test_a_client_that_trusts_somebody_else(
+    tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.to_thread(meet, at, trusting(Authority(tmp_path / "else", "others")))
+        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
+        assert "unknown ca" in refused(at, caplog)[1]
+
+
+async def test_a_handshake_that_does_not_end_is_ended(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], listener_tls=tls, handshake_timeout_s=0.1) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read() == b""
+        assert refused(at, caplog) == (1, refused(at, caplog)[1])
+        assert "no handshake within 0.1 s" in refused(at, caplog)[1]
+        writer.close()
+
+
+async def test_those_that_begin_no_handshake_keep_nobody_out(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 3)
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], listener_tls=tls, handshake_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        silent = [await at.connect(1) for _ in range(3)]
+        assert await is_served(at, trusting(authority))
+        assert await silent[0][0].read() == b""  # the oldest one had to go
+        for _, writer in silent:
+            writer.close()
+
+
+@pytest.mark.parametrize("wanted", ["allowed", "required"])
+async def test_certificates_of_clients(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, wanted: str
+) -> None:
+    asking = replace(tls, client_ca=authority.certificate, client_certificates=wanted)
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
+        at.worker.apply(at.directory([one]))
+        assert await is_served(at, trusting(authority, authority.issue("app")))
+        assert await is_served(at, trusting(authority)) == (wanted == "allowed")
+        stranger = Authority(tmp_path / "else", "others").issue("app")
+        assert not await is_served(at, trusting(authority, stranger))
+        expired = authority.issue("late", until=datetime.now(UTC) - timedelta(hours=1))
+        assert not await is_served(at, trusting(authority, expired))
+
+
+@pytest.mark.parametrize("lowest", ["1.2", "1.3"])
+async def test_the_lowest_version(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: str
+) -> None:
+    old = trusting(authority)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    asking = replace(tls, min_version=lowest)
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
+        at.worker.apply(at.directory([one]))
+        assert await is_served(at, old) == (lowest == "1.2")
+        assert await is_served(at, trusting(authority))
+
+
+async def test_ciphers_of_tls_1_2(tmp_path: Path, tls: ListenerTlsSettings, authority: Authority) -> None:
+    old = trusting(authority)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    asking = replace(tls, ciphers="ECDHE-ECDSA-CHACHA20-POLY1305")
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await at.connect(1, old)
+        assert writer.get_extra_info("cipher")[0] == "ECDHE-ECDSA-CHACHA20-POLY1305"
+        writer.close()
+
+
+async def test_a_new_certificate_is_for_those_who_come_and_drops_nobody(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
+    async def serial(writer: asyncio.StreamWriter) -> str:
+        return str(writer.get_extra_info("peercert")["serialNumber"])
+
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        before = await serial(writer)
+        authority.issue("external")
+        _, newer = await at.connect(1, trusting(authority))
+        assert await serial(newer) != before
+        tls.key.write_bytes(b"in the middle of a copy")
+        _, newest = await at.connect(1, trusting(authority))
+        assert await serial(newest) == await serial(newer)
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        for each in (writer, newer, newest):
+            each.close()
+
+
+async def test_clients_that_are_to_leave_get_their_answers_and_a_goodbye(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
+    async with (
+        broker_script(never) as one,
+        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=0.5) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        writer.write(produce(1, acks=0) + fetch(2))
+        await eventually(lambda: len(one.asked) == 2, "they are with the broker")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
+        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
+        one.released.set()
+        assert await ends(reader) == response(2, b"answer")
+        assert one.asked == [(PRODUCE, 1), (FETCH, 2)]
+        writer.close()
+        await eventually(lambda: not at.connections(), "the client has gone")
+
+
+async def test_a_client_that_is_quiet_leaves_at_once(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], listener_tls=tls, move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        writer.close()
+        await eventually(lambda: one.ended, "the broker has been told")
+
+
+async def test_a_client_that_never_answers_the_goodbye_is_cut(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], listener_tls=tls, drain_timeout_s=5.0) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        writer.write(fetch(1))
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        writer.transport.pause_reading()
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: not at.connections(), "it has gone, whatever the client does")
+        writer.transport.abort()
+
+
+async def test_a_worker_that_stops_sends_its_clients_away_in_order(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
+) -> None:
+    async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1, trusting(authority))
+        writer.write(fetch(1))
+        await eventually(lambda: one.asked, "the request is in flight")
+        at.stop.set()
+        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        writer.close()
+        async with asyncio.timeout(LIMIT_S):
+            await at.task
