@@ -220,6 +220,8 @@ class _Reader:
         source: str,
     ) -> None:
         self.problems: list[Problem] = []
+        self.complete = True
+        """Whether every file that was read is there, and is what it should be."""
         self.files = files
         self._section = section
         self._lines = lines
@@ -231,9 +233,7 @@ class _Reader:
         self.problems.append(Problem(self._lines[field], (*self._section, field), shown, rule, fix))
 
     def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
-        """What a file holds; None where it is not named, is not there, or is wrong."""
-        if field not in self.files:
-            return None
+        """What a file holds; None where it is not there, or is wrong."""
         try:
             return load(self.files[field].read_bytes())
         except FileNotFoundError:
@@ -246,29 +246,27 @@ class _Reader:
             self.report(field, "is encrypted", "remove its passphrase: a member starts without a person")
         except (ValueError, UnsupportedAlgorithm):
             self.report(field, f"is not a PEM {what}", f"name the right file; {self._source}")
+        self.complete = False
         return None
 
-    def authorities(self, field: str) -> list[x509.Certificate] | None:
+    def authorities(self, field: str) -> None:
         """Certificates of which one has to be valid now."""
         found = self.read(field, "certificate", x509.load_pem_x509_certificates)
         now = datetime.now(UTC)
         if found is not None and not any(_is_valid(each, now) for each in found):
             self.report(field, _validity(found[0]), "make a new authority, and name both while you rotate")
-        return found
 
     def pair(self, certificate: str, key: str) -> x509.Certificate | None:
-        """A certificate that is valid now, if its key is there, too."""
+        """A certificate that is valid now, and whose key is the other one."""
         chain = self.read(certificate, "certificate", x509.load_pem_x509_certificates)
         private = self.read(key, "private key", lambda raw: load_pem_private_key(raw, None))
         if chain is not None and not _is_valid(chain[0], datetime.now(UTC)):
             fix = "renew it (`fleet certs renew` those of member links), or check the clock of this machine"
             self.report(certificate, _validity(chain[0]), fix)
-        if chain is None or private is None:
-            return None
-        if chain[0].public_key() != private.public_key():
+        if chain is not None and private is not None and chain[0].public_key() != private.public_key():
             rule = f"is not the key of {self.files[certificate]}"
             self.report(key, rule, "copy certificate and key from the same place")
-        return chain[0]
+        return None if chain is None else chain[0]
 
 
 def check_member(settings: Settings, proxy_id: ProxyId) -> None:
@@ -329,12 +327,13 @@ def _peer_problems(
     own = peer_tls.files(proxy_id)
     files = {"ca": own.ca, "certificate": own.certificate, "key": own.key}
     reader = _Reader(("peer_tls",), peer_tls.lines, files, must_be_there, "`fleet certs init` makes it")
-    authorities, certificate = reader.authorities("ca"), reader.pair("certificate", "key")
+    reader.authorities("ca")
+    certificate = reader.pair("certificate", "key")
     uri = member_uri(settings.fleet, proxy_id)
     if certificate is not None and uri not in (uris := _uris(certificate)):
         rule = f"names {', '.join(uris) or 'nobody'}, and must name {uri}"
         reader.report("certificate", rule, "issue it with that URI as a subject alternative name")
-    if not reader.problems and authorities is not None and certificate is not None:
+    if not reader.problems and reader.complete:
         try:
             rehearse(*make_contexts(own))
         except OSError as error:
@@ -346,11 +345,12 @@ def _peer_problems(
 def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool) -> list[Problem]:
     source = "it comes from the authority that clients trust"
     reader = _Reader(("listener_tls", name), tls.lines, tls.files, must_be_there, source)
-    there = [reader.pair("certificate", "key")]
+    reader.pair("certificate", "key")
     if tls.client_ca is not None:
-        there.append(reader.pair("probe_certificate", "probe_key"))
         reader.authorities("client_ca")
-    if reader.problems or (tls.client_certificates == "required" and None in there) or there[0] is None:
+    if tls.probe_certificate is not None:
+        reader.pair("probe_certificate", "probe_key")
+    if reader.problems or not reader.complete:
         return reader.problems
     try:
         server = server_context(tls)

@@ -219,6 +219,9 @@ def _check_listener_tls(draft: Draft, document: Document) -> None:
             needed["probe_certificate"] = needed["probe_key"] = (
                 " where client_certificates is required: members ask each other's listeners, as clients do"
             )
+        for one, other in (("probe_certificate", "probe_key"), ("probe_key", "probe_certificate")):
+            if getattr(shape, one) is not None:
+                needed.setdefault(other, f" beside {one}")
         for field, where in needed.items():
             if getattr(shape, field) is None and field not in each.wrong:
                 document.report((*each.path, field), None, f"is required{where}", f"add `{field}: FILE.pem`")

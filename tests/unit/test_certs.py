@@ -22,6 +22,7 @@ from fleet import certs
 from fleet.config import Settings, load
 from fleet.errors import CertificateError, ConfigError
 from fleet.peer_tls import make_contexts, rehearse
+from tests.certificates import Authority
 from tests.unit.test_config import tree
 
 NOW = datetime.now(UTC)
@@ -241,3 +242,74 @@ class TestChecking:
 def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
     assert certs.expiry(folder / "none") is None
     assert certs.expiry(folder / "p1.key") is None
+
+
+class TestListeners:
+    """The files of `listener_tls`."""
+
+    @pytest.fixture
+    def authority(self, tmp_path: Path) -> Authority:
+        made = Authority(tmp_path / "tls")
+        made.issue("p1-external", ["p1.example"])
+        made.issue("probe")
+        return made
+
+    @pytest.fixture
+    def settings(self, authority: Authority, tmp_path: Path) -> Settings:
+        """One listener, of whose certificates those of p1 are here."""
+        return load(self.file(tmp_path), {})
+
+    def file(self, tmp_path: Path, **changes: str) -> Path:
+        section = {
+            "certificate": "tls/{proxy_id}-external.crt",
+            "key": "tls/{proxy_id}-external.key",
+            "client_ca": "tls/clients-ca.pem",
+            "client_certificates": "required",
+            "probe_certificate": "tls/probe.crt",
+            "probe_key": "tls/probe.key",
+        }
+        file = tmp_path / "fleet.yaml"
+        document = {**tree(), "listener_tls": {"external": {**section, **changes}}}
+        file.write_text(yaml.safe_dump(document, sort_keys=False))
+        return file
+
+    def test_those_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
+        certs.check_member(settings, "p1")
+        assert certs.check_present(settings) == ("p2", "p3")
+        found = mistakes(lambda: certs.check_member(settings, "p2"))
+        assert len(found) == 2
+        assert "listener_tls.external.certificate: " in found[0]
+        assert "p2-external.crt: there is no such file; copy it here; it comes from" in found[0]
+
+    def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
+        (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "listener_tls.external.key: " in found
+        assert "is not the key of" in found
+
+    def test_one_that_has_expired(self, settings: Settings, authority: Authority) -> None:
+        authority.issue("p1-external", until=NOW - timedelta(hours=1))
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "and it is not now; renew it" in found
+
+    def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
+        stranger = Authority(tmp_path / "else", "others").issue("probe")
+        for mine, other in ((stranger.certificate, "probe.crt"), (stranger.key, "probe.key")):
+            (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "listener_tls.external.probe_certificate: " in found
+        assert "members could not ask each other here: its certificate is refused" in found
+
+    def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
+        settings = load(self.file(tmp_path, ciphers="ROT13"), {})
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "listener_tls.external.ciphers: " in found
+        assert "openssl ciphers" in found
+
+    def test_a_witness_has_no_listener(self, authority: Authority, tmp_path: Path) -> None:
+        document = yaml.safe_load(self.file(tmp_path).read_text())
+        document["members"]["p3"] |= {"witness": True}
+        del document["members"]["p3"]["listeners"]
+        file = tmp_path / "fleet.yaml"
+        file.write_text(yaml.safe_dump(document))
+        certs.check_member(load(file, {}), "p3")

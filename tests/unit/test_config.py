@@ -218,6 +218,47 @@ def test_certificates_are_found_beside_the_file_unless_it_says_where() -> None:
     assert found.files("p1") == PeerTlsFiles(Path("/etc/ca.pem"), Path("/p1/me.pem"), Path("/fleet/own.key"))
 
 
+def test_certificates_of_a_listener_are_each_member_s_own() -> None:
+    assert parse(tree()).listener_tls == {}
+    section = {"external": {"certificate": "{proxy_id}.crt", "key": "/etc/{proxy_id}.key"}}
+    found = parse(changed("listener_tls", section)).listener_tls["external"]
+    assert found.client_certificates == "none"
+    assert found.of("p2").files == {"certificate": Path("/fleet/p2.crt"), "key": Path("/etc/p2.key")}
+
+
+PAIR = {"certificate": "a.crt", "key": "a.key"}
+ASKING = {**PAIR, "client_ca": "ca.pem", "client_certificates": "required"}
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "expected"),
+    [
+        ("external", {"key": "a.key"}, ["external.certificate: is required; add"]),
+        ("internal", PAIR, ["listener_tls.internal: no member has a listener of this name; name one"]),
+        (
+            "external",
+            {**PAIR, "client_certificates": "allowed"},
+            ["external.client_ca: is required where client_certificates is allowed"],
+        ),
+        ("external", ASKING, ["probe_certificate: is required where", "probe_key: is required where"]),
+        (
+            "external",
+            {**ASKING, "client_certificates": "allowed", "probe_key": "p.key"},
+            ["probe_certificate: is required beside probe_key"],
+        ),
+        ("external", {**PAIR, "client_ca": "ca.pem"}, ['client_ca: "ca.pem": has no use where clients']),
+        ("external", {**PAIR, "min_version": "1.1"}, ['min_version: "1.1": is none of the values']),
+        ("external", {**PAIR, "cipher": "x"}, ["cipher: there is no such setting; did you mean ciphers?"]),
+        ("external", [], ["listener_tls.external: []: must be a map"]),
+    ],
+)
+def test_what_is_wrong_with_the_tls_of_a_listener(name: str, section: object, expected: list[str]) -> None:
+    found = mistakes(yaml.safe_dump(changed("listener_tls", {name: section})))
+    assert len(found) == len(expected), found
+    for line, said in zip(found, expected, strict=True):
+        assert said in line
+
+
 def test_merge_keys_and_anchors_share_settings() -> None:
     text = yaml.safe_dump(tree(1)).replace("  p1:", "  p1: &m", 1)
     text += "  p2:\n    <<: *m\n    peer: 127.0.0.1:1\n    admin: 127.0.0.1:2\n    data_dir: x\n"
