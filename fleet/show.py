@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
@@ -103,14 +104,20 @@ class ControlSource:
         )
 
     def _certificate_expiry(self) -> Mapping[str, float]:
-        settings = self._control.settings
-        if settings.peer_tls is None:
+        settings, me = self._control.settings, self._control.me
+        files: dict[str, Path] = {}
+        if settings.peer_tls is not None:
+            own = settings.peer_tls.files(me)
+            files |= {"peer_tls.ca": own.ca, "peer_tls.certificate": own.certificate}
+        for name, tls in settings.listener_tls.items():
+            named = tls.of(me).files.items()
+            files |= {f"listener_tls.{name}.{field}": path for field, path in named if "key" not in field}
+        if not files:
             return {}
         from fleet import certs  # 15 MB that a fleet without certificates does not need
 
-        files = settings.peer_tls.files(self._control.me)
-        found = {"ca": certs.expiry(files.ca), "certificate": certs.expiry(files.certificate)}
-        return {name: expires.timestamp() for name, expires in found.items() if expires is not None}
+        found = {field: certs.expiry(path) for field, path in files.items()}
+        return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:
         control = self._control

@@ -178,8 +178,8 @@ class FleetCollector(Collector):
         )
 
         yield _gauges(
-            "fleet_peer_certificate_expiry_timestamp_seconds",
-            "When the certificates that this member's links use expire, in Unix time.",
+            "fleet_certificate_expiry_timestamp_seconds",
+            "When the certificates of this member expire, in Unix time, by the field that names them.",
             ["file"],
             (([name], at_s) for name, at_s in sorted(self._view.certificate_expiry_s.items())),
         )

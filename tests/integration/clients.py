@@ -109,7 +109,9 @@ class Load:
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 600) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 600, **config: str
+    ) -> None:
         self.topic = topic
         self._partitions = partitions
         self._pause_s = partitions / rate_per_s
@@ -125,6 +127,7 @@ class Load:
                 "enable.idempotence": True,
                 "linger.ms": 1,
                 "error_cb": lambda error: self.failures.append(f"client: {error}"),
+                **config,
             }
         )
 

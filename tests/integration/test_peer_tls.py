@@ -16,7 +16,7 @@ from fleet.model import ProxyId
 from tests.conftest import MakeFleet
 
 EXPIRY = re.compile(
-    r'^fleet_peer_certificate_expiry_timestamp_seconds\{file="certificate"\} (\S+)$', re.MULTILINE
+    r'^fleet_certificate_expiry_timestamp_seconds\{file="peer_tls.certificate"\} (\S+)$', re.MULTILINE
 )
 
 

@@ -1,0 +1,183 @@
+"""A fleet whose listener is TLS and wants certificates: clients, takeovers, drains, new certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.certificates import Authority, Pair
+from tests.conftest import MakeTopic, fleets
+from tests.integration.clients import Load, count, produce, read_all, wait_for
+from tests.integration.conftest import PATIENT, FleetCommand, Tool
+
+REFUSED = re.compile(r'^fleet_protocol_errors_total\{.*reason="handshake".*\} (\S+)$', re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def app(authority: Authority) -> Pair:
+    """The certificate of an application."""
+    return authority.issue("app")
+
+
+@pytest.fixture(scope="module")
+def config(authority: Authority, app: Pair) -> dict[str, str]:
+    """What librdkafka is told."""
+    return {
+        "security.protocol": "ssl",
+        "ssl.ca.location": str(authority.certificate),
+        "ssl.certificate.location": str(app.certificate),
+        "ssl.key.location": str(app.key),
+    }
+
+
+@pytest.fixture(scope="module")
+def secured(
+    kafka: KafkaCluster, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalFleet]:
+    for proxy_id in ("p1", "p2", "p3"):
+        authority.issue(f"{proxy_id}-external")
+    folder = authority.certificate.parent
+    probe = authority.issue("probe")
+    with fleets(kafka, tmp_path_factory.mktemp("secured")) as make:
+        yield make(
+            timing=PATIENT,
+            listener_tls={
+                "certificate": f"{folder}/{{proxy_id}}-external.crt",
+                "key": f"{folder}/{{proxy_id}}-external.key",
+                "client_ca": str(authority.certificate),
+                "client_certificates": "required",
+                "probe_certificate": str(probe.certificate),
+                "probe_key": str(probe.key),
+            },
+        )
+
+
+def test_librdkafka(secured: LocalFleet, make_topic: MakeTopic, config: dict[str, str]) -> None:
+    topic, values = make_topic(), [b"%d" % number for number in range(600)]
+    produce(secured.bootstrap(), topic, values, **config)
+    read = read_all(secured.bootstrap(), topic, len(values), config=config)
+    assert sorted(message.value() or b"" for message in read) == sorted(values)
+    brokers = AdminClient({"bootstrap.servers": secured.bootstrap(), **config}).list_topics(topic).brokers
+    assert {broker.host for broker in brokers.values()} == {"127.0.0.1"}
+
+
+def test_java(
+    secured: LocalFleet,
+    make_topic: MakeTopic,
+    kafka_tool: Tool,
+    authority: Authority,
+    app: Pair,
+    tmp_path: Path,
+) -> None:
+    both = tmp_path / "app.pem"
+    both.write_bytes(app.key.read_bytes() + app.certificate.read_bytes())
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        "security.protocol=SSL\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={authority.certificate}\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={both}\n"
+    )
+    topic, servers = make_topic(), ("--bootstrap-server", secured.bootstrap())
+    kafka_tool(
+        "org.apache.kafka.tools.ConsoleProducer",
+        *(*servers, "--topic", topic, "--command-config", str(properties)),
+        stdin="".join(f"record {number}\n" for number in range(200)),
+    )
+    read = kafka_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *(*servers, "--topic", topic, "--command-config", str(properties)),
+        *("--from-beginning", "--max-messages", "200", "--timeout-ms", "60000"),
+    )
+    assert sorted(read.split("\n")[:200]) == sorted(f"record {number}" for number in range(200))
+
+
+async def test_aiokafka(
+    secured: LocalFleet, make_topic: MakeTopic, authority: Authority, app: Pair, config: dict[str, str]
+) -> None:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(app.certificate, app.key)
+    topic = make_topic()
+    async with AIOKafkaProducer(
+        bootstrap_servers=secured.bootstrap(), security_protocol="SSL", ssl_context=context
+    ) as producer:
+        sent = [await producer.send(topic, b"%d" % number) for number in range(120)]
+        await asyncio.gather(*sent)
+    assert len(read_all(secured.bootstrap(), topic, 120, config=config)) == 120
+
+
+def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Authority) -> None:
+    def refused() -> float:
+        pages = (secured.get(each, "/metrics")[1].decode() for each in secured.members)
+        return sum(float(value) for page in pages for value in REFUSED.findall(page))
+
+    before, errors = refused(), list[str]()
+    nobody = AdminClient(
+        {
+            "bootstrap.servers": secured.bootstrap(),
+            "security.protocol": "ssl",
+            "ssl.ca.location": str(authority.certificate),
+            "error_cb": lambda error: errors.append(str(error)),
+        }
+    )
+    with pytest.raises(Exception, match=r"_TRANSPORT|timed out"):
+        nobody.list_topics(timeout=5)
+    wait_for(lambda: refused() > before, "the refusal is counted")
+    assert errors
+
+
+def test_new_certificates_under_load_are_no_error(
+    kafka: KafkaCluster,
+    secured: LocalFleet,
+    authority: Authority,
+    make_topic: MakeTopic,
+    config: dict[str, str],
+) -> None:
+    topic, served = make_topic(), make_topic()
+    with Load(secured.bootstrap(), topic, **config) as load:
+        for _ in range(5):
+            for proxy_id in secured.members:
+                authority.issue(f"{proxy_id}-external")
+            authority.issue("probe")
+            produce(secured.bootstrap(), served, [b"by a new connection"] * 12, **config)
+            load.await_flow()
+    assert load.failures == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, topic)
+    assert count(kafka.bootstrap_servers, served) == 60
+
+
+def test_a_drain_and_a_death_under_load(
+    kafka: KafkaCluster,
+    secured: LocalFleet,
+    make_topic: MakeTopic,
+    config: dict[str, str],
+    fleet_command: FleetCommand,
+) -> None:
+    topic, brokers = make_topic(), frozenset(kafka.brokers)
+    with Load(secured.bootstrap(), topic, **config) as load:
+        fleet_command(secured, "drain", "p2")
+        secured.await_settled(brokers, ["p1", "p3"])
+        load.await_flow()
+        assert load.failures == []
+        fleet_command(secured, "undrain", "p2")
+        secured.await_settled(brokers, secured.members)
+        secured.kill("p3")
+        secured.await_settled(brokers, ["p1", "p2"])
+        load.await_flow()
+        secured.start("p3")
+        secured.await_settled(brokers, secured.members)
+    assert [each for each in load.failures if each.startswith("record")] == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, topic)
