@@ -224,7 +224,7 @@ class FleetView:
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
         balanced_by: what makes two proxies equal.
-        certificate_expiry_s: field that names a certificate (``peer_tls.ca``) → when it expires, in Unix time.
+        certificate_expiry_s: field that names a certificate → when it expires, in Unix time.
     """
 
     fleet: str
