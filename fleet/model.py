@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 BrokerId: TypeAlias = int
 ProxyId: TypeAlias = str
@@ -70,14 +70,25 @@ class IdentitySpace:
         return tuple(range(self.first_id, self.first_id + self.count))
 
 
+BROKER_ID: Final = "{broker_id}"
+"""In ``AdvertisedListener.broker_host``: the identity that a name is for."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdvertisedListener:
-    """How clients reach one member through one named listener (NAT and port mapping included)."""
+    """How clients reach one member through one named listener (NAT and port mapping included).
+
+    Args:
+        first_port: of the identities; without a meaning where ``broker_host`` is given.
+        broker_host: the host of an identity, all of them at the one port, with ``{broker_id}`` in it; None
+            where identities have ports instead.
+    """
 
     name: str
     host: str
     bootstrap_port: int
     first_port: int
+    broker_host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +120,12 @@ class Member:
         if offset is None:
             return None
         for advertised in self.listeners:
-            if advertised.name == listener:
-                return Endpoint(advertised.host, advertised.first_port + offset)
+            if advertised.name != listener:
+                continue
+            if advertised.broker_host is not None:
+                host = advertised.broker_host.replace(BROKER_ID, str(broker_id))
+                return Endpoint(host, advertised.bootstrap_port)
+            return Endpoint(advertised.host, advertised.first_port + offset)
         return None
 
 

@@ -99,6 +99,8 @@ def explain(error: Exception) -> str:
     reason = getattr(error, "reason", None)  # OpenSSL's own errors have one
     if reason is None:
         return str(error.args[0]) if error.args else "TLS failed"
+    if reason == "CALLBACK_FAILED":  # the one callback that there is says so
+        return "the server name that it gives is none of this listener's"
     if reason in _PLAINTEXT:
         return "it does not speak TLS"
     return f"TLS: {reason.lower().replace('_', ' ')}"

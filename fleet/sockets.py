@@ -139,6 +139,8 @@ def open_all(settings: Settings, member: MemberSettings) -> Sockets:
 
 def _ports(settings: Settings, listener: ListenerSettings) -> Iterator[tuple[BrokerId | None, Endpoint, str]]:
     yield None, listener.bootstrap, "bind"
+    if listener.broker_host is not None:
+        return
     space = settings.identities
     for broker_id, offset in space.explicit or zip(space.broker_ids(), range(space.count), strict=True):
         yield broker_id, Endpoint(listener.bind_host, listener.first_port + offset), "first_port"

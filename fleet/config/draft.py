@@ -25,6 +25,7 @@ from fleet.config.schema import (
 )
 from fleet.config.settings import (
     LISTENER_TLS_FILES,
+    PROXY_ID,
     BalanceSettings,
     EventsSettings,
     Limits,
@@ -47,6 +48,15 @@ class ListenerDraft:
     name: str
     path: Path
     shape: ListenerShape
+    proxy_id: ProxyId
+    wrong: frozenset[str]
+
+    @property
+    def broker_host(self) -> str | None:
+        """The host of an identity, with the broker's id left open; None without ``addressing: sni``."""
+        if self.shape.addressing != "sni" or self.shape.broker_host is None:
+            return None
+        return self.shape.broker_host.replace(PROXY_ID, self.proxy_id)
 
     @property
     def advertise(self) -> Endpoint | None:
@@ -71,10 +81,11 @@ class ListenerDraft:
             name=self.name,
             bind_host=bind.host,
             bootstrap_port=bind.port,
-            first_port=_given(self.shape.first_port),
+            first_port=bind.port if self.broker_host else _given(self.shape.first_port),
             advertised_host=advertise.host,
             advertised_bootstrap_port=advertise.port,
-            advertised_first_port=_given(self.advertise_first_port),
+            advertised_first_port=advertise.port if self.broker_host else _given(self.advertise_first_port),
+            broker_host=self.broker_host,
         )
 
 
@@ -167,15 +178,16 @@ def _given(value: T | None) -> T:
     return value
 
 
-def _listener(name: str, value: Value, path: Path, document: Document) -> ListenerDraft:
+def _listener(name: str, value: Value, path: Path, proxy_id: ProxyId, document: Document) -> ListenerDraft:
     problem = name_problem(name)
     if problem:
         document.report(path, None, f"listener name {problem[0]}", problem[1])
     shape, wrong = check_shape(ListenerShape, value, path, document)
-    for field in ("bind", "first_port"):
+    places = {"bind", "broker_host" if shape.addressing == "sni" else "first_port"}
+    for field in sorted(places if "addressing" not in wrong else {"bind"}):
         if getattr(shape, field) is None and field not in wrong:
             document.report((*path, field), None, "is required", f"add `{field}:` to the listener")
-    return ListenerDraft(name, path, shape)
+    return ListenerDraft(name, path, shape, proxy_id, wrong)
 
 
 def _member(proxy_id: str, value: Value, place: int, base: FilePath, document: Document) -> MemberDraft:
@@ -189,7 +201,7 @@ def _member(proxy_id: str, value: Value, place: int, base: FilePath, document: D
         data_dir = FilePath(os.path.normpath(base / shape.data_dir))
     voter = shape.voter if shape.voter is not None else shape.witness or place < DEFAULT_VOTERS
     listeners = tuple(
-        _listener(name, inner, (*path, "listeners", name), document)
+        _listener(name, inner, (*path, "listeners", name), proxy_id, document)
         for name, inner in (shape.listeners or {}).items()
     )
     return MemberDraft(proxy_id, path, shape, voter, data_dir, listeners, wrong)

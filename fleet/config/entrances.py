@@ -31,11 +31,11 @@ def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict
 
 def identity_owners(settings: Settings) -> dict[Endpoint, ProxyId]:
     """The member that each advertised identity address leads to, on all listeners."""
-    known = settings.identities
-    offsets = {known.offset(each) or 0 for each in known.broker_ids()}
+    advertised = {proxy_id: member.advertised(settings) for proxy_id, member in settings.members.items()}
     return {
-        Endpoint(listener.advertised_host, listener.advertised_first_port + offset): proxy_id
-        for proxy_id, member in settings.members.items()
+        endpoint: proxy_id
+        for proxy_id, member in advertised.items()
         for listener in member.listeners
-        for offset in offsets
+        for broker_id in settings.identities.broker_ids()
+        if (endpoint := member.endpoint(listener.name, broker_id)) is not None
     }

@@ -67,7 +67,7 @@ def _bound(member: MemberDraft, identities: IdentitySpace | None) -> Iterator[Sp
         host, owner = _host(bind.host), (member.proxy_id, machine)
         what = f"bootstrap port of listener {listener.name}"
         yield Span(host, bind.port, bind.port, *owner, what, (*listener.path, "bind"), str(bind))
-        if first is None or identities is None:
+        if first is None or identities is None or listener.shape.addressing == "sni":
             continue
         what, path = f"identity ports of listener {listener.name}", (*listener.path, "first_port")
         for low, high in offsets(identities):

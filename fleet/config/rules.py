@@ -9,7 +9,8 @@ from typing import Final
 from fleet.config.document import Document, Path
 from fleet.config.draft import Draft, MemberDraft
 from fleet.config.ports import check_ports
-from fleet.config.settings import CONTROL_SOCKET, Timing, is_loopback, is_wildcard
+from fleet.config.settings import CONTROL_SOCKET, PROXY_ID, Timing, is_address, is_loopback, is_wildcard
+from fleet.model import ProxyId
 
 MAX_VOTERS: Final = 9
 MAX_SOCKET_PATH_BYTES: Final = 100
@@ -186,6 +187,37 @@ def _check_listeners(member: MemberDraft, document: Document) -> None:
             document.report((*listener.path, "advertise"), str(shape.advertise), rule, fix)
 
 
+def _check_addressing(draft: Draft, document: Document) -> None:
+    secured = {each.name for each in draft.listener_tls}
+    hosts: dict[tuple[str, int], ProxyId] = {}
+    for member in draft.members:
+        for listener in member.listeners:
+            shape, path = listener.shape, listener.path
+            if shape.addressing != "sni":
+                if shape.broker_host is not None and "addressing" not in listener.wrong:
+                    rule = "has no use where identities have ports"
+                    document.report((*path, "broker_host"), shape.broker_host, rule, "add `addressing: sni`")
+                continue
+            if listener.name not in secured:
+                fix = f"add `listener_tls: {{{listener.name}: ...}}`"
+                document.report((*path, "addressing"), "sni", "names are told in TLS alone", fix)
+            for field in ("first_port", "advertise_first_port"):
+                if getattr(shape, field) is not None:
+                    rule = "has no use with `addressing: sni`, where all identities have one port"
+                    document.report((*path, field), getattr(shape, field), rule, "remove this line")
+            advertise = listener.advertise
+            if advertise is not None and is_address(advertise.host):
+                at = (*path, "bind" if shape.advertise is None else "advertise")
+                fix = f"write `advertise: NAME:{advertise.port}`"
+                document.report(at, str(advertise), "has to be a name: clients tell none but names", fix)
+            if advertise is not None and listener.broker_host is not None:
+                first = hosts.setdefault((listener.broker_host, advertise.port), member.proxy_id)
+                if first != member.proxy_id:
+                    rule = f"{first} advertises the same, so a client could not choose between the two"
+                    fix = f"write {PROXY_ID} in it"
+                    document.report((*path, "broker_host"), shape.broker_host, rule, fix)
+
+
 def _written(path: Path, document: Document) -> frozenset[str]:
     return frozenset(line[-1] for line in document.lines if line[:-1] == path and line)
 
@@ -254,6 +286,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_voters,
         _check_same_listeners,
         _check_listener_tls,
+        _check_addressing,
         _check_data_dirs,
         check_ports,
     )

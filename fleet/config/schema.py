@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from fleet.config.document import Document, Path, Value
 from fleet.config.settings import (
     PROXY_ID,
+    Addressing,
     BalanceSettings,
     ClientCertificates,
     EventsSettings,
@@ -24,7 +25,7 @@ from fleet.config.settings import (
     Timing,
     TlsVersion,
 )
-from fleet.model import Endpoint
+from fleet.model import BROKER_ID, Endpoint
 from fleet.weighing import BalancedBy
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
@@ -110,6 +111,16 @@ def _member_path(value: object) -> str:
     return value
 
 
+def _broker_host(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("must be text", "put it in quotes")
+    host = value.replace(BROKER_ID, "1", 1).replace(PROXY_ID, "p")
+    if BROKER_ID not in value or not _HOST.fullmatch(host):
+        rule = f"must be a host name with {BROKER_ID} in it, once"
+        raise wrong(rule, f"write broker-{BROKER_ID}.{PROXY_ID}.kafka.example")
+    return value
+
+
 def _broker_ids(value: object) -> object:
     if not isinstance(value, dict):
         raise wrong("must be a map of broker id to port offset", "write {1001: 0, 2001: 1}")
@@ -141,6 +152,8 @@ class ListenerShape(Shape):
     first_port: Port | None = None
     advertise: HostPort | None = None
     advertise_first_port: Port | None = None
+    addressing: Addressing = "identity_ports"
+    broker_host: Annotated[str, BeforeValidator(_broker_host)] | None = None
 
 
 class MemberShape(Shape):

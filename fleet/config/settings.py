@@ -92,6 +92,8 @@ class ListenerSettings:
     advertised_host: str
     advertised_bootstrap_port: int
     advertised_first_port: int
+    broker_host: str | None = None
+    """As of ``AdvertisedListener``: where it is given, the one socket is for all identities."""
 
     @property
     def bootstrap(self) -> Endpoint:
@@ -99,7 +101,11 @@ class ListenerSettings:
 
     def advertised(self) -> AdvertisedListener:
         return AdvertisedListener(
-            self.name, self.advertised_host, self.advertised_bootstrap_port, self.advertised_first_port
+            self.name,
+            self.advertised_host,
+            self.advertised_bootstrap_port,
+            self.advertised_first_port,
+            self.broker_host,
         )
 
 
@@ -160,6 +166,7 @@ class PeerTlsSettings:
 
 
 ClientCertificates: TypeAlias = Literal["none", "allowed", "required"]
+Addressing: TypeAlias = Literal["identity_ports", "sni"]
 TlsVersion: TypeAlias = Literal["1.2", "1.3"]
 
 
@@ -261,6 +268,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_wildcard(host: str) -> bool:

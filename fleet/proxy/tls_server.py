@@ -11,9 +11,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
+from weakref import WeakKeyDictionary
 
+from fleet.model import BrokerId
 from fleet.peer_tls import explain
+from fleet.proxy.server_names import ServerNames
 
 log = logging.getLogger(__name__)
 
@@ -90,3 +93,56 @@ class TlsServer:
             self._refused(peer, f"more than {MAX_HANDSHAKES} handshakes at a time")
             sock.close()
             raise
+
+
+class NamedClients:
+    """Has clients of one port served as the server names say that they give.
+
+    Args:
+        context: as of ``TlsServer``.
+        names: which identities they are for.
+        factory: makes the factory of an identity's protocols, or of bootstrap's.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        names: ServerNames,
+        factory: Callable[[BrokerId | None], Callable[[], asyncio.BaseProtocol]],
+    ) -> None:
+        self._context = context
+        self._names = names
+        self._factory = factory
+        self._meant: WeakKeyDictionary[ssl.SSLObject, BrokerId | None] = WeakKeyDictionary()
+
+    def context(self) -> ssl.SSLContext:
+        """As of ``TlsServer``: refuses names that it does not know."""
+        context = self._context()
+        context.sni_callback = self._named
+        return context
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        """Gives way to the real one once the handshake has told which that is."""
+        return _UntilNamed(self)
+
+    def _named(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+        try:
+            self._meant[tls] = self._names.broker_id(name)
+        except KeyError:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        return None
+
+    def take(self, transport: asyncio.Transport) -> asyncio.BaseProtocol:
+        """The protocol of a client whose handshake is done."""
+        return self._factory(self._meant.pop(transport.get_extra_info("ssl_object")))()
+
+
+class _UntilNamed(asyncio.Protocol):
+    def __init__(self, clients: NamedClients) -> None:
+        self._clients = clients
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+        real = self._clients.take(transport)
+        transport.set_protocol(real)
+        real.connection_made(transport)

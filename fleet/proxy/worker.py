@@ -27,8 +27,9 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
+from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session
-from fleet.proxy.tls_server import TlsServer
+from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
@@ -184,14 +185,27 @@ class Worker:
         for each in self._spec.listeners:
             factory = self._factory(each.listener, each.broker_id)
             sock = socket.socket(fileno=each.fd)
-            tls = self._tls.get(each.listener)
-            if tls is None:
-                self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+            if each.listener in self._tls:
+                self._servers.append(self._tls_server(sock, each.listener, factory))
             else:
-                limit_s = self._timing.handshake_timeout_s
-                self._servers.append(
-                    TlsServer(sock, tls.get, factory, self._no_handshake, limit_s, self.linger_s)
-                )
+                self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+
+    def _tls_server(
+        self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> TlsServer:
+        context = self._tls[listener].get
+        everywhere = [
+            advertised
+            for member in self._spec.settings.members.values()
+            for advertised in member.advertised(self._spec.settings).listeners
+            if advertised.name == listener
+        ]
+        if any(each.broker_host is not None for each in everywhere):
+            names = ServerNames(everywhere, self._spec.settings.identities)
+            named = NamedClients(context, names, partial(self._factory, listener))
+            context, factory = named.context, named.protocol
+        limit_s = self._timing.handshake_timeout_s
+        return TlsServer(sock, context, factory, self._no_handshake, limit_s, self.linger_s)
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id

@@ -19,6 +19,8 @@ from fleet.config import (
     Settings,
     Timing,
     advice,
+    bootstrap_endpoints,
+    identity_owners,
     load,
     parse_text,
     survives,
@@ -257,6 +259,61 @@ def test_what_is_wrong_with_the_tls_of_a_listener(name: str, section: object, ex
     assert len(found) == len(expected), found
     for line, said in zip(found, expected, strict=True):
         assert said in line
+
+
+def by_name(**changes: object) -> dict[str, Any]:
+    """Three members whose clients give server names; `...` removes a field of p1's listener."""
+    data = changed("listener_tls", {"external": PAIR})
+    for number, (proxy_id, member) in enumerate(data["members"].items()):
+        member["listeners"]["external"] = {
+            "bind": f"127.0.0.1:{9100 + number}",
+            "advertise": f"{proxy_id}.kafka.example:9092",
+            "addressing": "sni",
+            "broker_host": "broker-{broker_id}.{proxy_id}.kafka.example",
+        }
+    own = data["members"]["p1"]["listeners"]["external"]
+    own.update({name: value for name, value in changes.items() if value is not ...})
+    for name in (name for name, value in changes.items() if value is ...):
+        del own[name]
+    return data
+
+
+def test_brokers_may_have_names_instead_of_ports() -> None:
+    settings = parse(by_name())
+    member = settings.member("p2").advertised(settings)
+    assert member.endpoint("external", 1) == Endpoint("broker-1.p2.kafka.example", 9092)
+    assert identity_owners(settings)[Endpoint("broker-1.p3.kafka.example", 9092)] == "p3"
+    assert bootstrap_endpoints(settings)["p1"] == Endpoint("p1.kafka.example", 9092)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"broker_host": ...}, "external.broker_host: is required; add"),
+        ({"broker_host": "broker.kafka.example"}, "must be a host name with {broker_id} in it, once"),
+        ({"broker_host": "{broker_id}.{broker_id}.example"}, "must be a host name with {broker_id} in it"),
+        ({"broker_host": "{broker_id}.{id}.example"}, "must be a host name with {broker_id} in it, once"),
+        ({"broker_host": "b-{broker_id}.p2.kafka.example"}, None),
+        ({"broker_host": "broker-{broker_id}.p2.kafka.example"}, "p1 advertises the same, so a client"),
+        ({"first_port": 9101}, "first_port: 9101: has no use with `addressing: sni`"),
+        ({"advertise": ...}, 'bind: "127.0.0.1:9100": has to be a name: clients tell none but names'),
+        ({"advertise": "10.0.0.1:9092"}, 'advertise: "10.0.0.1:9092": has to be a name'),
+        ({"addressing": "shared"}, 'addressing: "shared": is none of the values that there are'),
+    ],
+)
+def test_what_is_wrong_with_names_of_brokers(changes: dict[str, object], expected: str | None) -> None:
+    if expected is None:
+        parse(by_name(**changes))
+    else:
+        assert expected in only_mistake(by_name(**changes))
+
+
+def test_names_of_brokers_need_tls() -> None:
+    data = by_name()
+    del data["listener_tls"]
+    assert all("names are told in TLS alone; add `listener_tls: {external" in each for each in mistakes(data))
+    data = changed("members.p1.listeners.external.broker_host", "b-{broker_id}.example")
+    assert "has no use where identities have ports; add `addressing: sni`" in only_mistake(data)
 
 
 def test_merge_keys_and_anchors_share_settings() -> None:

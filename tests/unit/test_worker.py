@@ -208,10 +208,12 @@ def make_spec(
     bootstrap: list[int],
     moves_per_second: int = 1_000,
     listener_tls: ListenerTlsSettings | None = None,
+    broker_host: str | None = None,
     **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    listener = ListenerSettings("external", "127.0.0.1", ports[BOOTSTRAP], 9101, "proxy1.example", 9100, 9101)
+    advertised = ("proxy1.example", 9100, 9101, broker_host)
+    listener = ListenerSettings("external", "127.0.0.1", ports[BOOTSTRAP], 9101, *advertised)
     member = MemberSettings(
         proxy_id="p1",
         rack=None,
@@ -254,16 +256,17 @@ async def running(
     bootstrap: list[int],
     moves_per_second: int = 1_000,
     listener_tls: ListenerTlsSettings | None = None,
+    broker_host: str | None = None,
     **timing: float,
 ) -> AsyncIterator[Running]:
-    sockets = {each: listening() for each in (BOOTSTRAP, 1, 2, 3)}
+    sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, moves_per_second, listener_tls, **timing)
+    spec = make_spec(folder, sockets, bootstrap, moves_per_second, listener_tls, broker_host, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
     try:
-        await eventually(lambda: task.done() or len(running._servers) == 4, "the worker listens")
+        await eventually(lambda: task.done() or len(running._servers) == len(sockets), "the worker listens")
         yield Running(running, stop, task, ports, spec.member.advertised(spec.settings), spec)
     finally:
         stop.set()

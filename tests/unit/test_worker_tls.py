@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from fleet.config.settings import ListenerTlsSettings
+from fleet.ipc import BOOTSTRAP
+from fleet.model import Broker
 from fleet.proxy import tls_server, worker
 from fleet.proxy.connection import DATA_BYTES
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
     FETCH,
     LIMIT_S,
+    METADATA,
     PRODUCE,
     BrokerScript,
     Running,
@@ -25,9 +29,11 @@ from tests.unit.test_worker import (
     ends,
     eventually,
     fetch,
+    metadata,
     never,
     produce,
     read_frame,
+    request,
     response,
     running,
 )
@@ -74,10 +80,10 @@ async def is_served(at: Running, client: ssl.SSLContext) -> bool:
     return answer == response(1, b"answer")[4:]
 
 
-def meet(at: Running, client: ssl.SSLContext) -> None:
+def meet(at: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", broker_id: int = 1) -> None:
     """A handshake as most clients do it, which say why they refuse. Blocks."""
-    with socket.create_connection(("127.0.0.1", at.ports[1]), LIMIT_S) as sock:
-        client.wrap_socket(sock, server_hostname="127.0.0.1").close()
+    with socket.create_connection(("127.0.0.1", at.ports[broker_id]), LIMIT_S) as sock:
+        client.wrap_socket(sock, server_hostname=name).close()
 
 
 async def test_frames_pass_in_both_directions_whatever_their_size(
@@ -291,3 +297,63 @@ async def test_a_worker_that_stops_sends_its_clients_away_in_order(
         writer.close()
         async with asyncio.timeout(LIMIT_S):
             await at.task
+
+
+# ---- server names
+
+
+BROKER_HOST = "broker-{broker_id}.proxy1.example"
+
+
+async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[bytes, list[int]]:
+    """What comes of a connection with a server name: the answer to Metadata, and whom it counts for."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", at.ports[BOOTSTRAP], ssl=client, server_hostname=name
+    )
+    writer.write(request(METADATA, 1, 8, struct.pack(">i", -1)))
+    answer = await read_frame(reader)
+    served = [key for key, count in at.worker.count().connections.items() if count]
+    writer.close()
+    await eventually(lambda: not at.connections(), "it has gone")
+    return answer, served
+
+
+async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Authority) -> None:
+    pair = authority.issue("external", ["proxy1.example", "*.proxy1.example"])
+    tls = ListenerTlsSettings(pair.certificate, pair.key)
+    async with (
+        broker_script() as one,
+        broker_script() as two,
+        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as at,
+    ):
+        one.known = two.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", two.port)]
+        at.worker.apply(at.directory([one, two]))
+        proxied = metadata([Broker(each, f"broker-{each}.proxy1.example", 9100) for each in (1, 2)])
+        for name, broker_id, asked in (
+            ("broker-2.proxy1.example", 2, (0, 1)),
+            ("BROKER-1.proxy1.example", 1, (1, 1)),
+            ("proxy1.example", BOOTSTRAP, None),
+        ):
+            answer, served = await asked_for(at, trusting(authority), name)
+            assert (answer, served) == (response(8, proxied)[4:], [broker_id])
+            assert asked in (None, (len(one.asked), len(two.asked)))
+
+
+@pytest.mark.parametrize("name", ["broker-9.proxy1.example", "elsewhere.example", None])
+async def test_a_name_that_is_nobody_s_is_refused(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, name: str | None
+) -> None:
+    pair = authority.issue("external", ["proxy1.example"])
+    tls = ListenerTlsSettings(pair.certificate, pair.key)
+    client = trusting(authority)
+    client.check_hostname = False
+    async with (
+        broker_script() as one,
+        running(tmp_path, [one.port], listener_tls=tls, broker_host=BROKER_HOST) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.to_thread(meet, at, client, name, BOOTSTRAP)
+        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
+        assert "the server name that it gives is none of this listener's" in refused(at, caplog)[1]
+        assert one.accepted == 0
