@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from dataclasses import dataclass
@@ -100,10 +101,14 @@ IN_ORDER = "end of file after 0 of 4 bytes"
 
 
 class Connection:
-    """A blocking connection that speaks in frames."""
+    """A blocking connection that speaks in frames, by TLS where it is given how."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(
+        self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_name: str | None = None
+    ) -> None:
         self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=server_name or endpoint.host)
 
     def send(self, frame: bytes) -> None:
         self._socket.sendall(frame)
