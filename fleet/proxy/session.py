@@ -8,7 +8,7 @@ those that carry addresses go through a patching function from the generated tab
 Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
 more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
 first byte can leave, for its size changes and its last address is at its end; and the head of a Metadata
-response whose brokers have not all arrived.
+response whose brokers have not all arrived. Of a Fetch or ShareFetch response the end alone is (``stream``).
 """
 
 from __future__ import annotations
