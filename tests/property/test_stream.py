@@ -216,3 +216,30 @@ def test_counts_and_lengths_that_lie_are_refused(key: int, version: int) -> None
         body = good[:at] + lie + good[at + 1 :] + end
         assert b"HH" not in refusals(key, version, body, each_cut=False)
         refusals(key, version, body, each_cut=True)
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=60, deadline=None)
+@given(
+    damage=st.dictionaries(st.integers(8, 400), st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]), max_size=4),
+    cuts=st.lists(st.integers(0, 400), max_size=6),
+    missing=st.integers(0, 40),
+)
+def test_the_verdict_does_not_depend_on_how_bytes_arrive(
+    key: int, version: int, damage: dict[int, int], cuts: list[int], missing: int
+) -> None:
+    raw = bytearray(framed(before_tail(key, partition(key, b"r" * 40, 2), partition(key, None)) + END[key]))
+    for at, value in damage.items():
+        raw[8 + at % (len(raw) - 8)] = value
+    short = struct.pack(">i", len(raw) - missing - 4) + raw[4 : len(raw) - missing]
+    outcomes = []
+    for each in ((), cuts, range(len(short))):
+        play = Play.new()
+        play.ask((key, version, CORRELATION_ID))
+        try:
+            feed(play, short, each)
+            assert len(play.to_client) == len(short)
+            outcomes.append(bytes(play.to_client))
+        except (MalformedFrame, TruncatedFrame):
+            outcomes.append(b"refused")
+    assert outcomes == outcomes[:1] * 3
