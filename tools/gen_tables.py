@@ -16,7 +16,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -24,10 +24,6 @@ OUTPUT = ROOT / "fleet" / "proxy" / "wire" / "_tables.py"
 DEFINITIONS = ROOT / "build" / "kafka" / "definitions"
 
 CAPS: dict[str, tuple[int, str]] = {
-    "Fetch": (
-        15,
-        "v16 carries node endpoints behind the records, so that a response must be collected whole",
-    ),
     "DescribeQuorum": (1, "v2 carries the controllers' listeners, which no proxy stands for"),
 }
 """Highest version to offer where it is below the highest defined one, and why."""
@@ -64,6 +60,7 @@ FIXED_SIZES = {
     **{"int64": 8, "float64": 8, "uuid": 16},
 }
 NEVER_FLEXIBLE = 1 << 15
+MAX_VARINT_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +233,31 @@ def rewritten(message: Message, version: int) -> set[str]:
 
     visit(message.response, f"{message.name}Response")
     return paths
+
+
+def carries(message: Message, version: int, item: Field) -> bool:
+    """Whether there is anything to rewrite in one field of a response."""
+    return bool(rewritten(replace(message, response=(item,)), version))
+
+
+def has_records(item: Field) -> bool:
+    """Whether record batches are in a field."""
+    return item.type == "records" or any(map(has_records, item.fields))
+
+
+def behind_records(message: Message, version: int) -> Field | None:
+    """The field with the addresses, where a response has record batches before it.
+
+    Such a response passes as it comes, up to that field: the last untagged one, or a tagged one.
+    """
+    plain = active(message.response, version)
+    found = [item for item in (*plain, *tagged(message.response, version)) if carries(message, version, item)]
+    if not found or not any(map(has_records, plain)):
+        return None
+    (item,) = found
+    assert item.is_array, f"{message.name}.{item.name} is not an array"
+    assert item is plain[-1] or item not in plain, f"{message.name}.{item.name} is not at the end"
+    return item
 
 
 def suspicious(message: Message, version: int) -> Iterator[str]:
@@ -428,7 +450,7 @@ class Emitter:
 
     def tags(self, fields: list[Field]) -> None:
         """A section of tagged fields: skipped, but for those that carry addresses."""
-        found = [item for item in fields if self.carries(item)]
+        found = [item for item in fields if carries(self.message, self.version, item)]
         if not found:
             self.line(f"if buf[{self.at()}]:")
             self.line(f"    pos = skip_tags(buf, {self.at()})")
@@ -458,10 +480,9 @@ class Emitter:
         self.line("parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)")
         self.depth -= 1
 
-    def carries(self, item: Field) -> bool:
-        """Whether there is anything to rewrite in a field."""
-        probe = Message(0, self.message.name, self.message.versions, self.message.flexible, (item,))
-        return bool(rewritten(probe, self.version))
+    def fill(self, template: str) -> str:
+        """The lines in their function."""
+        return template.format("\n".join(self.lines))
 
     def body(self) -> bool:
         """Write all of it.
@@ -469,12 +490,15 @@ class Emitter:
         Returns: whether an address can stand behind an array of something else, that is anywhere.
         """
         plain = active(self.message.response, self.version)
-        last = max((i + 1 for i, item in enumerate(plain) if self.carries(item)), default=0)
+        carrying = [carries(self.message, self.version, item) for item in plain]
+        last = max((i + 1 for i, found in enumerate(carrying) if found), default=0)
         for index in range(len(plain)):
             if is_address(plain, index):
                 last = max(last, index + 3)
-        in_tags = any(map(self.carries, tagged(self.message.response, self.version)))
-        first = next((i for i, item in enumerate(plain) if self.carries(item)), last)
+        in_tags = any(
+            carries(self.message, self.version, item) for item in tagged(self.message.response, self.version)
+        )
+        first = next((i for i, found in enumerate(carrying) if found), last)
         whole = in_tags or self.message.name in BLANKED or any(item.is_array for item in plain[:first])
         self.line("mark = 4")
         self.line("pos = 8")
@@ -487,6 +511,48 @@ class Emitter:
         self.line("return mark")
         return whole
 
+    def endpoints(self, item: Field) -> None:
+        """Write the function that rewrites one array of addresses."""
+        self.line("mark = pos")
+        self.array(item)
+        self.line("return mark, pos")
+
+
+@dataclass(slots=True)
+class ScanEmitter(Emitter):
+    """Writes the scanner of one response and version: it can stop wherever what has arrived ends.
+
+    ``pos`` may be beyond ``end``: what is between is skipped without being there. Only a varint must be there
+    at once.
+    """
+
+    def number(self, name: str, classic: str, size: int) -> None:
+        """Read a length or count, which are varints in all versions that have addresses behind records."""
+        assert self.flexible, self.message.name
+        self.flush()
+        self.line(f"{name} = buf[pos] if pos < end else 128")
+        self.line("pos += 1")
+        self.line(f"if {name} > 127:")
+        self.line(f"    if pos + {MAX_VARINT_BYTES - 1} <= end:")
+        self.line(f"        {name}, pos = varint(buf, pos - 1)")
+        self.line("    else:")
+        self.line(f"        {name}, buf, pos, end = yield from await_varint(buf, pos - 1, end)")
+
+    def tags(self, fields: list[Field]) -> None:
+        """Skip a section of tagged fields."""
+        self.number("tags", "", 0)
+        self.line("if tags:")
+        self.line("    buf, pos, end = yield from pass_tags(tags, buf, pos, end)")
+
+    def scanner(self, item: Field) -> None:
+        """Write all of it, up to the field with the addresses: see ``behind_records``."""
+        plain = active(self.message.response, self.version)
+        self.skip = 8
+        self.tags([])
+        self.struct(self.message.response, plain.index(item) if item in plain else len(plain))
+        self.flush()
+        self.line("return pos")
+
 
 def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
@@ -494,14 +560,12 @@ def snake(name: str) -> str:
 
 HEADER = '''"""Generated by tools/gen_tables.py from {source}: not to be edited."""
 
-# ruff: noqa: E501
-
 from __future__ import annotations
 
 from typing import NoReturn
 
 from fleet.errors import MalformedFrame
-from fleet.proxy.wire.addresses import NEVER_FLEXIBLE, Addresses, Api, Layout, Parts
+from fleet.proxy.wire.addresses import NEVER_FLEXIBLE, Addresses, Api, Layout, Parts, Streamed
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
     encode_varint,
@@ -513,6 +577,7 @@ from fleet.proxy.wire.primitives import (
     skip_tags,
     varint,
 )
+from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
 
 EMPTY_COMPACT = b"\\x01"
 EMPTY_CLASSIC = b"\\x00\\x00"
@@ -522,6 +587,48 @@ def uneven(pos: int, stop: int) -> NoReturn:
     """Refuse a tagged field whose value is not as long as it says."""
     raise MalformedFrame("broker", f"tagged field ends at byte {{pos}} and not at {{stop}}")
 '''
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The functions of one response and the expression for its layout, with the name to be filled in."""
+
+    functions: tuple[str, ...]
+    layout: str
+
+
+PATCH = '''\
+def {{name}}(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+    """{{title}}."""
+{}
+'''
+SCAN = '''\
+def {{name}}_scan(buf: memoryview, pos: int, end: int) -> Scan:
+    """{{title}}, up to the end of what passes as it is."""
+{}
+'''
+NODES = '''\
+def {{name}}_nodes(buf: memoryview, pos: int, addresses: Addresses, parts: Parts) -> tuple[int, int]:
+    """The addresses of a {{title}}."""
+{}
+'''
+
+
+def code_of(message: Message, version: int) -> Code:
+    """What is generated for one response."""
+    item = behind_records(message, version)
+    if item is None:
+        emitter = Emitter(message, version)
+        whole = emitter.body()
+        return Code((emitter.fill(PATCH),), f'Layout("{{name}}", {{name}}, {whole})')
+    scan, endpoints = ScanEmitter(message, version), Emitter(message, version)
+    scan.scanner(item)
+    endpoints.endpoints(item)
+    tag = item.tag if version in item.tagged else None
+    return Code(
+        (scan.fill(SCAN), endpoints.fill(NODES)),
+        f'Streamed("{{name}}", {{name}}_scan, {{name}}_nodes, {tag})',
+    )
 
 
 def render(messages: list[Message], source: str) -> str:
@@ -536,26 +643,18 @@ def render(messages: list[Message], source: str) -> str:
     rows: list[str] = []
     for message in messages:
         versions = offered(message)
-        known: dict[str, list[int]] = {}
-        whole: dict[str, bool] = {}
+        known: dict[Code, list[int]] = {}
         for version in range(versions.low, versions.high + 1):
             if rewritten(message, version):
-                emitter = Emitter(message, version)
-                is_whole = emitter.body()
-                body = "\n".join(emitter.lines)
-                known.setdefault(body, []).append(version)
-                whole[body] = is_whole
-        for body, same in known.items():
+                known.setdefault(code_of(message, version), []).append(version)
+        for code, same in known.items():
             assert same == list(range(same[0], same[-1] + 1)), message.name
             name = f"{snake(message.name)}_v{same[0]}"
             span = f"v{same[0]}" if len(same) == 1 else f"v{same[0]}-{same[-1]}"
-            functions.append(
-                f"def {name}(buf: memoryview, addresses: Addresses, parts: Parts) -> int:\n"
-                f'    """{message.name} response {span}."""\n{body}\n'
-            )
-            rows.append(
-                f'    ({message.api_key}, {same[0]}, {same[-1]}, Layout("{name}", {name}, {whole[body]})),'
-            )
+            functions += [
+                text.format(name=name, title=f"{message.name} response {span}") for text in code.functions
+            ]
+            rows.append(f"    ({message.api_key}, {same[0]}, {same[-1]}, {code.layout.format(name=name)}),")
     out = [HEADER.format(source=source), *functions]
     apis = []
     for message in messages:
@@ -567,7 +666,7 @@ def render(messages: list[Message], source: str) -> str:
     caps = [f"# {name} is capped at v{cap}: {reason}." for name, (cap, reason) in CAPS.items()]
     tables = [*caps, "APIS: dict[int, Api] = {", *apis, "}"]
     tables += ['"""API key → what brokers serve, as far as the fleet offers it."""', ""]
-    tables += ["PATCHED: tuple[tuple[int, int, int, Layout], ...] = (", *rows, ")"]
+    tables += ["PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (", *rows, ")"]
     tables += ['"""API key, first version, last version, and how such responses are patched."""', ""]
     return "\n\n".join(out) + "\n\n" + "\n".join(tables)
 

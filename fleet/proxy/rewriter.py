@@ -1,4 +1,8 @@
-"""Responses whose addresses are replaced: patched where they lie, or collected first where they must be."""
+"""Responses whose addresses are replaced.
+
+They are patched where they lie; or collected first, where they must be; or, where they have records before
+their addresses, patched at their end as they pass (see ``stream``).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from typing import Final
 from fleet.errors import OversizeFrame, TruncatedFrame
 from fleet.model import BrokerId
 from fleet.proxy.addresses import AddressBook, AddressSource
-from fleet.proxy.wire.addresses import Addresses, Layout, Parts
+from fleet.proxy.stream import Stream, Write
+from fleet.proxy.wire import tail
+from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Streamed
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
 from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
@@ -19,17 +25,14 @@ MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
 JOIN_BELOW_BYTES: Final = 16 * 1024
 """Segments of a collected response below this size are joined when written; greater ones go as they are."""
 
-Write = Callable[[bytes | memoryview], object]
-"""Takes what goes to the client: memory that nobody changes afterwards."""
-
 
 class Rewriter:
     """Rewrites the responses of one connection.
 
     Args: as of ``fleet.proxy.session.Session``.
 
-    ``collecting`` is whether a response is being held back; ``left_bytes`` is, once it no longer is, how much
-    of it is still to come and passes as it is. ``client_key`` tells this client from others.
+    ``busy`` is whether a response has come in part and needs more work; ``left_bytes`` is, once it does not,
+    how much of it is left and passes as it is. ``client_key`` tells this client from others.
     """
 
     __slots__ = (
@@ -43,9 +46,10 @@ class Rewriter:
         "_next_attempt_bytes",
         "_observe",
         "_source",
+        "_stream",
         "_told",
+        "busy",
         "client_key",
-        "collecting",
         "left_bytes",
     )
 
@@ -68,15 +72,16 @@ class Rewriter:
         self._collected = bytearray()
         self._index = 0
         self._next_attempt_bytes = 0
+        self._stream: Stream | None = None
         self._told: dict[BrokerId, int] = {}
         self.client_key = client_key
-        self.collecting = False
+        self.busy = False
         self.left_bytes = 0
 
     def rewrite(
         self, index: int, view: memoryview, run: int, pos: int, after: int, end: int, write: Write
     ) -> int:
-        """Patch the response at ``pos``, or begin to collect it.
+        """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
 
         Args:    index: into LAYOUTS; run: from where bytes are still to be written; after: where the response
                  ends; end: where ends what has arrived.
@@ -85,6 +90,14 @@ class Rewriter:
         """
         layout = LAYOUTS[index]
         assert layout is not None
+        if isinstance(layout, Streamed):
+            self._index = index
+            stream = Stream(layout, after - pos, self._rewrite_tail)
+            run = stream.receive(view, run, pos, end, write)
+            if stream.left_bytes:
+                self._stream = stream
+                self.busy = True
+            return run
         complete = after <= end
         if layout.whole and after - pos > self._max_bytes:
             raise OversizeFrame("broker", f"{layout.name} response of {after - pos} bytes")
@@ -100,24 +113,37 @@ class Rewriter:
             self._collected = bytearray(frame)
             self._index = index
             self._next_attempt_bytes = 2 * len(frame)
-            self.collecting = True
+            self.busy = True
         else:
             write(b"".join(parts))
         return pos + len(frame)
 
-    def collect(self, view: memoryview, start: int, end: int, write: Write) -> int:
-        """Add to the response that is held back, and pass it on once it can be patched.
+    def go_on(self, view: memoryview, start: int, end: int, write: Write) -> int:
+        """Take more of the response that has come in part.
 
         Returns: up to where ``view`` was taken.
         Raises:  WireError: the response cannot be made safe.
         """
+        stream = self._stream
+        if stream is None:
+            return self._collect(view, start, end, write)
+        after = start + stream.left_bytes
+        taken = stream.receive(view, start, start, end, write)
+        if not stream.left_bytes:
+            self._stream = None
+            self.busy = False
+            self.left_bytes = after - taken
+        return taken
+
+    def _collect(self, view: memoryview, start: int, end: int, write: Write) -> int:
+        """Add to the response that is held back, and pass it on once it can be patched."""
         collected = self._collected
         frame_bytes: int = 4 + read_int32(collected)[0]
         taken = min(end, start + frame_bytes - len(collected))
         collected += view[start:taken]
         complete = len(collected) == frame_bytes
         layout = LAYOUTS[self._index]
-        assert layout is not None
+        assert isinstance(layout, Layout)
         # An attempt starts at the front again, so they are made at doubling sizes: byte by byte is no worse.
         if not complete and (layout.whole or len(collected) < self._next_attempt_bytes):
             return taken
@@ -129,7 +155,7 @@ class Rewriter:
             self._next_attempt_bytes = 2 * len(collected)
             return taken
         self._collected = bytearray()
-        self.collecting = False
+        self.busy = False
         self.left_bytes = frame_bytes - len(collected)
         _write_owned(parts or [memoryview(collected)], write)
         return taken
@@ -143,11 +169,7 @@ class Rewriter:
         Returns: the segments to send for ``frame``; none where it stays as it is; None where more is needed.
         """
         began_s = self._clock() if self._clock is not None else 0.0
-        # One book for all of a response, and the newest one for each.
-        book = self._source.book
-        if book is not self._book:
-            self._book = book
-            self._addresses = book.client(self.client_key, self._told)
+        self._take_newest_book()
         parts: Parts = [b""]
         try:
             mark = layout.patch(frame, self._addresses, parts)
@@ -160,10 +182,34 @@ class Rewriter:
         parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         if mark < len(frame):
             parts.append(frame[mark:])
+        self._rewritten(index, began_s)
+        return parts
+
+    def _rewrite_tail(self, found: memoryview) -> bytes | None:
+        """Rewrite the tail of the response that passes; see ``wire.tail.rewrite``."""
+        layout = LAYOUTS[self._index]
+        assert isinstance(layout, Streamed)
+        began_s = self._clock() if self._clock is not None else 0.0
+        self._take_newest_book()
+        try:
+            rewritten = tail.rewrite(found, layout, self._addresses)
+        except OUT_OF_BYTES:
+            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(found)} bytes") from None
+        if rewritten is not None:
+            self._rewritten(self._index, began_s)
+        return rewritten
+
+    def _take_newest_book(self) -> None:
+        """One book for all of a response, and the newest one for each."""
+        book = self._source.book
+        if book is not self._book:
+            self._book = book
+            self._addresses = book.client(self.client_key, self._told)
+
+    def _rewritten(self, index: int, began_s: float) -> None:
         self._counters.rewritten[API_KEYS[index]] += 1
         if self._clock is not None and self._observe is not None:
             self._observe(self._clock() - began_s)
-        return parts
 
 
 def _write_owned(parts: Parts, write: Write) -> None:

@@ -8,7 +8,7 @@ those that carry addresses go through a patching function from the generated tab
 Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
 more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
 first byte can leave, for its size changes and its last address is at its end; and the head of a Metadata
-response whose brokers have not all arrived.
+response whose brokers have not all arrived. Of a Fetch or ShareFetch response the end alone is (``stream``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Final, Protocol
 
 from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.rewriter import Rewriter, Write
+from fleet.proxy.rewriter import Rewriter
+from fleet.proxy.stream import Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
@@ -155,7 +156,7 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
-        partly = 1 if self._broker_left or self._rewriter.collecting else 0
+        partly = 1 if self._broker_left or self._rewriter.busy else 0
         return len(self._queue) - self._tokens + partly
 
     @property
@@ -287,10 +288,10 @@ class Session:
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
         rewriter = self._rewriter
-        if rewriter.collecting:
-            start = rewriter.collect(view, start, end, write)
-            if rewriter.collecting:
-                return end
+        if rewriter.busy:
+            start = rewriter.go_on(view, start, end, write)
+            if rewriter.busy:
+                return start
             self._broker_left = rewriter.left_bytes
         run = start
         pos = start + self._broker_left
@@ -329,8 +330,8 @@ class Session:
                     passes = WITHOUT_ADDRESS[index]
                     if index and (passes is None or after > end or not passes(view, pos, after)):
                         run = rewriter.rewrite(index, view, run, pos, after, end, write)
-                        if rewriter.collecting:
-                            return end
+                        if rewriter.busy:
+                            return run
             if after >= end:
                 self._broker_left = after - end
                 pos = end

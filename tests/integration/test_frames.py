@@ -74,9 +74,8 @@ def test_what_is_offered_is_what_the_broker_has_and_the_fleet_can_pass_on(
     for key, (low, high) in offered.items():
         assert of_broker[key][0] <= low <= high <= of_broker[key][1], key
     assert offered[wire.PRODUCE][0] == 0  # KAFKA-18659
-    assert offered[wire.FETCH][1] == 15
+    assert offered[wire.FETCH] == of_broker[wire.FETCH]
     assert offered[wire.DESCRIBE_QUORUM][1] == 1
-    assert of_broker[wire.FETCH][1] > 15
     assert of_broker[wire.DESCRIBE_QUORUM][1] > 1
     assert offered[wire.METADATA] == of_broker[wire.METADATA]
     assert len(offered) > 50
@@ -84,7 +83,7 @@ def test_what_is_offered_is_what_the_broker_has_and_the_fleet_can_pass_on(
 
 @pytest.mark.parametrize(
     ("key", "version"),
-    [(999, 0), (-1, 0), (wire.FETCH, 16), (wire.DESCRIBE_QUORUM, 2), (wire.METADATA, 99)],
+    [(999, 0), (-1, 0), (wire.FETCH, 19), (wire.DESCRIBE_QUORUM, 2), (wire.METADATA, 99)],
 )
 def test_what_is_not_offered_closes_the_connection(
     fleet: LocalFleet, connection: Connection, key: int, version: int

@@ -5,14 +5,19 @@ Each run starts a virtual machine, so they are few.
 
 from __future__ import annotations
 
+import json
 import re
+import struct
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from tests.integration.clients import LIMIT_S, wait_for
+from tests.integration.clients import LIMIT_S, produce, wait_for
+from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording
 
 Tool = Callable[..., str]
@@ -23,6 +28,8 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
+ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 def saw_the_fleet(recorded: Recording, fleet: LocalFleet) -> bool:
@@ -65,6 +72,52 @@ def test_console_producer_consumer_and_their_group(
     assert set(partitions) <= set(range(12))
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 100  # the offsets that it committed
     assert saw_the_fleet(recorded, fleet)
+
+
+def test_a_consumer_follows_a_leader_that_moves(
+    fleet: LocalFleet,
+    kafka: KafkaCluster,
+    kafka_tool: Tool,
+    make_topic: Callable[..., str],
+    recorded: Recording,
+    tmp_path: Path,
+) -> None:
+    """The old leader answers Fetch with the new one's address (KIP-951), at the end of its response."""
+    topic, lines = make_topic(partitions=1), [f"line {number}".encode() for number in range(100)]
+    directly = ("--bootstrap-server", kafka.bootstrap_servers)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    old = admin.list_topics(topic, LIMIT_S).topics[topic].partitions[0].leader
+    new, *_ = others = sorted(kafka.brokers.keys() - {old})
+    plan, received = tmp_path / "plan.json", tmp_path / "received"
+    moved = [{"topic": topic, "partition": 0, "replicas": [*others, old]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": moved}))
+    consume = kafka.tool_command(
+        CONSUMER,
+        *("--bootstrap-server", fleet.bootstrap(), "--topic", topic, "--partition", "0"),
+        *("--offset", "earliest", "--max-messages", "200", "--timeout-ms", "120000"),
+    )
+
+    def endpoint_of_the_new_leader() -> bool:
+        """Tag 0 of a last section with one field, and in it an array of one: node id and host."""
+        nodes = re.escape(struct.pack(">i", new) + bytes([len(NAT_HOST) + 1]) + NAT_HOST.encode())
+        return any(
+            re.search(rb"\x01\x00.\x02" + nodes, each, re.DOTALL) for each in recorded.streams.values()
+        )
+
+    with received.open("wb") as output, subprocess.Popen(consume, stdout=output) as consumer:
+        try:
+            produce(fleet.bootstrap(), topic, lines)
+            wait_for(lambda: received.read_bytes().count(b"\n") == 100, "what was there at first")
+            assert not endpoint_of_the_new_leader()
+            kafka_tool(REASSIGN, *directly, "--reassignment-json-file", str(plan), "--execute")
+            first = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
+            kafka_tool(ELECT, *directly, *first)
+            wait_for(endpoint_of_the_new_leader, "the new leader's address in an answer to Fetch")
+            produce(fleet.bootstrap(), topic, lines)
+            assert consumer.wait(LIMIT_S) == 0
+        finally:
+            consumer.kill()
+    assert received.read_bytes().splitlines() == lines + lines
 
 
 def test_configurations_are_described_without_addresses_and_altered(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import MalformedFrame, TruncatedFrame, WireError
 from fleet.proxy.wire._tables import APIS, PATCHED
-from fleet.proxy.wire.addresses import Address, Addresses, Parts
+from fleet.proxy.wire.addresses import Address, Addresses, Parts, Streamed
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from tests.property import kio_samples, wire_fleet
 from tests.property.wire_fleet import Play, advertised, blanks
@@ -26,8 +26,10 @@ seeds = st.integers(0, 2**32)
 def sample(key: int, version: int, seed: int) -> tuple[bytes, bytes]:
     """A response as the broker sends it, and as the client must get it."""
     entity = kio_samples.make(key, version, seed)
-    wanted = kio_samples.convert(entity, lambda broker_id, _host, _port: advertised(broker_id), blanks)
-    return kio_samples.frame(entity, CORRELATION_ID), kio_samples.frame(wanted, CORRELATION_ID)
+    wanted = kio_samples.for_client(
+        key, entity, CORRELATION_ID, lambda broker_id, _host, _port: advertised(broker_id), blanks
+    )
+    return kio_samples.frame(entity, CORRELATION_ID), wanted
 
 
 def test_kio_knows_every_patched_version() -> None:
@@ -58,7 +60,11 @@ def test_no_real_address_is_left(key: int, version: int, seed: int) -> None:
     play = Play.new()
     play.ask((key, version, CORRELATION_ID))
     play.broker(raw)
-    entity = kio_samples.decode(key, version, bytes(play.to_client))
+    received = bytes(play.to_client)
+    if key in kio_samples.BEHIND_RECORDS:
+        entity = kio_samples.make(key, version, seed)
+        received = kio_samples.without_padding(key, received, kio_samples.tail_at(key, entity))
+    entity = kio_samples.decode(key, version, received)
     for broker_id, host, port in kio_samples.addresses(entity):
         if broker_id != -1 and host:
             assert (host, port) == advertised(broker_id)
@@ -116,6 +122,11 @@ def test_every_truncation(key: int, version: int) -> None:
             play = Play.new()
             play.ask((key, version, CORRELATION_ID))
             parts: Parts = []
+            if isinstance(layout, Streamed):
+                # The last byte of such a response is looked at, too.
+                with pytest.raises((TruncatedFrame, MalformedFrame)):
+                    play.broker(short)
+                continue
             try:
                 mark = layout.patch(memoryview(raw)[:cut], Everywhere(), parts)
             except (*OUT_OF_BYTES, MalformedFrame):
@@ -166,7 +177,7 @@ def test_garbage_raises_nothing_but_wire_errors(
         assert len(play.to_client) <= len(garbage) * 200 + 8
 
 
-@pytest.mark.parametrize(("key", "version"), [(3, 12), (60, 2), (10, 4), (78, 2)])
+@pytest.mark.parametrize(("key", "version"), [(3, 12), (60, 2), (10, 4)])
 def test_unknown_tags_are_kept(key: int, version: int) -> None:
     """Tags that nobody knows, in the header and in every element, as a later Kafka may send them."""
     tag = b"\x01\x63\x03xyz"
@@ -185,7 +196,6 @@ def test_unknown_tags_are_kept(key: int, version: int) -> None:
             b"\0\x01" + tag + b"rest",
         ),
         10: (tag + b"\0\0\0\0\x02\x02g", b"\0\0\0" + tag + b"rest"),
-        78: (tag + b"\0\0\0\0" + b"\0\0\0" + b"\0\0\0\0" + b"\x01" + b"\x02", b"\0" + tag + tag),
     }
     before, after = around[key]
 
@@ -256,7 +266,7 @@ def test_only_lists_of_brokers_are_reported() -> None:
 
 
 def test_versions_without_addresses_are_not_touched() -> None:
-    """Produce up to v9 and Fetch up to its cap carry none; what kio encodes of them passes byte for byte."""
+    """Produce up to v9 and Fetch up to v15 carry none: their responses pass byte for byte."""
     patched = {(key, version) for key, first, last, _ in PATCHED for version in range(first, last + 1)}
     for version in range(APIS[0].min_version, 10):
         assert (0, version) not in patched

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import WireError
 from fleet.proxy.wire._tables import APIS, PATCHED
+from fleet.proxy.wire.addresses import Layout
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from fleet.proxy.wire.produce import ACKS_IN_PLACE, ONE_BATCH
@@ -30,7 +31,9 @@ def response(version: int, name: bytes, partition: bytes, tail: bytes) -> bytes:
 def addresses_in(version: int, frame: bytes) -> int | None:
     """How many segments patching makes of it; None where it refuses it."""
     (patch,) = [
-        layout.patch for key, low, high, layout in PATCHED if key == PRODUCE and low <= version <= high
+        layout.patch
+        for key, low, high, layout in PATCHED
+        if key == PRODUCE and low <= version <= high and isinstance(layout, Layout)
     ]
     parts: list[bytes | memoryview] = [b""]
     try:
@@ -49,6 +52,7 @@ def test_every_patched_version_has_its_shape() -> None:
     ] == [
         "produce_v10",
         "produce_v13",
+        "fetch_v16",
     ]
     flexible = range(APIS[PRODUCE].first_flexible, APIS[PRODUCE].max_version + 1)
     assert {api & 0xFFFF for api in ACKS_IN_PLACE} == {*flexible}

@@ -47,8 +47,11 @@ def write_script(seed: int, length: int) -> Script:
             key, version = rng.choice(kio_samples.CASES)
             entity = kio_samples.make(key, version, rng.randint(0, 500))
             answer = kio_samples.frame(entity, correlation_id)
-            ours = kio_samples.convert(entity, lambda broker_id, _host, _port: advertised(broker_id), blanks)
-            wanted.append(kio_samples.frame(ours, correlation_id))
+            wanted.append(
+                kio_samples.for_client(
+                    key, entity, correlation_id, lambda broker_id, _host, _port: advertised(broker_id), blanks
+                )
+            )
         else:
             key, version = rng.choice(PASSING)
             body = rng.randbytes(rng.choice((0, 1, 30, 3_000)))

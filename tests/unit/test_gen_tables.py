@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.proxy.wire import addresses
+from fleet.proxy.wire.tail import PADDING_TAGS
 from tools import gen_tables
 from tools.gen_tables import CAPS, HARMLESS, Field, Message, Range
 
@@ -42,7 +43,7 @@ def test_what_is_committed_is_what_the_definitions_give(messages: list[Message])
 def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stale = tmp_path / "_tables.py"
     stale.write_text(
-        gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 15, 12)', 'Api("Fetch", 4, 18, 12)')
+        gen_tables.OUTPUT.read_text().replace('Api("Fetch", 4, 18, 12)', 'Api("Fetch", 4, 15, 12)')
     )
     before = stale.read_text()
     assert gen_tables.main([str(JAR), "--check", "--output", str(stale)]) == 1
@@ -65,7 +66,7 @@ def test_the_rewritten_apis_are_those_that_are_known_to_carry_addresses(messages
         for version in range(gen_tables.offered(message).low, gen_tables.offered(message).high + 1)
         if gen_tables.rewritten(message, version)
     }
-    endpoints = {"Produce", "ShareFetch", "ShareAcknowledge"}
+    endpoints = {"Produce", "Fetch", "ShareFetch", "ShareAcknowledge"}
     assert found == {"Metadata", "FindCoordinator", "DescribeCluster", "DescribeConfigs"} | endpoints
 
 
@@ -75,7 +76,32 @@ def test_without_its_cap_an_api_is_noticed(messages: list[Message]) -> None:
     (fetch,) = (message for message in messages if message.name == "Fetch")
     assert gen_tables.rewritten(fetch, 16)
     assert not gen_tables.rewritten(fetch, 15)
-    assert gen_tables.offered(fetch) == Range(4, 15)
+    assert gen_tables.offered(fetch) == Range(4, 18)
+
+
+def test_addresses_behind_records_are_found(messages: list[Message]) -> None:
+    behind = {
+        (message.name, version, item.name, item.tag)
+        for message in messages
+        for version in range(gen_tables.offered(message).low, gen_tables.offered(message).high + 1)
+        if (item := gen_tables.behind_records(message, version))
+    }
+    in_tag = {("Fetch", version, "NodeEndpoints", 0) for version in (16, 17, 18)}
+    assert behind == in_tag | {("ShareFetch", version, "NodeEndpoints", None) for version in (1, 2)}
+
+
+@pytest.mark.parametrize("name", ["Fetch", "ShareFetch"])
+def test_no_definition_has_the_numbers_of_padding(messages: list[Message], name: str) -> None:
+    (message,) = (message for message in messages if message.name == name)
+    numbers = {item.tag for item in message.response if item.tag is not None}
+    assert not numbers & {*PADDING_TAGS[-2:]}
+
+
+def test_addresses_that_are_not_at_the_end_are_noticed(messages: list[Message]) -> None:
+    """Behind records what is rewritten must be the last; else the generator has to learn more."""
+    grown = with_field(messages, "ShareFetch", plain("After", "int32"))
+    with pytest.raises(AssertionError, match=r"ShareFetch\.NodeEndpoints is not at the end"):
+        gen_tables.render(grown, "test")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_client_ids_that_do_not_fit_are_refused(length: int) -> None:
         (0, 2),
         (0, 14),
         (1, 3),
-        (1, 16),
+        (1, 19),
         (3, 14),
         (3, -1),
         (55, 2),

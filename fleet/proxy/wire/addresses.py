@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from fleet.model import BrokerId
 from fleet.proxy.wire.primitives import read_int16, read_int32, varint
+from fleet.proxy.wire.scan import Scan
 
 
 class Address(NamedTuple):
@@ -100,6 +101,34 @@ class Layout(NamedTuple):
     name: str
     patch: Patch
     whole: bool
+
+
+PatchArray: TypeAlias = Callable[[memoryview, int, Addresses, Parts], tuple[int, int]]
+"""Rewrites an array of addresses.
+
+Args:    a buffer that ends where the array must have ended; the array's position in it; the addresses to
+         write; a list, which receives the segments up to the last address, if there is one
+Returns: the position from which the rest of the array follows as it is; and where the array ends, or beyond
+         the buffer, where it does not end in it
+Raises:  IndexError, struct.error: the array does not end in the buffer; MalformedFrame
+"""
+
+
+class Streamed(NamedTuple):
+    """How responses are patched that have their addresses at the end, behind records: see ``wire.tail``.
+
+    Args:
+        name: as of ``Layout``.
+        scan: walks up to the end of what passes as it is.
+        endpoints: rewrites the array of addresses.
+        tag: of the field that this array is in the last section of tagged fields; None where it is an
+            ordinary one, right before that section.
+    """
+
+    name: str
+    scan: Callable[[memoryview, int, int], Scan]
+    endpoints: PatchArray
+    tag: int | None
 
 
 class Api(NamedTuple):

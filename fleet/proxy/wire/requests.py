@@ -6,7 +6,7 @@ from struct import Struct
 
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, PATCHED
-from fleet.proxy.wire.addresses import Layout
+from fleet.proxy.wire.addresses import Layout, Streamed
 from fleet.proxy.wire.api_versions import (
     API_VERSIONS,
     API_VERSIONS_UNKNOWN,
@@ -15,6 +15,7 @@ from fleet.proxy.wire.api_versions import (
     PRODUCE,
 )
 from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_ASKED_AGAIN, asking_again
+from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.primitives import read_int16
 from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
@@ -35,8 +36,8 @@ LAYOUT_SHIFT = 32
 CORRELATION_MASK = (1 << LAYOUT_SHIFT) - 1
 
 
-def _layouts() -> tuple[tuple[Layout | None, ...], dict[int, int]]:
-    layouts: list[Layout | None] = [None]
+def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
+    layouts: list[Layout | Streamed | None] = [None]
     plans = {
         key << 16 | version: 0
         for key, api in APIS.items()
@@ -45,8 +46,10 @@ def _layouts() -> tuple[tuple[Layout | None, ...], dict[int, int]]:
     for key, first, last, layout in PATCHED:
         for version in range(first, last + 1):
             plans[key << 16 | version] = len(layouts) << LAYOUT_SHIFT
-        asks_again = key == FIND_COORDINATOR and last <= LAST_ASKED_AGAIN
-        layouts.append(asking_again(layout, first) if asks_again else layout)
+        if key == FIND_COORDINATOR and last <= LAST_ASKED_AGAIN and isinstance(layout, Layout):
+            layouts.append(asking_again(layout, first))
+        else:
+            layouts.append(layout)
     for version in range(APIS[API_VERSIONS].min_version, APIS[API_VERSIONS].max_version + 1):
         plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
     layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
@@ -65,8 +68,9 @@ API_KEYS = tuple(
 )
 """Index into LAYOUTS → api key."""
 
+_USUAL: dict[int, dict[int, Recognize]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
 WITHOUT_ADDRESS: tuple[Recognize | None, ...] = tuple(
-    next((ONE_BATCH[first] for key, first, _, known in PATCHED if key == PRODUCE and known is layout), None)
+    next((_USUAL[key][first] for key, first, _, known in PATCHED if key in _USUAL and known is layout), None)
     for layout in LAYOUTS
 )
 """Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""

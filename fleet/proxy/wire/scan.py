@@ -1,0 +1,49 @@
+"""Walking through a response while it arrives, for the scanners that tools/gen_tables.py writes.
+
+A scanner is a generator. It is given a buffer, a position in it, and where ends what has arrived; it yields
+the position from which on it needs more. That may be beyond the end: what is between passes unread. Or it is
+up to four bytes before it: the beginning of a varint, to be presented again with more behind it. It returns
+the position up to which the response passes as it is, which may be beyond the end, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeAlias, TypeVar
+
+from fleet.proxy.wire.primitives import varint
+
+Chunk: TypeAlias = tuple[memoryview, int, int]
+"""A buffer, the position in it of what was yielded last, and where ends what has arrived."""
+
+_Result = TypeVar("_Result")
+Steps: TypeAlias = Generator[int, Chunk, _Result]
+Scan: TypeAlias = Steps[int]
+
+
+def await_varint(buf: memoryview, pos: int, end: int) -> Steps[tuple[int, memoryview, int, int]]:
+    """Read an unsigned varint.
+
+    Returns: its value; and the buffer, the position behind it and the end to go on with.
+    Raises:  MalformedFrame: it does not end, or is above what an int32 holds.
+    """
+    while True:
+        try:
+            value, after = varint(buf[:end], pos)
+        except IndexError:
+            buf, pos, end = yield pos
+        else:
+            return value, buf, after, end
+
+
+def pass_tags(count: int, buf: memoryview, pos: int, end: int) -> Steps[Chunk]:
+    """Skip so many tagged fields.
+
+    Returns: the buffer, the position behind them and the end to go on with.
+    Raises:  MalformedFrame: a varint that cannot be.
+    """
+    for _ in range(count):
+        _, buf, pos, end = yield from await_varint(buf, pos, end)
+        size, buf, pos, end = yield from await_varint(buf, pos, end)
+        pos += size
+    return buf, pos, end

@@ -1,0 +1,136 @@
+"""The end of a response with addresses behind records, rewritten without a change of its length.
+
+The frame's length was sent long before. So what the fleet's addresses are shorter by is filled with tagged
+fields that clients skip, because no definition knows their numbers; where those addresses do not fit, such
+fields take the place of all of them, and the client asks for Metadata, as it did before there were any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from fleet.errors import MalformedFrame
+from fleet.proxy.wire.addresses import Addresses, Parts, Streamed
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, varint
+
+TAIL_LIMIT_BYTES: Final = 64 * 1024
+"""How long a tail may be to be rewritten; a longer one is replaced by padding."""
+
+PADDING_TAGS: Final = range(1, 128)
+"""Those that a padding field may have, of one byte; the highest that are free are taken."""
+
+_NO_ADDRESSES: Final = b"\x01"
+"""An empty array."""
+
+
+class TaggedField(NamedTuple):
+    """A tagged field: its number, and all of it as it is encoded."""
+
+    tag: int
+    encoded: bytes
+
+
+def rewrite(tail: memoryview, layout: Streamed, addresses: Addresses) -> bytes | None:
+    """Replace the addresses in a whole tail, or remove them.
+
+    Args:    tail: from where ``layout.scan`` has ended to the end of the frame.
+    Returns: as many bytes; None where there is no address to replace.
+    Raises:  IndexError, struct.error: the tail ends inside a field; MalformedFrame
+    """
+    pos = replaced = 0
+    array = b""
+    if layout.tag is None:
+        array, replaced, pos = _array(tail, 0, layout, addresses)
+    kept: list[TaggedField] = []
+    fields: list[TaggedField] = []
+    count, pos = varint(tail, pos)
+    for _ in range(count):
+        begins = pos
+        tag, pos = varint(tail, pos)
+        size, pos = varint(tail, pos)
+        stop = pos + size
+        if stop > len(tail):
+            raise IndexError(stop)
+        if tag == layout.tag:
+            value, found, pos = _array(tail[:stop], pos, layout, addresses)
+            if pos != stop:
+                raise MalformedFrame("broker", f"tagged field ends at byte {pos} and not at {stop}")
+            replaced += found
+            fields.append(TaggedField(tag, encode_varint(tag) + encode_varint(len(value)) + value))
+        else:
+            kept.append(TaggedField(tag, bytes(tail[begins:stop])))
+            pos = stop
+    if pos != len(tail):
+        raise MalformedFrame("broker", f"the last section ends at byte {pos} and not at {len(tail)}")
+    if not replaced:
+        return None
+    fitting = fit(array, [*fields, *kept], len(tail)) or fit(_NO_ADDRESSES if array else b"", kept, len(tail))
+    if fitting is None:
+        raise MalformedFrame("broker", f"{count} tagged fields leave no number for another one")
+    return fitting
+
+
+def fit(array: bytes, fields: Sequence[TaggedField], size: int) -> bytes | None:
+    """An array and a section of tagged fields behind it, made ``size`` bytes long by up to two more fields.
+
+    Returns: None where it is longer, or shorter by one byte, which no field is.
+    """
+    used = {each.tag for each in fields}
+    free = [tag for tag in PADDING_TAGS if tag not in used][-2:]
+    for number in range(len(free) + 1):
+        count = encode_varint(len(fields) + number)
+        room = size - len(array) - len(count) - sum(len(each.encoded) for each in fields)
+        sizes = ((), (room,), (2, room - 2))[number]
+        made = [padding(tag, each) for tag, each in zip(free, sizes, strict=False)]
+        extra = [each for each in made if each is not None]
+        if sum(sizes) == room and len(extra) == number:
+            section = sorted((*fields, *extra), key=lambda each: each.tag)
+            return b"".join((array, count, *(each.encoded for each in section)))
+    return None
+
+
+def padding(tag: int, size: int) -> TaggedField | None:
+    """A field of zeros that is ``size`` bytes long in all; see ``padding_head``."""
+    head = padding_head(tag, size)
+    return TaggedField(tag, head.ljust(size, b"\0")) if head else None
+
+
+def padding_head(tag: int, size: int) -> bytes:
+    """The tag and the length of a field that is ``size`` bytes long in all.
+
+    Returns: nothing where there is none of that size: below 2, and where the length would need a byte more
+             and then be too long, as with 130.
+    """
+    for width in range(1, MAX_VARINT_BYTES + 1):
+        length = size - 1 - width
+        if length >= 0 and len(encoded := encode_varint(length)) == width:
+            return bytes((tag,)) + encoded
+    return b""
+
+
+def blank_head(layout: Streamed, size: int) -> bytes:
+    """The beginning of a tail of ``size`` bytes that is nothing but padding; all that follows is zeros.
+
+    Args: size: above TAIL_LIMIT_BYTES.
+    """
+    first, second = PADDING_TAGS[-2:]
+    array = _NO_ADDRESSES if layout.tag is None else b""
+    room = size - len(array) - 1
+    head = padding_head(first, room)
+    if head:
+        return array + b"\x01" + head
+    return array + b"\x02" + padding_head(first, 2) + padding_head(second, room - 2)
+
+
+def _array(buf: memoryview, pos: int, layout: Streamed, addresses: Addresses) -> tuple[bytes, bool, int]:
+    """Rewrite an array of addresses.
+
+    Returns: the new one, whether it has another address, and where the old one ended.
+    Raises:  IndexError, struct.error: it does not end in ``buf``
+    """
+    parts: Parts = []
+    mark, ends = layout.endpoints(buf, pos, addresses, parts)
+    if ends > len(buf):
+        raise IndexError(ends)
+    return b"".join((*parts, buf[mark:ends])), bool(parts), ends

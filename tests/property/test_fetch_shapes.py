@@ -1,0 +1,100 @@
+"""The usual Fetch responses, recognized at once, are those that the long way leaves as they are."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import WireError
+from fleet.proxy.wire._tables import PATCHED
+from fleet.proxy.wire.addresses import Streamed
+from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint
+from fleet.proxy.wire.tail import rewrite
+from tests.property import kio_samples
+from tests.property.wire_fleet import Play
+
+(RECOGNIZE,) = WITHOUT_ENDPOINTS.values()
+
+
+def response(partition: bytes, aborted: bytes, records: bytes, tail: bytes = b"\0\0\0") -> bytes:
+    body = struct.pack(">i", 7) + b"\0" + b"\0" * 10 + b"\x02" + b"t" * 16 + b"\x02"
+    body += partition + aborted + b"\xff" * 4 + records + tail
+    return struct.pack(">i", len(body)) + body
+
+
+def stays(frame: bytes) -> bool:
+    """Whether the long way ends with the frame, and finds nothing to rewrite."""
+    (layout,) = [layout for key, _, _, layout in PATCHED if key == FETCH]
+    assert isinstance(layout, Streamed)
+    try:
+        next(layout.scan(memoryview(frame), 0, len(frame)))
+    except StopIteration as ended:
+        try:
+            tail = memoryview(frame)[ended.value :]
+            return rewrite(tail, layout, Play.new().source.book.client(b"")) is None
+        except (*OUT_OF_BYTES, WireError):
+            return False
+    except WireError:
+        return False
+    return False
+
+
+def recognized(frame: bytes) -> bool:
+    try:
+        return bool(RECOGNIZE(memoryview(b"before" + frame + b"after" * 30), 6, 6 + len(frame)))
+    except WireError:
+        return False
+
+
+def test_every_layout_has_its_shape() -> None:
+    assert {first for key, first, _, _ in PATCHED if key == FETCH} == {*WITHOUT_ENDPOINTS}
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_152])
+@pytest.mark.parametrize("aborted", [b"\0", b"\x01"])
+def test_one_partition_is_recognized(length: int, aborted: bytes) -> None:
+    frame = response(b"\xab" * 30, aborted, encode_varint(length + 1) + b"\xff" * length)
+    assert recognized(frame)
+    assert stays(frame)
+
+
+def test_no_records_and_no_partitions_are_recognized() -> None:
+    assert recognized(response(b"\0" * 30, b"\0", b"\0"))
+    body = struct.pack(">i", 7) + b"\0" + b"\0" * 10 + b"\x01\0"
+    empty = struct.pack(">i", len(body)) + body
+    assert recognized(empty)
+    assert stays(empty)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    records=st.binary(max_size=300),
+    aborted=st.sampled_from([b"\0", b"\x01", b"\x02" + b"a" * 16 + b"\0"]),
+    tail=st.one_of(st.just(b"\0\0\0"), st.binary(max_size=80)),
+    changes=st.dictionaries(st.integers(8, 80), st.integers(0, 255), max_size=3),
+    size=st.one_of(st.none(), st.integers(0, 2**31)),
+)
+@example(records=b"", aborted=b"\0", tail=b"\0\0\0", changes={72: 0}, size=None)
+def test_what_is_recognized_stays(
+    records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None
+) -> None:
+    length = encode_varint(len(records) + 1 if size is None else size)
+    frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
+    for position, value in changes.items():
+        if position < len(frame):
+            frame[position] = value
+    if recognized(bytes(frame)):
+        assert stays(bytes(frame))
+
+
+@pytest.mark.parametrize("version", [16, 18])
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> None:
+    frame = kio_samples.frame(kio_samples.make(FETCH, version, seed), 7)
+    if recognized(frame):
+        assert stays(frame)

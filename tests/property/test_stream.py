@@ -1,0 +1,245 @@
+"""Fetch and ShareFetch responses pass as they come: not held, of the same length, and without an address."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.proxy.wire.primitives import encode_varint
+from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES
+from tests.property.test_tail import array, endpoint, section, tagged
+from tests.property.wire_fleet import Play, advertised, pieces
+
+CORRELATION_ID = 7
+HOST, PORT = advertised(1)
+CASES = [(1, 16), (1, 18), (78, 1), (78, 2)]
+ABORTED = struct.pack(">qq", 1, 2) + b"\0"
+UNKNOWN = section(tagged(99, b"\0\1\2"))
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, CORRELATION_ID) + body
+
+
+def partition(key: int, records: bytes | None, many: int = 0, tags: bytes = b"\0") -> bytes:
+    """Source: FetchResponse.json v16-18, ShareFetchResponse.json v1-2"""
+    length = b"\0" if records is None else encode_varint(len(records) + 1) + records
+    if key == 1:
+        return b"p" * 30 + encode_varint(many + 1) + ABORTED * many + b"\xff" * 4 + length + tags
+    acquired = encode_varint(many + 1) + (b"a" * 18 + tags) * many
+    return b"p" * 6 + b"\0" + b"ak" + b"\x03no" + b"l" * 8 + tags + length + acquired + tags
+
+
+def before_tail(key: int, *partitions: bytes, header: bytes = b"\0") -> bytes:
+    """All of a response behind the correlation id, up to the part that may change."""
+    head = b"h" * 10 if key == 1 else b"h" * 6 + b"\0" + b"lock"
+    topic = b"t" * 16 + encode_varint(len(partitions) + 1) + b"".join(partitions) + b"\0"
+    return header + head + b"\x02" + topic
+
+
+def tail(key: int, nodes: bytes, *others: bytes) -> bytes:
+    return section(tagged(0, nodes), *others) if key == 1 else nodes + section(*others)
+
+
+def feed(play: Play, raw: bytes, cuts: Iterable[int]) -> None:
+    for piece in pieces(raw, cuts):
+        play.broker(piece)
+
+
+def passed(key: int, version: int, raw: bytes, cuts: Iterable[int] = ()) -> bytes:
+    play = Play.new()
+    play.ask((key, version, CORRELATION_ID))
+    feed(play, raw, cuts)
+    assert play.session.in_flight == 0
+    assert not play.broker_rest
+    return bytes(play.to_client)
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@pytest.mark.parametrize("longer", [-3, -1, 0, 1, 2, 3, 128, 300])
+def test_records_and_length_stay_at_every_split(key: int, version: int, longer: int) -> None:
+    """With hosts that are longer or shorter than the fleet's by so much."""
+    host = "H" * (len(HOST) + longer)
+    parts = [partition(key, b"r" * 40, 3, UNKNOWN), partition(key, None), partition(key, b"r" * 200)]
+    start = before_tail(key, *parts, header=UNKNOWN)
+    raw = framed(start + tail(key, array(endpoint(1, host, 9092, b"\x02a")), tagged(5, b"five")))
+    wanted = passed(key, version, raw)
+    assert len(wanted) == len(raw)
+    assert wanted.startswith(raw[: 8 + len(start)])
+    assert host.encode() not in wanted
+    assert struct.pack(">i", 9092) not in wanted
+    assert (HOST.encode() in wanted) == (longer == 0 or longer >= 2)
+    assert tagged(5, b"five") in wanted
+    for cut in range(len(raw)):
+        assert passed(key, version, raw, [cut]) == wanted
+    assert passed(key, version, raw, range(len(raw))) == wanted
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.one_of(st.none(), st.integers(0, 400)), max_size=6),
+    many=st.integers(0, 400),
+    cuts=st.lists(st.integers(0, 8_000), max_size=20),
+)
+def test_pieces_do_not_matter(
+    key: int, version: int, sizes: list[int | None], many: int, cuts: list[int]
+) -> None:
+    """However many partitions and aborted transactions there are."""
+    parts = [
+        partition(key, None if size is None else b"r" * size, many if not number else 0)
+        for number, size in enumerate(sizes)
+    ]
+    raw = framed(before_tail(key, *parts) + tail(key, array(endpoint(1, "H" * 99, 9092))))
+    wanted = passed(key, version, raw)
+    assert b"HH" not in wanted
+    assert passed(key, version, raw, cuts) == wanted
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_a_tail_that_is_too_long_is_blanked_as_it_comes(key: int, version: int) -> None:
+    start = before_tail(key, partition(key, b"records"))
+    nodes = array(*(endpoint(1, "H" * 90, 9092) for _ in range(TAIL_LIMIT_BYTES // 120)))
+    least = len(tail(key, nodes, tagged(9, b"")))
+    whole = TAIL_LIMIT_BYTES - least
+    for length, blanked in ((whole - 5, False), (whole + 5, True)):
+        raw = framed(start + tail(key, nodes, tagged(9, b"x" * length)))
+        wanted = passed(key, version, raw)
+        assert len(wanted) == len(raw)
+        assert b"HH" not in wanted
+        assert (HOST.encode() in wanted) != blanked
+        assert (b"xx" in wanted) != blanked
+        rng = random.Random(length)
+        for count in (1, 2, 40, 2_000):
+            cuts = rng.sample(range(len(raw)), count) + [8 + len(start) + near for near in range(-3, 14)]
+            assert passed(key, version, raw, cuts) == wanted
+        if blanked:
+            assert not any(wanted[8 + len(start) + 12 :])
+
+
+def test_a_response_is_followed_by_others() -> None:
+    records = partition(1, b"r" * 300)
+    with_nodes = framed(before_tail(1, records) + tail(1, array(endpoint(1, "H" * 20, 9092))))
+    without = framed(before_tail(1, records, partition(1, None)) + b"\0")
+    raw = with_nodes + without + with_nodes + without
+    for cuts in ([], range(len(raw)), range(0, len(raw), 7), [len(with_nodes) + len(without) - 1]):
+        play = Play.new()
+        play.ask(*[(1, 17, CORRELATION_ID)] * 4)
+        feed(play, raw, cuts)
+        assert len(play.to_client) == len(raw)
+        assert play.to_client[len(with_nodes) : len(with_nodes) + len(without)] == without
+        assert play.to_client.endswith(without)
+        assert b"HH" not in play.to_client
+        assert play.counters.rewritten[1] == 2
+        assert play.session.in_flight == 0
+
+
+@pytest.mark.parametrize(("key", "version"), [(1, 18), (78, 2)])
+def test_fifty_megabytes_are_never_held(key: int, version: int) -> None:
+    """Records of many partitions, of which one has most; and fifty thousand aborted transactions."""
+    read_bytes = 256 << 10
+    records = bytes(1 << 20)
+    parts = [partition(key, records)] * 10 + [partition(key, None, 50_000), partition(key, bytes(40 << 20))]
+    raw = framed(before_tail(key, *parts) + tail(key, array(endpoint(1, "H" * 20, 9092))))
+    assert len(raw) > 50 << 20
+    play = Play.new()
+    play.ask((key, version, CORRELATION_ID))
+    view = memoryview(raw)
+    written = kept = 0
+
+    def write(data: bytes | memoryview) -> None:
+        nonlocal written
+        written += len(data)
+
+    tracemalloc.start()
+    try:
+        start, end = 0, 0
+        while end < len(view):
+            end = min(end + read_bytes, len(view))
+            start = play.session.receive_from_broker(view, start, end, write)
+            kept = max(kept, end - start)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert written == len(raw)
+    assert kept < 8
+    # One read is copied for the client, which a write buffer of the shell's bounds.
+    assert peak_bytes < read_bytes + (64 << 10)
+
+
+END = {key: tail(key, array(endpoint(1, "H" * 40, 9092))) for key in (1, 78)}
+
+
+def refusals(key: int, version: int, body: bytes, each_cut: bool) -> bytes:
+    """What has passed of a response that is refused however it arrives."""
+    raw = framed(body)
+    passed_bytes = b""
+    for cuts in ([], range(len(raw)), range(0, len(raw), 11))[: 3 if each_cut else 1]:
+        play = Play.new()
+        play.ask((key, version, CORRELATION_ID))
+        with pytest.raises((MalformedFrame, TruncatedFrame)):
+            feed(play, raw, cuts)
+        passed_bytes += play.to_client
+    return passed_bytes
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_a_tail_that_lies_is_refused_and_does_not_pass(key: int, version: int) -> None:
+    good = before_tail(key, partition(key, b"r" * 30, 2))
+    for body in (good + END[key] + b"\0", good, good + END[key][:-3], good + END[key][:-1]):
+        assert b"HH" not in refusals(key, version, body, each_cut=True)
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_counts_and_lengths_that_lie_are_refused(key: int, version: int) -> None:
+    """At once where all has arrived. In pieces, what a count takes for a partition has passed by then."""
+    good, end = before_tail(key, partition(key, b"r" * 30, 2)), END[key]
+    count_at = len(before_tail(key)) - 2
+    records_at = good.index(b"\x1f" + b"r" * 30)
+    for at, lie in (
+        (count_at, b"\x05"),
+        (count_at, b"\x01"),
+        (count_at, b"\xff\xff\xff\xff\x07"),
+        (count_at, b"\xff" * 9),
+        (records_at, b"\xff\x7f"),
+        (records_at, b"\xff\xff\xff\xff\x07"),
+        (records_at, bytes([len(good) + len(end) - records_at])),
+        (records_at, b"\xff" * 9),
+    ):
+        body = good[:at] + lie + good[at + 1 :] + end
+        assert b"HH" not in refusals(key, version, body, each_cut=False)
+        refusals(key, version, body, each_cut=True)
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=60, deadline=None)
+@given(
+    damage=st.dictionaries(st.integers(8, 400), st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]), max_size=4),
+    cuts=st.lists(st.integers(0, 400), max_size=6),
+    missing=st.integers(0, 40),
+)
+def test_the_verdict_does_not_depend_on_how_bytes_arrive(
+    key: int, version: int, damage: dict[int, int], cuts: list[int], missing: int
+) -> None:
+    raw = bytearray(framed(before_tail(key, partition(key, b"r" * 40, 2), partition(key, None)) + END[key]))
+    for at, value in damage.items():
+        raw[8 + at % (len(raw) - 8)] = value
+    short = struct.pack(">i", len(raw) - missing - 4) + raw[4 : len(raw) - missing]
+    outcomes = []
+    for each in ((), cuts, range(len(short))):
+        play = Play.new()
+        play.ask((key, version, CORRELATION_ID))
+        try:
+            feed(play, short, each)
+            assert len(play.to_client) == len(short)
+            outcomes.append(bytes(play.to_client))
+        except (MalformedFrame, TruncatedFrame):
+            outcomes.append(b"refused")
+    assert outcomes == outcomes[:1] * 3
