@@ -56,7 +56,7 @@ class LocalFleet:
         racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
         timing: values that differ from the defaults of `fleet.config.Timing`.
         peer_tls: whether the links between members are secured, with certificates made here.
-        events, balance: the sections of these names; None to have none.
+        limits, events, balance: the sections of these names; None to have none.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class LocalFleet:
         racks: bool = True,
         timing: Mapping[str, float] | None = None,
         peer_tls: bool = False,
+        limits: Mapping[str, object] | None = None,
         events: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
     ) -> None:
@@ -97,6 +98,7 @@ class LocalFleet:
             "identities": _identities(identities),
             **({"timing": dict(timing)} if timing else {}),
             **({"peer_tls": {}} if peer_tls else {}),
+            **({} if limits is None else {"limits": dict(limits)}),
             **({} if events is None else {"events": dict(events)}),
             **({} if balance is None else {"balance": dict(balance)}),
             "members": members,

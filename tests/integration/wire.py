@@ -100,10 +100,10 @@ IN_ORDER = "end of file after 0 of 4 bytes"
 
 
 class Connection:
-    """A blocking connection that speaks in frames."""
+    """A blocking connection that speaks in frames; from any address of this machine, or a certain one."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S)
+    def __init__(self, endpoint: Endpoint, source: str = "") -> None:
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, (source, 0))
 
     def send(self, frame: bytes) -> None:
         self._socket.sendall(frame)

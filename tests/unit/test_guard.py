@@ -1,4 +1,4 @@
-"""fleet/proxy/guard.py, in a worker of this process: what a limit does to who reaches it, and not to others."""
+"""fleet/proxy/guard.py, in a worker of this process: what a limit does to an offender, and not to others."""
 
 from __future__ import annotations
 
