@@ -116,7 +116,7 @@ def open_all(settings: Settings, member: MemberSettings) -> Sockets:
     """Bind everything the member listens on, or nothing. Call it under the lock of the data directory.
 
     Raises:
-        StartError: one of the addresses cannot be bound; says which field, which address and what to do.
+        StartError: an address cannot be bound, or too few files may be open; says which field and what to do.
     """
     listeners = () if member.witness else member.listeners
     identities = settings.identities.broker_ids()
@@ -161,8 +161,9 @@ def _raise_open_files(listening: int, member: MemberSettings) -> None:
 
 
 def most_probes(settings: Settings, member: MemberSettings) -> int:
-    """How many connections beyond the limit one worker keeps for what other members ask: each of them holds
-    one and tries every listener, and may have left the last ones behind.
+    """How many connections above the limit one worker keeps for what other members ask.
+
+    Each of them holds one and tries every listener, and may have left the last ones behind.
     """
     return SPARE_CONNECTIONS + 2 * len(settings.members) * (1 + len(member.listeners))
 

@@ -260,9 +260,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return False
         self.state = State.JOINED
         self._broker = broker
-        self._release(
-            _BROKER_IS_DIALLED
-        )  # first, because a write may find the broker's buffer full, and pause again
+        # First, because a write may find the broker's buffer full, and pause again.
+        self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
             broker.write(piece)
         self._queue.clear()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fleet.config.settings import MemberSettings, Settings
+from fleet.errors import LimitReached
 from fleet.proxy.admission import Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import SWEEP_S, Patience
@@ -37,7 +38,6 @@ class Guard:
             None if per_source is None else math.ceil(per_source / member.workers),
             most_probes(settings, member),
         )
-        self.ask_for_broker = self._admission.ask_for_broker
         self._patience = Patience(limits)
         self._sweeps_s = 0.0
         self._bytes_per_second = None if bytes_per_second is None else bytes_per_second / member.workers
@@ -56,6 +56,10 @@ class Guard:
         self._admission.leave(connection)
         if connection.quota is not None:
             connection.quota.connections -= 1
+
+    def ask_for_broker(self, connection: ClientConnection) -> LimitReached | None:
+        """Why a connection may not have one."""
+        return self._admission.ask_for_broker(connection)
 
     async def run(self) -> None:
         """Sweep for as long as the task lives."""
