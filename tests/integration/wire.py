@@ -100,10 +100,11 @@ IN_ORDER = "end of file after 0 of 4 bytes"
 
 
 class Connection:
-    """A blocking connection that speaks in frames; from any address of this machine, or a certain one."""
+    """A blocking connection that speaks in frames; from a certain address, where one is named."""
 
-    def __init__(self, endpoint: Endpoint, source: str = "") -> None:
-        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, (source, 0))
+    def __init__(self, endpoint: Endpoint, source: str | None = None) -> None:
+        local = None if source is None else (source, 0)
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, local)
 
     def send(self, frame: bytes) -> None:
         self._socket.sendall(frame)
