@@ -10,6 +10,7 @@ FleetError
 │   ├── MalformedFrame     a length or a count that cannot be
 │   ├── UnknownResponse    a response that answers no request in flight
 │   └── UnsupportedVersion an API key or version that the fleet does not offer
+├── LimitReached           one connection is too many, or takes too long
 ├── RaftError              the replicated log cannot be used as asked
 │   ├── NoQuorum           no majority of voters is reachable
 │   ├── CommandTimeout     the outcome of a command is not known in time
@@ -31,6 +32,9 @@ from __future__ import annotations
 from typing import Literal
 
 Peer = Literal["client", "broker"]
+TimeLimit = Literal["first_request_timeout_s", "request_timeout_s", "idle_timeout_s"]
+ConnectionLimit = Literal["max_connections", "max_connections_per_source", TimeLimit]
+"""Those of the configured limits that close a connection."""
 
 
 class FleetError(Exception):
@@ -99,6 +103,19 @@ class HandshakeFailed(WireError):
     """A client has not come as far as its first request: TLS was not agreed on."""
 
     reason = "handshake"
+
+
+class LimitReached(FleetError):
+    """A client's connection is closed, whatever it carried.
+
+    Args:
+        limit: the field of ``limits`` in the configuration.
+        detail: what there was too much of, with numbers.
+    """
+
+    def __init__(self, limit: ConnectionLimit, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = limit
 
 
 class RaftError(FleetError):

@@ -45,6 +45,7 @@ class WorkerCounters:
         bytes_to_broker, bytes_to_client: broker id (or ``BOOTSTRAP``) → bytes forwarded.
         connections: broker id (or ``BOOTSTRAP``) → client connections open now.
         errors: reason of a WireError → connections closed for it.
+        limited: limit → connections closed because of it.
         rewrite_buckets: responses rewritten, by time: one count for each of ``REWRITE_BOUNDS_S``, and one
             above; each response is counted in one bucket only.
         rewrite_sum_s: time spent in all of them.
@@ -58,6 +59,7 @@ class WorkerCounters:
     bytes_to_client: Mapping[BrokerId, int] = field(default_factory=dict)
     connections: Mapping[BrokerId, int] = field(default_factory=dict)
     errors: Mapping[str, int] = field(default_factory=dict)
+    limited: Mapping[str, int] = field(default_factory=dict)
     rewrite_buckets: tuple[int, ...] = (0,) * (len(REWRITE_BOUNDS_S) + 1)
     rewrite_sum_s: float = 0.0
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
@@ -121,7 +123,8 @@ class ConnectionRow:
         client: its address.
         end: None where it has begun. Else why it ended. ``client``: it wished so; ``moved``: it was told to
             go, in order; ``unanswered``: so, but what was in flight took too long; ``broker``: that ended it;
-            ``unreachable``: there was none; ``refused``: it carried what is not Kafka's protocol.
+            ``unreachable``: there was none; ``refused``: it carried what is not Kafka's protocol, or
+            reached a limit.
         open_s: for how long it was there.
     """
 

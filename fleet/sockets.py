@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import resource
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -17,13 +19,12 @@ from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.errors import StartError
 from fleet.model import BrokerId, Endpoint
 
-BACKLOG: Final = 4096
-"""Connections that wait while a worker is restarted; the kernel caps it at net.core.somaxconn."""
-
 UNIX_PATH_LIMIT_BYTES: Final = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
 
 SPARE_FDS: Final = 64
+SPARE_CONNECTIONS: Final = 256
+"""Above the limit of connections: how many may wait until it shows that they are not other members'."""
 LOCK_WAIT_S: Final = 3.0
 """How long the children of a supervisor that was killed may take to die."""
 
@@ -115,19 +116,22 @@ def open_all(settings: Settings, member: MemberSettings) -> Sockets:
     """Bind everything the member listens on, or nothing. Call it under the lock of the data directory.
 
     Raises:
-        StartError: one of the addresses cannot be bound; says which field, which address and what to do.
+        StartError: an address cannot be bound, or too few files may be open; says which field and what to do.
     """
     listeners = () if member.witness else member.listeners
     identities = settings.identities.broker_ids()
     _raise_open_files(len(listeners) * (1 + len(identities)), member)
+    if listeners:
+        _check_connections(settings, member)
+    backlog = settings.limits.listen_backlog
     with ExitStack() as undo:
 
         def bound(endpoint: Endpoint, field: str) -> socket.socket:
-            return undo.enter_context(_bind(endpoint, f"members.{member.proxy_id}.{field}"))
+            return undo.enter_context(_bind(endpoint, f"members.{member.proxy_id}.{field}", backlog))
 
         peer = bound(member.peer, "peer")
         admin = bound(member.admin, "admin")
-        control = undo.enter_context(_bind_control(member))
+        control = undo.enter_context(_bind_control(member, backlog))
         data = tuple(
             DataSocket(listener.name, broker_id, bound(endpoint, f"listeners.{listener.name}.{field}"))
             for listener in listeners
@@ -158,7 +162,40 @@ def _raise_open_files(listening: int, member: MemberSettings) -> None:
         )
 
 
-def _bind(endpoint: Endpoint, field: str) -> socket.socket:
+def most_probes(settings: Settings, member: MemberSettings) -> int:
+    """How many connections above the limit one worker keeps for what other members ask.
+
+    Each of them holds one and tries every listener, and may have left the last ones behind.
+    """
+    return SPARE_CONNECTIONS + 2 * len(settings.members) * (1 + len(member.listeners))
+
+
+def room_for_connections(settings: Settings, member: MemberSettings) -> int:
+    """How many clients one worker can serve, two open files each, beside all else that it has open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    listening = len(member.listeners) * (1 + len(settings.identities.broker_ids()))
+    return max(0, soft - listening - SPARE_FDS - most_probes(settings, member)) // 2
+
+
+def connections_per_worker(settings: Settings, member: MemberSettings) -> int:
+    """A worker's share of ``limits.max_connections``, rounded up; without one, all that there is room for."""
+    limit = settings.limits.max_connections
+    return room_for_connections(settings, member) if limit is None else math.ceil(limit / member.workers)
+
+
+def _check_connections(settings: Settings, member: MemberSettings) -> None:
+    share, room = connections_per_worker(settings, member), room_for_connections(settings, member)
+    if share > room:
+        raise StartError(
+            f"limits.max_connections: {share} for each worker of {member.proxy_id}, and the files that "
+            f"one may open are enough for {room}; raise the hard limit (LimitNOFILE=, ulimit -Hn), or lower "
+            "this one"
+        )
+
+
+def _bind(endpoint: Endpoint, field: str, backlog: int) -> socket.socket:
     sock: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -168,7 +205,7 @@ def _bind(endpoint: Endpoint, field: str) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(address)
-        sock.listen(BACKLOG)
+        sock.listen(backlog)
     except OSError as error:
         if sock is not None:
             sock.close()
@@ -192,7 +229,7 @@ def _advice(error: OSError) -> str:
     return "configure another address"
 
 
-def _bind_control(member: MemberSettings) -> socket.socket:
+def _bind_control(member: MemberSettings, backlog: int) -> socket.socket:
     """The Unix socket between control and workers. The lock is held, so a file of that name is stale."""
     field = f"members.{member.proxy_id}.data_dir"
     path = member.control_socket
@@ -207,7 +244,7 @@ def _bind_control(member: MemberSettings) -> socket.socket:
         sock.setblocking(False)
         sock.bind(str(path))
         path.chmod(0o600)
-        sock.listen(BACKLOG)
+        sock.listen(backlog)
     except OSError as error:
         sock.close()
         raise StartError(

@@ -247,6 +247,12 @@ TRAFFIC: Final = (
         unit="cps",
     ),
     Panel(
+        "Limits reached",
+        "Connections closed because of a limit.",
+        (Query(_by("limit", _rate("fleet_limited_connections_total"), "sum"), "{{limit}}"),),
+        unit="cps",
+    ),
+    Panel(
         "Restarted workers",
         "Workers that the supervisors had to start again.",
         (Query('increase(fleet_worker_restarts_total{job=~"$job"}[$__rate_interval])', "{{instance}}"),),

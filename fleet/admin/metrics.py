@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,7 +17,7 @@ from fleet import __version__
 from fleet.admin.ownership import broker_ids
 from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
-from fleet.errors import WireError
+from fleet.errors import ConnectionLimit, WireError
 from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
 from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.proxy.wire._tables import APIS
@@ -302,6 +302,13 @@ class FleetCollector(Collector):
             "Connections closed because of bytes that are not the Kafka protocol as the fleet offers it.",
             ["reason"],
             (([reason], count) for reason, count in sorted(errors.items())),
+        )
+        limited = {**dict.fromkeys(get_args(ConnectionLimit), 0), **ever.limited}
+        yield _counters(
+            "fleet_limited_connections",
+            "Connections closed because of a limit.",
+            ["limit"],
+            (([limit], count) for limit, count in sorted(limited.items())),
         )
 
 

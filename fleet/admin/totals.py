@@ -29,6 +29,7 @@ def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
         bytes_to_client=_sum(one.bytes_to_client, other.bytes_to_client),
         connections=_sum(one.connections, other.connections),
         errors=_sum(one.errors, other.errors),
+        limited=_sum(one.limited, other.limited),
         rewrite_buckets=tuple(map(sum, zip(one.rewrite_buckets, other.rewrite_buckets, strict=True))),
         rewrite_sum_s=one.rewrite_sum_s + other.rewrite_sum_s,
         upstream_up=upstream,
@@ -51,6 +52,7 @@ def retire(retired: WorkerCounters, gone: WorkerCounters) -> WorkerCounters:
         bytes_to_broker=both.bytes_to_broker,
         bytes_to_client=both.bytes_to_client,
         errors=both.errors,
+        limited=both.limited,
         rewrite_buckets=both.rewrite_buckets,
         rewrite_sum_s=both.rewrite_sum_s,
     )

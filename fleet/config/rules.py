@@ -14,6 +14,8 @@ from fleet.model import ProxyId
 
 MAX_VOTERS: Final = 9
 MAX_SOCKET_PATH_BYTES: Final = 100
+ASKED_WITHIN: Final = 3
+"""Heartbeats: members ask over connections that they hold to each other's workers at every one."""
 
 _FIX_TOP: Final = {
     "fleet": "name the fleet, such as `fleet: demo`",
@@ -110,6 +112,14 @@ def _check_timing(draft: Draft, document: Document) -> None:
         low = getattr(draft.timing, order.low)
         fix = f"lower {order.low} ({low:g}) or raise {order.high} ({high:g})"
         document.report(("timing", at), getattr(draft.timing, at), order.rule, fix)
+
+
+def _check_limits(draft: Draft, document: Document) -> None:
+    limit_s, heartbeat_s = draft.limits.first_request_timeout_s, draft.timing.heartbeat_s
+    if limit_s < ASKED_WITHIN * heartbeat_s:
+        rule = f"must be at least {ASKED_WITHIN} x timing.heartbeat_s, or members' own connections are closed"
+        fix = f"raise it, or lower timing.heartbeat_s ({heartbeat_s:g})"
+        document.report(("limits", "first_request_timeout_s"), limit_s, rule, fix)
 
 
 def _check_balance(draft: Draft, document: Document) -> None:
@@ -282,6 +292,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_top,
         _check_identities,
         _check_timing,
+        _check_limits,
         _check_balance,
         _check_voters,
         _check_same_listeners,

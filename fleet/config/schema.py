@@ -224,7 +224,19 @@ class FleetShape(Shape):
 _SECONDS: Any = Annotated[float, Field(gt=0, le=MAX_TIMING_S, allow_inf_nan=False)]
 _BYTES: Any = Annotated[int, Field(ge=4096, le=2**31 - 1)]
 _RATE: Any = Annotated[int, Field(ge=1, le=1_000_000)]
-_BY_UNIT: Final = {"_s": _SECONDS, "_bytes": _BYTES, "_per_second": _RATE}
+_BYTE_RATE: Any = Annotated[int, Field(ge=65_536, le=2**40)]
+_CONNECTIONS: Any = Annotated[int, Field(ge=1, le=1_000_000)]
+_BACKLOG: Any = Annotated[int, Field(ge=1, le=65_535)]
+_BY_UNIT: Final = {
+    "_s": _SECONDS,
+    "_bytes": _BYTES,
+    "_bytes_per_second": _BYTE_RATE | None,
+    "_per_second": _RATE,
+    "_connections": _CONNECTIONS | None,
+    "_per_source": _CONNECTIONS | None,
+    "_backlog": _BACKLOG,
+}
+"""By the end of a field's name; the first that fits."""
 
 
 def _shape_of(settings: type[Timing] | type[Limits]) -> type[Shape]:

@@ -44,12 +44,22 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one connection is held in memory, and how many are sent elsewhere in one second."""
+    """What clients may take of one member; described in ``docs/configuration.md``.
+
+    ``max_connections`` is None for as many as there may be files open for; the others that are None are off.
+    """
 
     max_request_bytes: int = 104_857_600
     max_patched_response_bytes: int = 67_108_864
     write_buffer_bytes: int = 1_048_576
     moves_per_second: int = 200
+    max_connections: int | None = None
+    max_connections_per_source: int | None = None
+    first_request_timeout_s: float = 10.0
+    request_timeout_s: float = 60.0
+    idle_timeout_s: float = 660.0
+    client_bytes_per_second: int | None = None
+    listen_backlog: int = 4096
 
 
 @dataclass(frozen=True, slots=True)

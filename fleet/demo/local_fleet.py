@@ -57,7 +57,7 @@ class LocalFleet:
         timing: values that differ from the defaults of `fleet.config.Timing`.
         peer_tls: whether the links between members are secured, with certificates made here.
         listener_tls: the section of the one listener that there is; None for plaintext.
-        events, balance: the sections of these names; None to have none.
+        limits, events, balance: the sections of these names; None to have none.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class LocalFleet:
         timing: Mapping[str, float] | None = None,
         peer_tls: bool = False,
         listener_tls: Mapping[str, object] | None = None,
+        limits: Mapping[str, object] | None = None,
         events: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
     ) -> None:
@@ -100,6 +101,7 @@ class LocalFleet:
             **({"timing": dict(timing)} if timing else {}),
             **({"peer_tls": {}} if peer_tls else {}),
             **({} if listener_tls is None else {"listener_tls": {LISTENER: dict(listener_tls)}}),
+            **({} if limits is None else {"limits": dict(limits)}),
             **({} if events is None else {"events": dict(events)}),
             **({} if balance is None else {"balance": dict(balance)}),
             "members": members,

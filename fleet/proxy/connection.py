@@ -25,7 +25,8 @@ import termios
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from fleet.errors import WireError
+from fleet.errors import LimitReached, TimeLimit, WireError
+from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.tcp import keep_alive, no_delay
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
+    from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Traffic
 
 RESERVE_BYTES: Final = HEADER_LIMIT_BYTES
@@ -41,6 +43,12 @@ RESERVE_BYTES: Final = HEADER_LIMIT_BYTES
 DATA_BYTES: Final = 256 << 10
 _KEEPALIVE_IDLE_S: Final = 60
 _KEEPALIVE_INTERVAL_S: Final = 10
+
+# Why a client is not read from. Bits.
+_BROKER_IS_FULL: Final = 1
+_BROKER_IS_DIALLED: Final = 2
+_TOO_MUCH_IN_A_DRAIN: Final = 4
+_OVERDRAWN: Final = 8
 
 
 class ReadBuffer:
@@ -74,12 +82,15 @@ class Host(Protocol):
     def closed(self, connection: ClientConnection) -> None: ...
 
     def dial(self, connection: ClientConnection) -> None:
-        """Connect ``connection.join`` to a broker, or call ``connection.broker_unreachable``."""
+        """Connect ``connection.join`` to a broker, or call ``broker_unreachable`` or ``refuse`` of it."""
 
     def broker_gone(self, connection: ClientConnection) -> None:
         """The broker was the first to end it."""
 
-    def refused(self, connection: ClientConnection, error: WireError) -> None: ...
+    def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None: ...
+
+    def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
+        """Its quota may be used up: call ``overdraw`` and, when it is not any more, ``repaid`` of it."""
 
     def cut(self, connection: ClientConnection) -> None:
         """It leaves, and its client will not get every answer."""
@@ -110,7 +121,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_answer_s",
         "_broker",
-        "_deaf",
+        "_held",
         "_host",
         "_kept",
         "_make_session",
@@ -118,17 +129,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         "_secured",
         "_timer",
         "_transport",
+        "answered",
         "broker_id",
         "draining",
         "end",
+        "from_broker_bytes",
+        "from_client_bytes",
         "listener",
         "moving",
         "number",
         "peer",
+        "quota",
         "session",
         "since_s",
+        "source",
         "state",
         "traffic",
+        "watch",
     )
 
     session: Session
@@ -154,13 +171,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.end: ConnectionEnd = "client"
         self._make_session = make_session
         self.peer = "?"
+        self.source = "?"
+        """The address that limits are counted by."""
+        self.answered = 0
+        """Requests that no broker was asked for."""
+        self.from_client_bytes = 0
+        self.from_broker_bytes = 0
+        self.watch = Watch()
+        self.quota: Quota | None = None
         self.state = State.IDLE
         self.moving = False
         self.draining = False
         self._answer_s = 0.0
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
         self._broker: BrokerConnection | None = None
-        self._deaf = False
+        self._held = 0
         self._queue: list[bytes] = []
         self._kept = b""
         self._timer: asyncio.TimerHandle | None = None
@@ -177,6 +202,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = transport
         set_up(transport, self._host.write_buffer_bytes)
         address = transport.get_extra_info("peername") or ("?", 0)
+        self.source = address[0]
         self.peer = f"{address[0]}:{address[1]}"
         self.session = self._make_session(address[0])
         self._secured = transport.get_extra_info("ssl_object") is not None
@@ -191,6 +217,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         buffer = self._host.buffer
         start = buffer.put_back(self._kept) if self._kept else RESERVE_BYTES
         end = RESERVE_BYTES + nbytes
+        self.from_client_bytes += nbytes
         self._host.reads_to_sample -= 1
         try:
             if self._host.reads_to_sample:
@@ -199,7 +226,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 consumed = self.session.receive_sampled(buffer.view, start, end)
                 self._host.sampled(self)
         except WireError as error:
-            self._refuse(error)
+            self.refuse(error)
             return
         if consumed < end:
             self._keep(buffer.view[consumed:end])
@@ -238,7 +265,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return False
         self.state = State.JOINED
         self._broker = broker
-        self.resume_reading()  # first, because a write may find the broker's buffer full, and pause again
+        # First, because a write may find the broker's buffer full, and pause again.
+        self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
             broker.write(piece)
         self._queue.clear()
@@ -256,10 +284,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         start = buffer.put_back(kept) if kept else RESERVE_BYTES
         end = RESERVE_BYTES + nbytes
         self.traffic.to_client_bytes += nbytes
+        self.from_broker_bytes += nbytes
         try:
             consumed = self.session.receive_from_broker(buffer.view, start, end, self._transport.write)
         except WireError as error:
-            self._refuse(error)
+            self.refuse(error)
             return b""
         if self.moving:
             self._advance()
@@ -278,14 +307,41 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.close()
 
     def pause_reading(self) -> None:
-        if self.state is not State.LEAVING:
-            self._transport.pause_reading()
+        self._hold(_BROKER_IS_FULL)
 
     def resume_reading(self) -> None:
-        if not self._deaf:
-            self._transport.resume_reading()
+        self._release(_BROKER_IS_FULL)
 
     # ---- called by the worker
+
+    def refuse(self, error: WireError | LimitReached) -> None:
+        """Close both sides for an error, once."""
+        if not self._transport.is_closing():
+            self.end = "refused"
+            self._host.refused(self, error)
+            self.close()
+
+    def awaits(self) -> tuple[TimeLimit | None, int]:
+        """The time limit that runs now, and a number that changes when the client does something about it.
+
+        None runs while it is not read from, nor while it waits for an answer.
+        """
+        if self._held or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
+            return None, 0
+        if self.state is State.IDLE:
+            return "first_request_timeout_s", self.answered
+        if self._kept or not self.session.at_boundary:
+            return "request_timeout_s", self.from_client_bytes
+        if self.session.in_flight:
+            return None, 0
+        return "idle_timeout_s", self.from_client_bytes + self.from_broker_bytes
+
+    def overdraw(self) -> None:
+        """Read no more from the client before ``repaid``."""
+        self._hold(_OVERDRAWN)
+
+    def repaid(self) -> None:
+        self._release(_OVERDRAWN)
 
     def move(self, patience_s: float, answer_s: float) -> None:
         """Leave in order, for the client to go elsewhere; called again, only the times are new.
@@ -326,8 +382,20 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # ---- inside
 
+    def _hold(self, why: int) -> None:
+        if self.state is not State.LEAVING:  # what comes after a goodbye is read, and discarded
+            self._held |= why
+            self._transport.pause_reading()
+
+    def _release(self, why: int) -> None:
+        self._held &= ~why
+        if not self._held:
+            self._transport.resume_reading()
+
     def _forward(self, data: bytes) -> None:
         self.traffic.to_broker_bytes += len(data)
+        if self.quota is not None and self.quota.spend(len(data)):
+            self._host.overdrawn(self, self.quota)
         if self._broker is not None:
             self._broker.write(data)
             return
@@ -335,7 +403,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self.state is State.IDLE:
             self.state = State.DIALLING
             # One read's worth waits here at most. What comes later waits in the kernel.
-            self._transport.pause_reading()
+            self._hold(_BROKER_IS_DIALLED)
             self._host.dial(self)
 
     def _keep(self, unconsumed: memoryview) -> None:
@@ -344,13 +412,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._kept = bytes(unconsumed)
             return
         self._kept = b""
-        if self.state is not State.LEAVING:  # what comes after a goodbye is read, and discarded
-            self._deaf = True
-            self._transport.pause_reading()
+        self._hold(_TOO_MUCH_IN_A_DRAIN)
 
     def _reply(self) -> int:
         """Answer what needs no broker; returns how many of the bytes consumed were for that."""
         replies = self.session.local_replies
+        self.answered += len(replies)
         self._transport.write(b"".join(replies))
         replies.clear()
         return self.session.discard_bytes
@@ -379,11 +446,6 @@ class ClientConnection(asyncio.BufferedProtocol):
             return 0
         (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
         return int(waiting)
-
-    def _refuse(self, error: WireError) -> None:
-        self.end = "refused"
-        self._host.refused(self, error)
-        self.close()
 
     def _run_out_later(self) -> None:
         self._cancel_timer()
@@ -414,7 +476,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._transport.close()
         else:
             self._transport.write_eof()
-            self._transport.resume_reading()
+            self._release(self._held)
         self._abort_later()
 
     def _part_with_broker(self) -> None:

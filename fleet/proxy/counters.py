@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from fleet.errors import WireError
+from fleet.errors import LimitReached, WireError
 from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
 from fleet.model import BrokerId
 from fleet.proxy.traffic import Traffic
@@ -31,6 +31,7 @@ class Counters:
         self.wire = WireCounters()
         self._traffic: dict[tuple[str, BrokerId], Traffic] = {}
         self._errors: Counter[str] = Counter()
+        self._limited: Counter[str] = Counter()
         self._rewrite_buckets = [0] * (len(REWRITE_BOUNDS_S) + 1)
         self._rewrite_sum_s = 0.0
         self._logged_at_s: dict[str, float] = {}
@@ -52,10 +53,11 @@ class Counters:
         self._rewrite_buckets[bisect_left(REWRITE_BOUNDS_S, took_s)] += 1
         self._rewrite_sum_s += took_s
 
-    def refused(self, error: WireError, peer: object, now_s: float) -> None:
-        """Count a connection that is closed for what it carried; log it, but not each one of a flood."""
+    def refused(self, error: WireError | LimitReached, peer: object, now_s: float) -> None:
+        """Count a connection that is closed for an error; log it, but not each one of a flood."""
         reason = error.reason
-        self._errors[reason] += 1
+        counted = self._limited if isinstance(error, LimitReached) else self._errors
+        counted[reason] += 1
         if now_s - self._logged_at_s.get(reason, float("-inf")) < LOG_EVERY_S:
             self._unlogged[reason] += 1
             return
@@ -83,6 +85,7 @@ class Counters:
             bytes_to_client=dict(to_client),
             connections=dict(connections),
             errors=dict(self._errors),
+            limited=dict(self._limited),
             rewrite_buckets=tuple(self._rewrite_buckets),
             rewrite_sum_s=self._rewrite_sum_s,
             upstream_up=dict(upstream_up),

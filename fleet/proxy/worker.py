@@ -19,7 +19,7 @@ from typing import Final
 import uvloop
 
 from fleet import ipc, listener_tls, process
-from fleet.errors import HandshakeFailed, WireError
+from fleet.errors import HandshakeFailed, LimitReached, WireError
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
@@ -27,12 +27,13 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
+from fleet.proxy.guard import Guard
+from fleet.proxy.quota import Quota
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
-from fleet.sockets import BACKLOG
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
@@ -83,6 +84,7 @@ class Worker:
             self._log = TrafficLog(life, self._counters.rows, time.monotonic())
             self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
+        self._guard = Guard(spec.settings, self._member, self._everyone)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
@@ -111,6 +113,7 @@ class Worker:
         if stored is not None:
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())
+        sweeping = asyncio.create_task(self._guard.run())
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_DIRECTORY_S):
@@ -120,14 +123,16 @@ class Worker:
                 "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
             )
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait([following, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([following, sweeping, stopping], return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            if following.done():
-                following.result()  # it never ends but by an error
+            for task in (following, sweeping):
+                if task.done():
+                    task.result()  # neither ends but by an error
             await self._drain_all()
         finally:
             following.cancel()
-            await asyncio.wait([following])
+            sweeping.cancel()
+            await asyncio.wait([following, sweeping])
             for dial in self._dials.values():
                 dial.cancel()
 
@@ -188,7 +193,8 @@ class Worker:
             if each.listener in self._tls:
                 self._servers.append(self._tls_server(sock, each.listener, factory))
             else:
-                self._servers.append(await loop.create_server(factory, sock=sock, backlog=BACKLOG))
+                backlog = self._limits.listen_backlog
+                self._servers.append(await loop.create_server(factory, sock=sock, backlog=backlog))
 
     def _tls_server(
         self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.BaseProtocol]
@@ -237,6 +243,7 @@ class Worker:
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         self._connections.setdefault(key, set()).add(connection)
         loop = asyncio.get_running_loop()
+        self._guard.opened(connection)
         if self._draining:
             self._waited_for.add(connection)
             connection.drain(0.0)
@@ -245,6 +252,7 @@ class Worker:
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
+        self._guard.closed(connection)
         if connection.number:
             self._note(connection, connection.end)
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
@@ -263,11 +271,14 @@ class Worker:
         if connection.broker_id is not None:
             self._feed.lost(connection.broker_id)
 
-    def refused(self, connection: ClientConnection, error: WireError) -> None:
+    def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None:
         self._counters.refused(error, connection.peer, time.monotonic())
 
     def _no_handshake(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
+
+    def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
+        self._guard.overdrawn(connection, quota)
 
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
@@ -306,6 +317,10 @@ class Worker:
     # ---- brokers
 
     def dial(self, connection: ClientConnection) -> None:
+        error = self._guard.ask_for_broker(connection)
+        if error is not None:
+            connection.refuse(error)
+            return
         self._dialled_for += 1
         connection.number = self._dialled_for
         connection.since_s = time.monotonic()

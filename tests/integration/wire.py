@@ -101,12 +101,22 @@ IN_ORDER = "end of file after 0 of 4 bytes"
 
 
 class Connection:
-    """A blocking connection that speaks in frames, by TLS where it is given how."""
+    """A blocking connection that speaks in frames.
+
+    Args:
+        source: the address that it comes from, where that matters.
+        tls, server_name: how to speak TLS, where it does.
+    """
 
     def __init__(
-        self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, server_name: str | None = None
+        self,
+        endpoint: Endpoint,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        source: str | None = None,
     ) -> None:
-        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S)
+        local = None if source is None else (source, 0)
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, local)
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname=server_name or endpoint.host)
 

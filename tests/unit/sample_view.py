@@ -56,6 +56,7 @@ COUNTERS = WorkerCounters(
     bytes_to_client={1: 1000, BOOTSTRAP: 10},
     connections={1: 3, BOOTSTRAP: 1},
     errors={"oversize": 2},
+    limited={"max_connections": 4},
     rewrite_buckets=(5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1),
     rewrite_sum_s=0.5,
     upstream_up={1: True},

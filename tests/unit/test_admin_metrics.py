@@ -163,6 +163,7 @@ def test_workers_are_added_up_and_the_dead_are_not_forgotten() -> None:
     assert values(two, "fleet_requests_total", "api")[("Produce",)] == 21
     assert values(two, "fleet_client_connections", "broker_id") == {("bootstrap",): 2, ("1",): 6}
     assert values(two, "fleet_protocol_errors_total", "reason")[("oversize",)] == 6
+    assert values(two, "fleet_limited_connections_total", "limit")[("max_connections",)] == 12
     assert values(two, "fleet_worker_directory_generation", "worker") == {("0",): 7, ("1",): 7}
 
 
@@ -174,6 +175,16 @@ def test_protocol_errors_start_at_zero_for_every_reason() -> None:
         ("malformed",),
     }
     assert set(values(calm, "fleet_protocol_errors_total", "reason").values()) == {0}
+
+
+def test_limits_start_at_zero() -> None:
+    assert values(view(workers=()), "fleet_limited_connections_total", "limit") == {
+        ("max_connections",): 0,
+        ("max_connections_per_source",): 0,
+        ("first_request_timeout_s",): 0,
+        ("request_timeout_s",): 0,
+        ("idle_timeout_s",): 0,
+    }
 
 
 def test_histograms_are_cumulative() -> None:

@@ -373,7 +373,8 @@ def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.Monke
 def test_every_error_has_a_kind_and_a_code(
     error: type[errors.FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raised = error("client", "x") if issubclass(error, errors.WireError) else error("x")  # type: ignore[call-arg]
+    of_connections = issubclass(error, (errors.WireError, errors.LimitReached))
+    raised = error("client", "x") if of_connections else error("x")  # type: ignore[call-arg]
 
     def run(settings: object, proxy_id: str) -> int:
         raise raised

@@ -424,6 +424,12 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("timing.hartbeat_s", 1, "timing.hartbeat_s: there is no such setting; did you mean heartbeat_s?"),
         ("limits.max_request_bytes", 1, "limits.max_request_bytes: 1: must be at least 4096"),
         ("limits", 5, "limits: 5: must be a map"),
+        ("limits.max_connections", 0, "limits.max_connections: 0: must be at least 1"),
+        ("limits.max_connections_per_source", "2", 'per_source: "2": must be a whole number'),
+        ("limits.client_bytes_per_second", 1, "limits.client_bytes_per_second: 1: must be at least 65536"),
+        ("limits.idle_timeout_s", 0, "limits.idle_timeout_s: 0: must be above 0"),
+        ("limits.listen_backlog", 70_000, "limits.listen_backlog: 70000: must be at most 65535"),
+        ("limits.first_request_timeout_s", 0.2, "0.2: must be at least 3 x timing.heartbeat_s"),
         ("events.topic_prefix", "a b", 'events.topic_prefix: "a b": must be 1 to 200 letters, digits'),
         ("events.topic_prefix", 5, "events.topic_prefix: 5: must be text"),
         ("events.replication_factor", 0, "events.replication_factor: 0: must be at least 1"),
@@ -628,6 +634,9 @@ def test_the_document_describes_every_field_and_its_default() -> None:
         f"peer_tls.{name}": f"`{field.default}`" for name, field in PeerTlsShape.model_fields.items()
     }
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
+    defaults["limits.max_connections"] = "as many as the open files are enough for"
+    defaults["limits.max_connections_per_source"] = "no limit"
+    defaults["limits.client_bytes_per_second"] = "no limit"
     defaults |= {f"events.{field.name}": field.default for field in dataclasses.fields(EventsSettings)}
     defaults |= {f"balance.{field.name}": field.default for field in dataclasses.fields(BalanceSettings)}
     defaults["balance.by"] = f"`{BalanceSettings().by}`"

@@ -114,6 +114,7 @@ def test_the_dashboard_shows_all_that_was_asked_for() -> None:
         "fleet_bytes_total",
         "fleet_upstream_up",
         "fleet_protocol_errors_total",
+        "fleet_limited_connections_total",
         "fleet_rewrite_seconds_bucket",
         "fleet_member_state",
     ):

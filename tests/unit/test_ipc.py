@@ -40,6 +40,7 @@ COUNTERS = WorkerCounters(
     bytes_to_client={1: 8},
     connections={1: 2},
     errors={"malformed": 1},
+    limited={"idle_timeout_s": 3},
     rewrite_buckets=tuple(range(12)),
     rewrite_sum_s=0.5,
     upstream_up={1: True, 2: False},

@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from fleet import sockets
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.demo.ports import free_ports
 from fleet.errors import StartError
 from fleet.model import Endpoint, IdentitySpace
@@ -461,6 +462,44 @@ def test_more_identities_than_open_files_are_refused(tmp_path: Path) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     settings = replace(make_settings(tmp_path), identities=IdentitySpace(first_id=1, count=hard))
     assert refusal(settings).startswith("identities.count: ")
+
+
+def with_limits(settings: Settings, workers: int = 1, **limits: int) -> Settings:
+    member = replace(settings.members["p1"], workers=workers)
+    return replace(settings, members={"p1": member}, limits=Limits(**limits))
+
+
+def test_more_connections_than_open_files_are_refused(tmp_path: Path) -> None:
+    room = sockets.room_for_connections(settings := make_settings(tmp_path), settings.members["p1"])
+    said = refusal(with_limits(settings, max_connections=room + 1))
+    assert said.startswith(f"limits.max_connections: {room + 1} for each worker of p1, and ")
+    fitting = with_limits(settings, workers=2, max_connections=2 * room)
+    fitting.members["p1"].data_dir.mkdir()
+    sockets.open_all(fitting, fitting.members["p1"]).close()
+
+
+def test_every_worker_has_its_share_of_the_connections(tmp_path: Path) -> None:
+    settings = with_limits(make_settings(tmp_path), workers=3, max_connections=10)
+    assert sockets.connections_per_worker(settings, settings.members["p1"]) == 4
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    settings = with_limits(settings, workers=3)
+    share = sockets.connections_per_worker(settings, settings.members["p1"])
+    # Without a limit each worker has all that it may open, less what it opens for others than clients.
+    assert soft / 2 - 500 < share < soft / 2 - sockets.SPARE_CONNECTIONS / 2
+
+
+def backlog_of(listening: socket.socket) -> int:
+    """The longest that its queue may get: tcpi_sacked of a socket that listens. Source: linux/tcp.h"""
+    info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("=8x5II", info)[5])
+
+
+def test_listeners_have_the_backlog_that_is_configured(tmp_path: Path) -> None:
+    settings = with_limits(make_settings(tmp_path), listen_backlog=37)
+    settings.members["p1"].data_dir.mkdir()
+    opened = sockets.open_all(settings, settings.members["p1"])
+    assert {backlog_of(each) for each in (opened.peer, *(each.socket for each in opened.data))} == {37}
+    opened.close()
 
 
 def test_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 MIB = 1 << 20
 LONG_LINGER_S = 600.0
+AT_ONCE = Limits(moves_per_second=1_000)
 
 
 @pytest.fixture(autouse=True)
@@ -206,7 +207,7 @@ def make_spec(
     folder: Path,
     sockets: dict[int, socket.socket],
     bootstrap: list[int],
-    moves_per_second: int = 1_000,
+    limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
     **timing: float,
@@ -231,7 +232,7 @@ def make_spec(
         identities=IdentitySpace(first_id=1, count=3),
         members={"p1": member},
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
-        limits=Limits(moves_per_second=moves_per_second),
+        limits=limits,
         listener_tls={} if listener_tls is None else {"external": listener_tls},
     )
     return ChildSpec(
@@ -254,14 +255,14 @@ def make_spec(
 async def running(
     folder: Path,
     bootstrap: list[int],
-    moves_per_second: int = 1_000,
+    limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
     **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, moves_per_second, listener_tls, broker_host, **timing)
+    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -765,7 +766,7 @@ async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path
 
 
 async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], moves_per_second=20) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=20)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(5)]
         await eventually(lambda: len(at.connections()) == 5, "all are connected")
@@ -779,7 +780,7 @@ async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
 
 
 async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], moves_per_second=5) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=5)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(3)]
         await eventually(lambda: len(at.connections()) == 3, "all are connected")

@@ -1,0 +1,113 @@
+"""The limits of one worker: who may come in, who has to go for being late, and who is to send more slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Final
+
+from fleet.config.settings import MemberSettings, Settings
+from fleet.errors import LimitReached
+from fleet.proxy.admission import Admission
+from fleet.proxy.connection import ClientConnection
+from fleet.proxy.patience import SWEEP_S, Patience
+from fleet.proxy.quota import Quota
+from fleet.sockets import connections_per_worker, most_probes
+
+SWEPT_AT_ONCE: Final = 256
+"""Connections; then others get their turn."""
+
+
+class Guard:
+    """Watches over the connections of one worker, which has its share of its member's limits.
+
+    Args:
+        settings, member: of the worker.
+        everyone: its connections as they are now.
+    """
+
+    def __init__(
+        self, settings: Settings, member: MemberSettings, everyone: Callable[[], list[ClientConnection]]
+    ) -> None:
+        limits = settings.limits
+        per_source, bytes_per_second = limits.max_connections_per_source, limits.client_bytes_per_second
+        self._everyone = everyone
+        self._admission: Admission[ClientConnection] = Admission(
+            connections_per_worker(settings, member),
+            None if per_source is None else math.ceil(per_source / member.workers),
+            most_probes(settings, member),
+        )
+        self._patience = Patience(limits)
+        self._sweeps_s = 0.0
+        self._bytes_per_second = None if bytes_per_second is None else bytes_per_second / member.workers
+        self._quotas: dict[str, Quota] = {}
+        self._indebted: dict[Quota, set[ClientConnection]] = {}
+
+    def opened(self, connection: ClientConnection) -> None:
+        if self._bytes_per_second is not None:
+            self._give_quota(connection, self._bytes_per_second)
+        too_many = self._admission.enter(connection, self._sweeps_s)
+        if too_many is not None:
+            refused, error = too_many
+            refused.refuse(error)
+
+    def closed(self, connection: ClientConnection) -> None:
+        self._admission.leave(connection)
+        if connection.quota is not None:
+            connection.quota.connections -= 1
+
+    def ask_for_broker(self, connection: ClientConnection) -> LimitReached | None:
+        """Why a connection may not have one."""
+        return self._admission.ask_for_broker(connection)
+
+    async def run(self) -> None:
+        """Sweep for as long as the task lives."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._sweeps_s += SWEEP_S
+            await self.sweep(self._sweeps_s)
+
+    async def sweep(self, now_s: float) -> None:
+        """Close the connections that are late. ``now_s`` counts sweeps."""
+        for silent, error in self._admission.silent(now_s):
+            silent.refuse(error)
+        for number, connection in enumerate(self._everyone(), start=1):
+            late = connection.watch.look(*connection.awaits(), self._patience, now_s)
+            if late is not None:
+                connection.refuse(late)
+            if number % SWEPT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        loop_s = asyncio.get_running_loop().time()
+        for source, quota in list(self._quotas.items()):
+            if not quota.connections and quota.is_full(loop_s):
+                del self._quotas[source]
+
+    def _give_quota(self, connection: ClientConnection, bytes_per_second: float) -> None:
+        quota = self._quotas.get(connection.source)
+        if quota is None:
+            quota = Quota(bytes_per_second, asyncio.get_running_loop().time())
+            self._quotas[connection.source] = quota
+        quota.connections += 1
+        connection.quota = quota
+
+    def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
+        """Have a connection wait until its source has credit again."""
+        loop = asyncio.get_running_loop()
+        wait_s = quota.refill(loop.time())
+        if not wait_s:
+            return
+        connection.overdraw()
+        if quota not in self._indebted:
+            self._indebted[quota] = set()
+            loop.call_later(wait_s, self._repaid, quota)
+        self._indebted[quota].add(connection)
+
+    def _repaid(self, quota: Quota) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = quota.refill(loop.time())
+        if wait_s:  # others of that source have spent more meanwhile
+            loop.call_later(wait_s, self._repaid, quota)
+            return
+        for connection in self._indebted.pop(quota):
+            connection.repaid()

@@ -1,0 +1,68 @@
+"""How long a worker waits for what a client owes it; looked at in sweeps, not timed for each connection.
+
+The clock counts sweeps, and between two of them the loop reads what has arrived: the time in which a worker
+was frozen, or busy, is nobody's fault.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fleet.config.settings import Limits
+from fleet.errors import LimitReached, TimeLimit
+
+SWEEP_S: Final = 1.0
+"""Between two sweeps: what no time limit can be more exact than."""
+
+_SAID: Final[dict[TimeLimit, str]] = {
+    "first_request_timeout_s": "no request",
+    "request_timeout_s": "no more of a request that has begun",
+    "idle_timeout_s": "nothing asked and nothing to answer",
+}
+
+
+class Patience:
+    """The time limits of a worker.
+
+    Args:
+        limits: as configured.
+    """
+
+    __slots__ = ("_limit_s",)
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit_s: dict[TimeLimit, float] = {
+            "first_request_timeout_s": limits.first_request_timeout_s,
+            "request_timeout_s": limits.request_timeout_s,
+            "idle_timeout_s": limits.idle_timeout_s,
+        }
+
+    def over(self, limit: TimeLimit, waited_s: float) -> LimitReached | None:
+        """The error where a limit has passed."""
+        if waited_s < self._limit_s[limit]:
+            return None
+        return LimitReached(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
+
+
+class Watch:
+    """What one client owes, and since when."""
+
+    __slots__ = ("_limit", "_progress", "_since_s")
+
+    def __init__(self) -> None:
+        self._limit: TimeLimit | None = None
+        self._progress = 0
+        self._since_s = 0.0
+
+    def look(
+        self, limit: TimeLimit | None, progress: int, patience: Patience, now_s: float
+    ) -> LimitReached | None:
+        """Whether it has owed that for too long.
+
+        Args:
+            limit: which one runs; None where it is not the client's turn.
+            progress: any number that changes when the client does something about it.
+        """
+        if limit != self._limit or progress != self._progress:
+            self._limit, self._progress, self._since_s = limit, progress, now_s
+        return None if limit is None else patience.over(limit, now_s - self._since_s)
