@@ -6,22 +6,18 @@ it counts. Who may issue it is said by the file ``ca``.
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from fleet.config import PeerTlsFiles, Settings
+from fleet.followed import Followed
 from fleet.model import ProxyId
-
-log = logging.getLogger(__name__)
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
 
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
-Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def member_uri(fleet: str, proxy_id: ProxyId) -> str:
@@ -39,37 +35,18 @@ class PeerTls:
     """The TLS contexts of one member's links, made anew whenever one of its files has changed."""
 
     def __init__(self, files: PeerTlsFiles) -> None:
-        self._paths: tuple[Path, ...] = (files.ca, files.certificate, files.key)
-        self._files = files
-        self._stamp: Stamp | None = None
-        self._contexts: Contexts | None = None
+        paths = (files.ca, files.certificate, files.key)
+        self._contexts = Followed(paths, lambda: make_contexts(files), "certificates of this member's links")
 
     def context(self, *, server: bool) -> ssl.SSLContext:
         """The context for a connection that is made now.
 
-        Files that have changed and do not fit each other, as in the middle of a rotation, change nothing: the
-        former certificates stay in use, where there are any.
-
         Raises: OSError: the files cannot be used, and never could
         """
-        stamp = self._look()
-        if stamp != self._stamp or self._contexts is None:
-            self._stamp = stamp
-            try:
-                self._contexts = make_contexts(self._files)
-            except OSError as error:
-                if self._contexts is None:
-                    raise ssl.SSLError(f"the certificates of this member cannot be used: {error}") from error
-                log.warning("the new certificates cannot be used, the former stay: %s", error)
-        return self._contexts[0 if server else 1]
-
-    def _look(self) -> Stamp | None:
-        """What changes when a file does; None where one is missing."""
         try:
-            found = [path.stat() for path in self._paths]
-        except OSError:
-            return None
-        return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
+            return self._contexts.get()[0 if server else 1]
+        except OSError as error:
+            raise ssl.SSLError(f"the certificates of this member cannot be used: {error}") from error
 
 
 def of_member(settings: Settings, proxy_id: ProxyId) -> PeerTls | None:
@@ -95,14 +72,14 @@ def make_contexts(files: PeerTlsFiles) -> Contexts:
     return server, client
 
 
-def rehearse(files: PeerTlsFiles) -> None:
-    """Have a member's certificate verified by itself, from both sides, as its peers will do it.
+def rehearse(server_context: ssl.SSLContext, client_context: ssl.SSLContext, host: str | None = None) -> None:
+    """Have the two sides of a connection meet in memory.
 
-    Raises: OSError: a link made with these files would be refused
+    Args:   host: whom the client asks for
+    Raises: OSError: one of them would refuse the other
     """
-    server_context, client_context = make_contexts(files)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server)
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=host)
     waiting = [client, server_context.wrap_bio(to_server, to_client, server_side=True)]
     while waiting:
         for side in list(waiting):

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from fleet import certs
 from fleet.config import Settings, load
 from fleet.errors import CertificateError, ConfigError
-from fleet.peer_tls import rehearse
+from fleet.peer_tls import make_contexts, rehearse
 from tests.unit.test_config import tree
 
 NOW = datetime.now(UTC)
@@ -65,7 +65,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            rehearse(certs.files_in(folder, proxy_id))
+            rehearse(*make_contexts(certs.files_in(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -113,7 +113,7 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            rehearse(certs.files_in(folder, proxy_id))
+            rehearse(*make_contexts(certs.files_in(folder, proxy_id)))
             assert certs.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )

@@ -295,7 +295,14 @@ class TestRotation:
         (folder / "p1.key").write_bytes(key)
 
         assert held.context(server=True) is not before
-        assert len(warnings(caplog, "the new certificates cannot be used, the former stay")) == 2
+        assert (
+            len(
+                warnings(
+                    caplog, "the new certificates of this member's links cannot be used, the former stay"
+                )
+            )
+            == 2
+        )
 
     async def test_files_that_come_late_are_used_when_they_come(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -311,11 +318,11 @@ class TestRotation:
 
 class TestFiles:
     def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
-        rehearse(certs.files_in(folder, "p1"))
+        rehearse(*make_contexts(certs.files_in(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
-            rehearse(mixed)
+            rehearse(*make_contexts(mixed))
 
     def test_an_encrypted_key_is_an_error_and_no_question(self, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
