@@ -159,6 +159,23 @@ class PeerTlsShape(Shape):
     key: MemberPath = f"certs/{PROXY_ID}.key"
 
 
+class AdminShape(Shape):
+    tls: dict[str, Any] | None = None
+    tokens: Any = None
+    """Validated where a value that is wrong is not shown: it may be a token."""
+
+
+class AdminTlsShape(Shape):
+    ca: Annotated[str, Field(min_length=1)] | None = "certs/ca.pem"
+    certificate: MemberPath = f"certs/{PROXY_ID}.crt"
+    key: MemberPath = f"certs/{PROXY_ID}.key"
+
+
+class TokensShape(Shape):
+    read: Any = None
+    write: Any = None
+
+
 _EVENTS: Final = EventsSettings()
 _BALANCE: Final = BalanceSettings()
 
@@ -182,6 +199,7 @@ class FleetShape(Shape):
     timing: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
+    admin: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
