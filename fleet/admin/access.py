@@ -57,24 +57,21 @@ def access_to(settings: Settings | None, environ: Mapping[str, str], *, writes: 
     Raises:
         ConfigError: there is no token although one is needed, or the file ``admin.tls.ca`` cannot be used.
     """
-    tls = (
-        None
-        if settings is None or settings.admin.tls is None
-        else _believing(settings.admin.tls, settings.source)
-    )
     token = _of_environment(environ)
-    if token is None and settings is not None and settings.admin.tokens is not None:
-        tokens = settings.admin.tokens
+    if settings is None:
+        return Access(token)
+    tls, tokens = settings.admin.tls, settings.admin.tokens
+    if token is None and tokens is not None:
         places = (tokens.write,) if writes else (tokens.read, tokens.write)
         token = _first(places, settings.source, environ)
-    return Access(token, tls)
+    return Access(token, None if tls is None else believing(tls, settings.source))
 
 
 def _of_environment(environ: Mapping[str, str]) -> str | None:
-    if environ.get(TOKEN_FILE_ENV) and not environ.get(TOKEN_ENV):
-        return Secret(Path(environ[TOKEN_FILE_ENV]), None, (), 0).read(TOKEN_FILE_ENV, environ)
-    if TOKEN_ENV in environ:
+    if environ.get(TOKEN_ENV):
         return Secret(None, TOKEN_ENV, (), 0).read("environment", environ)
+    if environ.get(TOKEN_FILE_ENV):
+        return Secret(Path(environ[TOKEN_FILE_ENV]), None, (), 0).read(TOKEN_FILE_ENV, environ)
     return None
 
 
@@ -88,7 +85,11 @@ def _first(places: tuple[Secret, ...], source: str, environ: Mapping[str, str]) 
     raise ConfigError(f"{mistakes[0]}; {TOKEN_ENV} and {TOKEN_FILE_ENV} stand in for it")
 
 
-def _believing(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
+def believing(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
+    """How a member's certificate is verified.
+
+    Raises: ConfigError: the file ``admin.tls.ca`` cannot be used
+    """
     try:
         return ssl.create_default_context(cafile=tls.ca)
     except OSError as error:

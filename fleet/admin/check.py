@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from fleet.admin.access import believing
 from fleet.admin.tls import make_context
 from fleet.admin.tokens import read_tokens
 from fleet.config import AdminTlsSettings, Settings, TokenSettings, is_wildcard
@@ -42,7 +44,7 @@ def check_present(settings: Settings, environ: Mapping[str, str] = os.environ) -
     if admin.tls is not None:
         for proxy_id, member in settings.members.items():
             files = admin.tls.of(proxy_id)
-            if files.certificate.exists() and files.key.exists():
+            if all(os.access(path, os.R_OK) for path in (files.certificate, files.key)):
                 mistakes += _wrong_files(files, member.admin, source)
             else:
                 elsewhere.append(f"admin.tls of {proxy_id}")
@@ -61,7 +63,7 @@ def _raise(mistakes: Sequence[str]) -> None:
 
 
 def _is_here(secret: Secret, environ: Mapping[str, str]) -> bool:
-    return secret.env in environ if secret.file is None else secret.file.exists()
+    return secret.env in environ if secret.file is None else os.access(secret.file, os.R_OK)
 
 
 def _wrong_tokens(tokens: TokenSettings, source: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -73,26 +75,28 @@ def _wrong_tokens(tokens: TokenSettings, source: str, environ: Mapping[str, str]
 
 
 def _wrong_files(files: AdminTlsSettings, admin: Endpoint, source: str) -> tuple[str, ...]:
-    return tuple(problem.text(source) for problem in _problems(files, admin))
+    def problem(shown: str, rule: str, fix: str) -> tuple[str, ...]:
+        path = ("admin", "tls", "certificate")
+        return (Problem(files.lines["certificate"], path, shown, rule, fix).text(source),)
 
-
-def _problems(files: AdminTlsSettings, admin: Endpoint) -> Iterator[Problem]:
-    path = ("admin", "tls", "certificate")
-    line, shown = files.lines["certificate"], str(files.certificate)
+    shown = str(files.certificate)
     try:
         server = make_context(files)
     except OSError as error:
         reason = explain(error) if isinstance(error, ssl.SSLError) else str(error.strerror).lower()
         fix = "name a PEM certificate and its key, without a passphrase"
-        yield Problem(line, path, str(error.filename or shown), f"cannot be used ({reason})", fix)
-        return
+        return problem(str(error.filename or shown), f"cannot be used ({reason})", fix)
     # Where the authority is not here, the certificate is taken for its own: dates and names are verified.
-    there = files.ca is not None and files.ca.exists()
-    client = ssl.create_default_context(cafile=files.ca if there else files.certificate)
+    there = files.ca is not None and os.access(files.ca, os.R_OK)
+    try:
+        client = believing(files if there else replace(files, ca=files.certificate), source)
+    except ConfigError as error:
+        return (str(error),)
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.check_hostname = not is_wildcard(admin.host)
     try:
         rehearse(server, client, admin.host)
     except OSError as error:
         fix = f"have it issued for {admin.host}, for servers, by an authority in admin.tls.ca, and valid now"
-        yield Problem(line, path, shown, f"commands would refuse it: {explain(error)}", fix)
+        return problem(shown, f"commands would refuse it: {explain(error)}", fix)
+    return ()

@@ -96,7 +96,8 @@ async def _request(
         raise AdminError(f"{url} cannot be asked: {reason.lower()}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
-        raise AdminError(f"{url} cannot be asked: {reason}") from error
+        hint = "" if parts.scheme == "https" else "; it may want https"
+        raise AdminError(f"{url} cannot be asked: {reason}{hint}") from error
 
 
 async def fetch_ownership(

@@ -117,6 +117,12 @@ def test_certificates_of_another_authority(settings: Settings, tmp_path: Path) -
     assert "its certificate is refused: unable to get local issuer certificate" in found
 
 
+def test_an_authority_that_is_none(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "certs" / "ca.pem").write_text("nothing")
+    (found,) = mistakes(lambda: check_present(settings))
+    assert f"admin.tls.ca: {tmp_path}/certs/ca.pem: cannot be used (" in found
+
+
 def test_a_wildcard_wants_no_name_in_particular(tmp_path: Path) -> None:
     document = tree(1) | {"admin": {"tls": {}}}
     document["members"]["p1"]["admin"] = "0.0.0.0:7201"

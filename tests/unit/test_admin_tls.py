@@ -98,7 +98,8 @@ async def test_commands_ask_with_what_the_configuration_says(member: Member) -> 
 async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> None:
     assert isinstance(await member.ask({"FLEET_TOKEN": WRITE}), OwnershipDocument)
     write_token(tmp_path / "mine", WRITE)
-    assert isinstance(await member.ask({"FLEET_TOKEN_FILE": str(tmp_path / "mine")}), OwnershipDocument)
+    mine = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
+    assert access_to(member.settings, mine).token == WRITE
     said = str(
         await member.ask({"FLEET_TOKEN": "wrong-0123456789", "FLEET_TOKEN_FILE": str(tmp_path / "mine")})
     )
@@ -194,6 +195,7 @@ async def test_who_speaks_something_else_is_told_apart(member: Member) -> None:
     access = access_to(member.settings, {})
     answers = await client.ask_all({"p1": f"http://127.0.0.1:{member.port}"}, access=access)
     assert "cannot be asked" in str(answers["p1"])
+    assert "it may want https" in str(answers["p1"])
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
