@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.config import ListenerTlsSettings, PeerTlsFiles, PeerTlsSettings, Settings
+from fleet.config import ListenerTlsSettings, PeerTlsFiles, PeerTlsSettings, Settings, is_wildcard
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.listener_tls import probe_context, server_context
@@ -36,6 +37,8 @@ from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
 CA_DAYS: Final = 3650
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+NO_HOSTS: Final[Mapping[ProxyId, Sequence[str]]] = {}
 _BACKDATED: Final = timedelta(hours=1)
 """So that a machine whose clock is a little behind takes a new certificate at once."""
 
@@ -53,9 +56,17 @@ class Authority:
 # ------------------------------------------------------------------------------------------------- making
 
 
-def make(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: datetime) -> None:
+def make(
+    fleet: str,
+    members: Sequence[ProxyId],
+    folder: Path,
+    days: int,
+    now: datetime,
+    hosts: Mapping[ProxyId, Sequence[str]] = NO_HOSTS,
+) -> None:
     """An authority for one fleet, and a certificate and key for each member.
 
+    Args:   hosts: names and addresses that a member's certificate is issued for, beside its id
     Raises: CertificateError: one of the files is there already, or cannot be written
     """
     ours = [files_in(folder, proxy_id) for proxy_id in members]
@@ -75,12 +86,20 @@ def make(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: d
     _write(folder / CA_KEY, _private(key), 0o600)
     _write(folder / CA, authority.certificate.public_bytes(Encoding.PEM), 0o644)
     for proxy_id in members:
-        _issue(authority, fleet, proxy_id, folder, now + timedelta(days=days), now)
+        _issue(authority, fleet, proxy_id, folder, now + timedelta(days=days), now, hosts.get(proxy_id, ()))
 
 
-def renew(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: datetime) -> None:
+def renew(
+    fleet: str,
+    members: Sequence[ProxyId],
+    folder: Path,
+    days: int,
+    now: datetime,
+    hosts: Mapping[ProxyId, Sequence[str]] = NO_HOSTS,
+) -> None:
     """New certificates and keys, by the authority in the folder, in the place of those there are.
 
+    Args:   hosts: as of ``make``
     Raises: CertificateError: the authority is not there, or has expired, or a file cannot be written
     """
     try:
@@ -98,7 +117,24 @@ def renew(fleet: str, members: Sequence[ProxyId], folder: Path, days: int, now: 
         raise CertificateError(f"{folder / CA}: has expired; start afresh with `fleet certs init`")
     until = min(now + timedelta(days=days), certificate.not_valid_after_utc)
     for proxy_id in members:
-        _issue(Authority(certificate, key), fleet, proxy_id, folder, until, now)
+        _issue(Authority(certificate, key), fleet, proxy_id, folder, until, now, hosts.get(proxy_id, ()))
+
+
+def hosts_of(settings: Settings) -> dict[ProxyId, tuple[str, ...]]:
+    """By member, where its admin address is asked: there, at the address for its peers, and on its machine.
+
+    Members know each other by their ids alone; commands and Prometheus look at the host.
+    """
+    return {
+        proxy_id: tuple(
+            dict.fromkeys(
+                host.partition("%")[0]
+                for host in (member.admin.host, member.peer.host, *LOOPBACK)
+                if not is_wildcard(host)
+            )
+        )
+        for proxy_id, member in settings.members.items()
+    }
 
 
 def files_in(folder: Path, proxy_id: ProxyId) -> PeerTlsFiles:
@@ -134,7 +170,13 @@ def expiry(path: Path) -> datetime | None:
 
 
 def _issue(
-    authority: Authority, fleet: str, proxy_id: ProxyId, folder: Path, until: datetime, now: datetime
+    authority: Authority,
+    fleet: str,
+    proxy_id: ProxyId,
+    folder: Path,
+    until: datetime,
+    now: datetime,
+    hosts: Sequence[str],
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     uri = x509.UniformResourceIdentifier(member_uri(fleet, proxy_id))
@@ -143,12 +185,21 @@ def _issue(
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-    builder = builder.add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName([uri, *map(_host_name, hosts)]), critical=False
+    )
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = builder.add_extension(issuer, critical=False)
     files = files_in(folder, proxy_id)
     _write(files.key, _private(key), 0o600)
     _write(files.certificate, builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM), 0o644)
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host.rstrip("."))
 
 
 def _builder(

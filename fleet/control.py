@@ -25,7 +25,8 @@ from aiohttp import web
 from pydantic import TypeAdapter
 
 from fleet import listener_tls, peer_tls, process
-from fleet.admin import http
+from fleet.admin import http, tls
+from fleet.admin.tokens import Gate
 from fleet.admin.view import Moment
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
@@ -189,7 +190,13 @@ class Control:
         self._spawn(process.beat(self.spec.heartbeat_fd, self._timing.heartbeat_s))
         self._raft.start()
         await self.workers.start()
-        self._admin = await http.serve(ControlSource(self), _inherited(self.spec.fds[ADMIN_FD]))
+        secured = self.settings.admin
+        self._admin = await http.serve(
+            ControlSource(self),
+            _inherited(self.spec.fds[ADMIN_FD]),
+            gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
+            tls=None if secured.tls is None else tls.following(secured.tls.of(self.me)),
+        )
         self._spawn(self.brokers.run())
         self._spawn(self.directories.save())
         if self.events is not None:

@@ -72,13 +72,14 @@ def make_contexts(files: PeerTlsFiles) -> Contexts:
     return server, client
 
 
-def rehearse(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
+def rehearse(server_context: ssl.SSLContext, client_context: ssl.SSLContext, host: str | None = None) -> None:
     """Have the two sides of a connection meet in memory.
 
+    Args:   host: whom the client asks for
     Raises: OSError: one of them would refuse the other
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(to_client, to_server)
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=host)
     waiting = [client, server_context.wrap_bio(to_server, to_client, server_side=True)]
     while waiting:
         for side in list(waiting):

@@ -34,6 +34,7 @@ ErrorKind: TypeAlias = Literal[
     "no_quorum",
     "timeout",
     "conflict",
+    "unauthorized",
     "forbidden",
     "not_found",
     "command",

@@ -1,7 +1,8 @@
 """A member's admin interface: metrics, health, ownership, drain and undrain over HTTP.
 
-What only reads is open to whoever reaches the port. What changes something is answered on a loopback socket
-alone, only with a header that no web page can send to another site, and only under a loopback name.
+Without tokens what only reads is open to whoever reaches the port. What changes something is answered on a
+loopback socket alone, only with a header that no web page can send to another site, and only under a loopback
+name. With tokens (``fleet/admin/tokens.py``) these decide, wherever the socket is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -26,8 +28,9 @@ from fleet.admin.documents import (
     ErrorDocument,
     ErrorKind,
 )
-from fleet.admin.metrics import ApiNames, FleetCollector, api_name, registry_of
+from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.tokens import Gate, Refusal
 from fleet.admin.view import AdminSource
 from fleet.config.settings import is_loopback
 from fleet.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
@@ -36,6 +39,20 @@ from fleet.model import ProxyId
 log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S: Final = 0.5
+
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""Answered without a token: who asks them (kubelet, a load balancer) often cannot send one."""
+
+_REFUSALS: Final[Mapping[Refusal, tuple[int, ErrorKind, str]]] = {
+    "no_token": (
+        401,
+        "unauthorized",
+        "send `Authorization: Bearer TOKEN`; admin.tokens says where tokens are",
+    ),
+    "wrong_token": (401, "unauthorized", "this is no token of admin.tokens here"),
+    "unreadable": (503, "internal", "this member's tokens cannot be read; its log says why"),
+    "read_only": (403, "forbidden", "this is the token to read; admin.tokens.write is the one that changes"),
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -76,10 +93,26 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 class _Admin:
-    def __init__(self, source: AdminSource, writable: bool, names: ApiNames) -> None:
+    def __init__(self, source: AdminSource, writable: bool, gate: Gate | None, names: ApiNames) -> None:
         self._source = source
         self._writable = writable
+        self._gate = gate
         self._names = names
+
+    @web.middleware
+    async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What the handler answers, if the request may have it."""
+        if self._gate is None or request.path in OPEN_PATHS:
+            return await handler(request)
+        authorization = request.headers.get("Authorization")
+        writes = request.method not in ("GET", "HEAD")
+        refusal = self._gate.refusal(authorization, writes, str(request.remote))
+        if refusal is None:
+            return await handler(request)
+        response = _error(*_REFUSALS[refusal])
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        return response
 
     async def index(self, request: web.Request) -> web.Response:
         view = self._source.view()
@@ -103,7 +136,8 @@ class _Admin:
 
     async def metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        registry = registry_of(FleetCollector(self._source.view(), self._names))
+        refused = NO_REFUSALS if self._gate is None else dict(self._gate.refused)
+        registry = registry_of(FleetCollector(self._source.view(), self._names, refused))
         body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -114,7 +148,7 @@ class _Admin:
         return await self._set_drained(request, drained=False)
 
     async def _set_drained(self, request: web.Request, drained: bool) -> web.Response:
-        refused = self._refuse(request)
+        refused = self._refuse(request) if self._gate is None else None
         if refused is not None:
             return refused
         proxy_id: ProxyId = request.match_info["proxy_id"]
@@ -129,7 +163,9 @@ class _Admin:
     def _refuse(self, request: web.Request) -> web.Response | None:
         if not self._writable:
             return _error(
-                403, "forbidden", "this admin address is not loopback, so it is read-only; use a loopback one"
+                403,
+                "forbidden",
+                "this admin address is not loopback, so it is read-only; use a loopback one, or admin.tokens",
             )
         if request.headers.get(ADMIN_HEADER) != "1":
             return _error(403, "forbidden", f"send the header {ADMIN_HEADER}: 1, which keeps web pages out")
@@ -139,16 +175,19 @@ class _Admin:
         return None
 
 
-def build_app(source: AdminSource, *, writable: bool, names: ApiNames = api_name) -> web.Application:
+def build_app(
+    source: AdminSource, *, writable: bool, gate: Gate | None = None, names: ApiNames = api_name
+) -> web.Application:
     """The admin interface over what a control process shows.
 
     Args:
         source: asked for a view once for each request.
-        writable: whether drain and undrain are answered: only where the socket is bound to loopback.
+        writable: whether drain and undrain are answered without a token: where the socket is on loopback.
+        gate: who may ask for what; None where there are no tokens.
         names: the label of an API key in metrics.
     """
-    admin = _Admin(source, writable, names)
-    app = web.Application(middlewares=[_errors_as_json])
+    admin = _Admin(source, writable, gate, names)
+    app = web.Application(middlewares=[_errors_as_json, admin.guarded])
     app.add_routes(
         [
             web.get("/", admin.index),
@@ -170,13 +209,20 @@ def bound_to_loopback(sock: socket.socket) -> bool:
     return is_loopback(str(sock.getsockname()[0]))
 
 
-async def serve(source: AdminSource, sock: socket.socket, names: ApiNames = api_name) -> web.AppRunner:
-    """Starts to answer on an inherited listening socket; read-only where that is not loopback.
+async def serve(
+    source: AdminSource,
+    sock: socket.socket,
+    names: ApiNames = api_name,
+    *,
+    gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> web.AppRunner:
+    """Starts to answer on an inherited listening socket; without tokens read-only where that is not loopback.
 
     Returns: the running server; its ``cleanup()`` ends it
     """
-    app = build_app(source, writable=bound_to_loopback(sock), names=names)
+    app = build_app(source, writable=bound_to_loopback(sock), gate=gate, names=names)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
-    await web.SockSite(runner, sock).start()
+    await web.SockSite(runner, sock, ssl_context=tls).start()
     return runner

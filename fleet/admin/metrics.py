@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from fleet import __version__
 from fleet.admin.ownership import broker_ids
+from fleet.admin.tokens import REFUSALS, Refusal
 from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
 from fleet.errors import ConnectionLimit, WireError
@@ -23,6 +24,8 @@ from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.proxy.wire._tables import APIS
 
 ApiNames: TypeAlias = Callable[[int], str]
+
+NO_REFUSALS: Final[Mapping[Refusal, int]] = dict.fromkeys(REFUSALS, 0)
 
 TO_BROKER: Final = "to_broker"
 TO_CLIENT: Final = "to_client"
@@ -73,11 +76,19 @@ def _wire_reasons(error: type[WireError] = WireError) -> Iterator[str]:
 
 
 class FleetCollector(Collector):
-    """Yields the metrics of one view."""
+    """Yields the metrics of one view.
 
-    def __init__(self, view: FleetView, names: ApiNames = api_name) -> None:
+    Args:
+        names: the label of an API key.
+        refused: how many requests to the admin interface were turned away, by reason.
+    """
+
+    def __init__(
+        self, view: FleetView, names: ApiNames = api_name, refused: Mapping[Refusal, int] = NO_REFUSALS
+    ) -> None:
         self._view = view
         self._names = names
+        self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
         yield from self._ownership()
@@ -87,6 +98,12 @@ class FleetCollector(Collector):
         yield from self._data_plane()
         yield from self._traffic()
         yield from self._events()
+        yield _counters(
+            "fleet_admin_refused",
+            "Requests to the admin address that were refused for want of the right token.",
+            ["reason"],
+            (([reason], count) for reason, count in self._refused.items()),
+        )
 
     def _ownership(self) -> Iterator[Metric]:
         directory, live = self._view.directory, self._live_members()

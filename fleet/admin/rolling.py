@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fleet.admin import client
+from fleet.admin.access import OPEN, Access
 from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
 from fleet.admin.status import Answers, best_answer, plan
@@ -72,6 +73,7 @@ async def restart_all(
     limit_s: float,
     say: Say,
     command_limit_s: float | None = None,
+    access: Access = OPEN,
 ) -> RollingRestartDocument:
     """Restart members one after the other.
 
@@ -81,6 +83,7 @@ async def restart_all(
         limit_s: for each wait: for the fleet to be at rest, for a member to be back.
         say: told of each step, in a line.
         command_limit_s: how long the command may take for each of them; None for as long as it likes.
+        access: with what members are asked.
 
     Raises:
         RestartFailed: the fleet was not at rest in time, a command failed, or a member did not come back; no
@@ -88,9 +91,9 @@ async def restart_all(
     """
     waiting = set(only)
     done: list[RestartedMember] = []
-    await at_rest(urls, limit_s, say)
+    await at_rest(urls, limit_s, say, access)
     while waiting:
-        before = await client.ask_all(urls)
+        before = await client.ask_all(urls, access=access)
         leader = best_answer(before).leader
         proxy_id = next_member(waiting, leader)
         waiting.discard(proxy_id)
@@ -100,22 +103,20 @@ async def restart_all(
             await run_command(command_for(template, proxy_id, urls[proxy_id]), proxy_id, command_limit_s)
         except CommandFailed as error:
             raise RestartFailed(str(error)) from error
-        await _another_life(proxy_id, before, urls, limit_s)
-        await at_rest(urls, limit_s, say)
+        await _another_life(proxy_id, before, urls[proxy_id], limit_s, access)
+        await at_rest(urls, limit_s, say, access)
         took_s = time.monotonic() - began_s
         say(f"{proxy_id}: back, and the fleet at rest, after {took_s:.1f} s")
         done.append(RestartedMember(proxy_id, proxy_id == leader, took_s))
     return RollingRestartDocument(tuple(done))
 
 
-async def _another_life(
-    proxy_id: ProxyId, before: Answers, urls: Mapping[ProxyId, str], limit_s: float
-) -> None:
+async def _another_life(proxy_id: ProxyId, before: Answers, url: str, limit_s: float, access: Access) -> None:
     """Wait until a member answers in another life than before."""
     former = before[proxy_id]
     deadline_s = time.monotonic() + limit_s
     while True:
-        answer = (await client.ask_all({proxy_id: urls[proxy_id]}))[proxy_id]
+        answer = (await client.ask_all({proxy_id: url}, access=access))[proxy_id]
         if isinstance(answer, OwnershipDocument) and (
             not isinstance(former, OwnershipDocument) or answer.incarnation != former.incarnation
         ):
@@ -130,7 +131,7 @@ async def _another_life(
         await asyncio.sleep(ASK_EVERY_S)
 
 
-async def at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say) -> None:
+async def at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say, access: Access = OPEN) -> None:
     """Wait until the fleet is whole and at rest, and has been for a moment.
 
     Raises:
@@ -140,7 +141,7 @@ async def at_rest(urls: Mapping[ProxyId, str], limit_s: float, say: Say) -> None
     rests_since_s: float | None = None
     said = ""
     while True:
-        why = unrest(await client.ask_all(urls))
+        why = unrest(await client.ask_all(urls, access=access))
         now_s = time.monotonic()
         if why:
             rests_since_s = None

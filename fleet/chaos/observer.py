@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-import aiohttp
-
 from fleet.admin import client
+from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import Sighting, View
 from fleet.config import Settings, bootstrap_endpoints, identity_owners
@@ -48,6 +48,7 @@ class Observer:
         probe_every_s: float = FAST_S,
     ) -> None:
         self._urls = client.admin_urls(settings)
+        self._access = access_to(settings, os.environ)
         self._broker_ids = broker_ids
         self._owner_of = identity_owners(settings).get
         self._prober = Prober(bootstrap_endpoints(settings, listener), self._owner_of, probe_every_s)
@@ -84,7 +85,7 @@ class Observer:
 
     async def _follow(self, proxy_id: ProxyId) -> None:
         newest: tuple[int, dict[BrokerId, tuple[ProxyId, ...]]] | None = None
-        async with aiohttp.ClientSession() as session:
+        async with self._access.session() as session:
             while True:
                 with suppress(FleetError):
                     document = await client.fetch_ownership(session, self._urls[proxy_id], _ASK_LIMIT_S)

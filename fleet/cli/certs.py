@@ -37,7 +37,7 @@ _days = click.option(
 
 @click.group(
     name="certs",
-    short_help="Make certificates for member links.",
+    short_help="Make certificates for members.",
     epilog="""\b
 Examples:
   fleet certs init --config fleet.yaml --out certs
@@ -46,7 +46,7 @@ Examples:
 """,
 )
 def certs_group() -> None:
-    """Make, renew and show the certificates that the links between members use (peer_tls)."""
+    """Make, renew and show the certificates of members, for links between them and for admin addresses."""
 
 
 @certs_group.command(
@@ -63,7 +63,8 @@ def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
     from fleet import certs
 
     settings = load(config, os.environ)
-    certs.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC))
+    hosts = certs.hosts_of(settings)
+    certs.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC), hosts)
     _print_certs(settings, {each: certs.files_in(out, each) for each in settings.members}, out, as_json)
     return OK
 
@@ -87,7 +88,7 @@ def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple
 
     settings = load(config, os.environ)
     wanted = [settings.member(each).proxy_id for each in members or settings.members]
-    certs.renew(settings.fleet, wanted, out, days, datetime.now(UTC))
+    certs.renew(settings.fleet, wanted, out, days, datetime.now(UTC), certs.hosts_of(settings))
     _print_certs(settings, {each: certs.files_in(out, each) for each in wanted}, out, as_json)
     return OK
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from fleet.admin import client
+from fleet.admin.access import access_to
 from fleet.admin.commands import check_program, command_for
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document
@@ -191,6 +192,8 @@ def _check(settings: Settings, options: Options) -> None:
     for option, template in options.templates.items():
         for proxy_id, url in urls.items():
             check_program(command_for(template, proxy_id, url, f"--{option}"), f"--{option}")
+    if options.what.effect == "drained" and not options.templates:
+        access_to(settings, os.environ, writes=True)
     bootstrap_endpoints(settings, options.listener)
     needed = {"chaos": [*PACKAGES, *(["matplotlib"] if options.picture is not None else [])]}
     if options.audit == "spark":

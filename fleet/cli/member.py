@@ -7,6 +7,7 @@ import os
 
 import click
 
+from fleet.admin import check as admin_check
 from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.cli.options import config_option, json_option, node_option
@@ -32,6 +33,7 @@ def node(config: str, node: str, as_json: bool) -> int:
         from fleet import certs  # 15 MB that a supervisor without certificates does not need
 
         certs.check_member(settings, node)
+    admin_check.check_member(settings, node)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
@@ -51,8 +53,8 @@ def node(config: str, node: str, as_json: bool) -> int:
 def check(config: str, node: str | None, as_json: bool) -> int:
     """Say every mistake in the configuration file, or what a fleet of that shape survives.
 
-    Certificates are verified as far as they are on this machine; with --node, those of that
-    member alone, and they must be.
+    Certificates and tokens are verified as far as they are on this machine; with --node, those of that member
+    alone, and they must be.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
@@ -65,15 +67,30 @@ def check(config: str, node: str | None, as_json: bool) -> int:
             certs.check_member(settings, node)
         else:
             unverified = certs.check_present(settings)
-    print_document(config_document(settings, unverified), CHECK, as_json, tables.print_config)
+    elsewhere: tuple[str, ...] = ()
+    if node is not None:
+        admin_check.check_member(settings, node)
+    else:
+        elsewhere = admin_check.check_present(settings)
+    print_document(config_document(settings, unverified, elsewhere), CHECK, as_json, tables.print_config)
     return OK
 
 
-def config_document(settings: Settings, unverified: tuple[ProxyId, ...] = ()) -> ConfigDocument:
+def config_document(
+    settings: Settings, unverified: tuple[ProxyId, ...] = (), elsewhere: tuple[str, ...] = ()
+) -> ConfigDocument:
+    """What is said of a file that is right.
+
+    Args:
+        unverified: members whose files of ``peer_tls`` are not all here.
+        elsewhere: what else is not here, in words of the configuration.
+    """
     warnings = advice(settings)
     if unverified:
         names = ", ".join(unverified)
         warnings += (f"the certificates of {names} are not all on this machine, and were not verified",)
+    if elsewhere:
+        warnings += (f"{', '.join(elsewhere)}: not on this machine, and not verified",)
     return ConfigDocument(
         source=settings.source,
         fleet=settings.fleet,

@@ -23,7 +23,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 admin_option = click.option(
     "--admin",
     metavar="URL",
-    help="Ask this admin address alone, instead of those in the configuration file.",
+    help="Ask this admin address alone, not those in the configuration file. With --config, too, that file"
+    " says where token and authority are.",
 )
 node_option = click.option(
     "--node", envvar="FLEET_NODE", required=True, show_envvar=True, metavar="ID", help="Which member."

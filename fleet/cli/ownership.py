@@ -6,8 +6,10 @@ import asyncio
 import os
 
 import click
+from click.core import ParameterSource
 
 from fleet.admin import client, rolling, tables
+from fleet.admin.access import access_to
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
 from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan
@@ -19,16 +21,25 @@ from fleet.model import ProxyId
 from fleet.weighing import Weighing
 
 
-def _urls(config: str, admin: str | None) -> dict[ProxyId, str]:
+def _settings(config: str, admin: str | None) -> Settings | None:
+    """The file; None where an address was named, and no file beside it."""
+    source = click.get_current_context().get_parameter_source("config")
+    if admin is not None and source is ParameterSource.DEFAULT:
+        return None
+    return load(config, os.environ)
+
+
+def _urls(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
     """Whom to ask: every member of the file, or the one address that was named."""
     if admin is not None:
-        return {admin: client.normal_url(admin)}
-    return client.admin_urls(load(config, os.environ))
+        return {admin: client.normal_url(admin, client.scheme_of(settings))}
+    return {} if settings is None else client.admin_urls(settings)
 
 
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
-    urls = _urls(config, admin)
-    return asyncio.run(client.ask_all(urls)), urls
+    settings = _settings(config, admin)
+    urls = _urls(settings, admin)
+    return asyncio.run(client.ask_all(urls, access=access_to(settings, os.environ))), urls
 
 
 @click.command(
@@ -99,13 +110,13 @@ def undrain(config: str, admin: str | None, as_json: bool, proxy_id: str) -> int
 
 
 def _set_drained(config: str, admin: str | None, as_json: bool, proxy_id: str, drained: bool) -> int:
-    if admin is not None:
-        urls: tuple[str, ...] = (client.normal_url(admin),)
-    else:
-        settings = load(config, os.environ)
+    settings = _settings(config, admin)
+    access = access_to(settings, os.environ, writes=True)
+    urls = tuple(_urls(settings, admin).values())
+    if settings is not None and admin is None:
         settings.member(proxy_id)
-        urls = client.writable_urls(settings.members.values())
-    document = asyncio.run(client.drain(urls, proxy_id, drained))
+        urls = client.writable_urls(settings)
+    document = asyncio.run(client.drain(urls, proxy_id, drained, access=access))
     print_document(document, DRAIN, as_json, tables.print_drain)
     return OK
 
@@ -150,6 +161,8 @@ def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, 
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    document = asyncio.run(rolling.restart_all(urls, only or tuple(urls), template, limit_s, say))
+    access = access_to(settings, os.environ)
+    restarting = rolling.restart_all(urls, only or tuple(urls), template, limit_s, say, access=access)
+    document = asyncio.run(restarting)
     print_document(document, ROLLING_RESTART, as_json, tables.print_rolling_restart)
     return OK

@@ -16,6 +16,8 @@ from fleet.config.entrances import bootstrap_endpoints, identity_owners
 from fleet.config.rules import check_rules
 from fleet.config.settings import (
     CONTROL_SOCKET,
+    AdminSettings,
+    AdminTlsSettings,
     BalanceSettings,
     EventsSettings,
     Limits,
@@ -26,6 +28,7 @@ from fleet.config.settings import (
     PeerTlsSettings,
     Settings,
     Timing,
+    TokenSettings,
     advice,
     is_loopback,
     is_wildcard,
@@ -35,6 +38,8 @@ from fleet.errors import ConfigError
 
 __all__ = [
     "CONTROL_SOCKET",
+    "AdminSettings",
+    "AdminTlsSettings",
     "BalanceSettings",
     "EventsSettings",
     "Limits",
@@ -45,6 +50,7 @@ __all__ = [
     "PeerTlsSettings",
     "Settings",
     "Timing",
+    "TokenSettings",
     "advice",
     "bootstrap_endpoints",
     "identity_owners",

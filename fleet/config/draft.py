@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from fleet.config.document import Document, Path, Value
 from fleet.config.schema import (
+    AdminShape,
+    AdminTlsShape,
     BalanceShape,
     EventsShape,
     FleetShape,
@@ -20,12 +22,16 @@ from fleet.config.schema import (
     MemberShape,
     PeerTlsShape,
     TimingShape,
+    TokensShape,
     check_shape,
     name_problem,
 )
+from fleet.config.secrets import Secret, secret
 from fleet.config.settings import (
     LISTENER_TLS_FILES,
     PROXY_ID,
+    AdminSettings,
+    AdminTlsSettings,
     BalanceSettings,
     EventsSettings,
     Limits,
@@ -35,6 +41,7 @@ from fleet.config.settings import (
     PeerTlsSettings,
     Settings,
     Timing,
+    TokenSettings,
     is_wildcard,
 )
 from fleet.model import Endpoint, IdentitySpace, ProxyId
@@ -138,6 +145,7 @@ class Draft:
     limits: Limits
     peer_tls: PeerTlsSettings | None
     listener_tls: tuple[ListenerTlsDraft, ...]
+    admin: AdminSettings
     events: EventsSettings | None
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
@@ -165,6 +173,7 @@ class Draft:
             limits=self.limits,
             peer_tls=self.peer_tls,
             listener_tls={each.name: each.settings(self.base) for each in self.listener_tls},
+            admin=self.admin,
             events=self.events,
             balance=self.balance,
             source=source,
@@ -224,6 +233,43 @@ def _listener_tls(name: str, value: Value, document: Document) -> ListenerTlsDra
     return ListenerTlsDraft(name, path, shape, lines, wrong)
 
 
+def _admin(top: FleetShape, base: FilePath, document: Document) -> AdminSettings:
+    shape, _ = check_shape(AdminShape, top.admin or {}, ("admin",), document)
+    return AdminSettings(_admin_tls(shape, base, document), _tokens(shape, base, document))
+
+
+def _admin_tls(admin: AdminShape, base: FilePath, document: Document) -> AdminTlsSettings | None:
+    path = ("admin", "tls")
+    if path not in document.lines:
+        return None
+    # A section without a value has all its defaults, as above.
+    shape, _ = check_shape(AdminTlsShape, {} if admin.tls is None else admin.tls, path, document)
+    return AdminTlsSettings(
+        ca=None if shape.ca is None else FilePath(os.path.normpath(base / shape.ca)),
+        certificate=FilePath(os.path.normpath(base / shape.certificate)),
+        key=FilePath(os.path.normpath(base / shape.key)),
+        lines={name: document.line((*path, name)) for name in AdminTlsShape.model_fields},
+    )
+
+
+def _tokens(admin: AdminShape, base: FilePath, document: Document) -> TokenSettings | None:
+    path = ("admin", "tokens")
+    if path not in document.lines:
+        return None
+    fix = "write {read: {file: PATH}, write: {file: PATH}}"
+    if not isinstance(admin.tokens, dict):
+        document.report(path, None, "must be a map of the two tokens", fix)
+        return None
+    check_shape(TokensShape, admin.tokens, path, document)
+    found: list[Secret] = []
+    for name in TokensShape.model_fields:
+        if name not in admin.tokens:
+            document.report((*path, name), None, "is required", fix)
+        elif (token := secret(admin.tokens[name], (*path, name), base, document)) is not None:
+            found.append(token)
+    return TokenSettings(*found) if len(found) == len(TokensShape.model_fields) else None
+
+
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     path = ("events",)
     if path not in document.lines:
@@ -261,6 +307,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         listener_tls=tuple(
             _listener_tls(name, value, document) for name, value in (top.listener_tls or {}).items()
         ),
+        admin=_admin(top, base, document),
         events=_events(top, document),
         balance=BalanceSettings(**balance.model_dump()),
         members=members,

@@ -128,6 +128,19 @@ def _check_balance(draft: Draft, document: Document) -> None:
         document.report(("balance", "by"), draft.balance.by, rule, fix)
 
 
+def _check_admin(draft: Draft, document: Document) -> None:
+    if draft.admin.tokens is None or draft.admin.tls is not None:
+        return
+    for member in draft.members:
+        admin = member.shape.admin
+        if admin is not None and not is_loopback(admin.host):
+            rule = (
+                f"members.{member.proxy_id}.admin ({admin}) is not loopback, so they would pass in the clear"
+            )
+            document.report(("admin", "tokens"), None, rule, "add `tls: {}` beside them, or use loopback")
+            return
+
+
 def _check_voters(draft: Draft, document: Document) -> None:
     voters = [member for member in draft.members if member.voter]
     if draft.members and not voters:
@@ -294,6 +307,7 @@ def check_rules(draft: Draft, document: Document) -> None:
         _check_timing,
         _check_limits,
         _check_balance,
+        _check_admin,
         _check_voters,
         _check_same_listeners,
         _check_listener_tls,

@@ -191,6 +191,23 @@ class ListenerTlsShape(Shape):
     probe_key: MemberPath | None = None
 
 
+class AdminShape(Shape):
+    tls: dict[str, Any] | None = None
+    tokens: Any = None
+    """Validated where a value that is wrong is not shown: it may be a token."""
+
+
+class AdminTlsShape(Shape):
+    ca: Annotated[str, Field(min_length=1)] | None = "certs/ca.pem"
+    certificate: MemberPath = f"certs/{PROXY_ID}.crt"
+    key: MemberPath = f"certs/{PROXY_ID}.key"
+
+
+class TokensShape(Shape):
+    read: Any = None
+    write: Any = None
+
+
 _EVENTS: Final = EventsSettings()
 _BALANCE: Final = BalanceSettings()
 
@@ -216,6 +233,7 @@ class FleetShape(Shape):
     peer_tls: dict[str, Any] | None = None
     listener_tls: dict[str, Any] | None = None
     """Each one is validated by itself, as a ``ListenerTlsShape``."""
+    admin: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from fleet.config.secrets import Secret
 from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
 from fleet.weighing import BalancedBy
@@ -229,6 +230,49 @@ def _of(path: Path, proxy_id: ProxyId) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminTlsSettings:
+    """What the admin addresses answer with; ``{proxy_id}`` in a path is a member's id.
+
+    Args:
+        ca: who has issued the certificates, for commands that verify them; None for whom the system believes.
+        lines: where each field stands in the file.
+    """
+
+    ca: Path | None
+    certificate: Path
+    key: Path
+    lines: Mapping[str, int]
+
+    def of(self, proxy_id: ProxyId) -> AdminTlsSettings:
+        """The same with the paths of one member."""
+        certificate, key = (
+            Path(str(path).replace(PROXY_ID, proxy_id)) for path in (self.certificate, self.key)
+        )
+        return replace(self, certificate=certificate, key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """Where the two tokens of the admin addresses are: who has ``write`` may read, too."""
+
+    read: Secret
+    write: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """How members' admin addresses are secured.
+
+    Args:
+        tls: None for plain HTTP.
+        tokens: None where everybody may read, and write on loopback.
+    """
+
+    tls: AdminTlsSettings | None = None
+    tokens: TokenSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What one configuration file says, validated as a whole.
 
@@ -236,6 +280,7 @@ class Settings:
         members: in the order of the file.
         peer_tls: None where the links between members are neither authenticated nor encrypted.
         listener_tls: by the name of the listener; those that are not in it are plaintext.
+        admin: how the members' admin addresses are secured.
         events: None where none are sent.
         balance: what makes two proxies equal.
         source: the file, as it was named by the caller.
@@ -249,6 +294,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     peer_tls: PeerTlsSettings | None = None
     listener_tls: Mapping[str, ListenerTlsSettings] = field(default_factory=dict)
+    admin: AdminSettings = field(default_factory=AdminSettings)
     events: EventsSettings | None = None
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     source: str = ""
@@ -338,10 +384,11 @@ def advice(settings: Settings) -> tuple[str, ...]:
             "prefer an odd number (a member with `witness: true` is a vote without a data plane)"
         )
     for proxy_id, member in settings.members.items():
-        if not is_loopback(member.admin.host):
+        if not is_loopback(member.admin.host) and settings.admin.tokens is None:
             said.append(
                 f"members.{proxy_id}.admin: {member.admin} is not loopback, so it is read-only there: "
-                "drain and undrain are refused"
+                "drain and undrain are refused, and whoever reaches it may read; admin.tls and admin.tokens "
+                "change that"
             )
     carriers = [member for member in settings.members.values() if not member.witness]
     without_rack = [member.proxy_id for member in carriers if member.rack is None]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from typing import Any
 import yaml
 
 from fleet import certs
+from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners, load
 from fleet.demo.ports import free_ports
@@ -40,6 +42,7 @@ READY_LIMIT_S = 40.0
 CERTIFICATE_DAYS = 7
 _ASK_LIMIT_S = 2.0
 _RACKS = "abc"
+_TOKENS = {"read": {"file": "read-token"}, "write": {"file": "write-token"}}
 _SOCKET_PATH_BYTES = 100
 
 
@@ -57,6 +60,7 @@ class LocalFleet:
         timing: values that differ from the defaults of `fleet.config.Timing`.
         peer_tls: whether the links between members are secured, with certificates made here.
         listener_tls: the section of the one listener that there is; None for plaintext.
+        admin_tokens: whether the admin addresses want a token and answer by TLS; what is needed is made here.
         limits, events, balance: the sections of these names; None to have none.
     """
 
@@ -74,6 +78,7 @@ class LocalFleet:
         peer_tls: bool = False,
         listener_tls: Mapping[str, object] | None = None,
         limits: Mapping[str, object] | None = None,
+        admin_tokens: bool = False,
         events: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
     ) -> None:
@@ -102,6 +107,7 @@ class LocalFleet:
             **({"peer_tls": {}} if peer_tls else {}),
             **({} if listener_tls is None else {"listener_tls": {LISTENER: dict(listener_tls)}}),
             **({} if limits is None else {"limits": dict(limits)}),
+            **({"admin": {"tls": {}, "tokens": _TOKENS}} if admin_tokens else {}),
             **({} if events is None else {"events": dict(events)}),
             **({} if balance is None else {"balance": dict(balance)}),
             "members": members,
@@ -109,8 +115,15 @@ class LocalFleet:
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))
         self.settings: Settings = load(self.config, {})
         self.certificates = self._folder / "certs"
-        if peer_tls:
-            certs.make("demo", self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
+        if peer_tls or admin_tokens:
+            made = (self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
+            certs.make("demo", *made, certs.hosts_of(self.settings))
+        if admin_tokens:
+            for place in _TOKENS.values():
+                file = self._folder / place["file"]
+                file.touch(mode=0o600)
+                file.write_text(secrets.token_hex(32))
+        self._access = access_to(self.settings, {})
         self._processes: dict[ProxyId, subprocess.Popen[bytes]] = {}
         self._own_config: dict[ProxyId, Path] = {}
         self.through: dict[ProxyId, Sequence[str]] = {}
@@ -245,9 +258,14 @@ class LocalFleet:
     def get(self, proxy_id: ProxyId, path: str, limit_s: float = _ASK_LIMIT_S) -> tuple[int, bytes]:
         """Status and body of a GET on a member's admin address. Raises: AdminError: no answer."""
         admin = self.settings.member(proxy_id).admin
-        connection = http.client.HTTPConnection(admin.host, admin.port, timeout=limit_s)
+        address, access = (admin.host, admin.port), self._access
+        connection = (
+            http.client.HTTPConnection(*address, timeout=limit_s)
+            if access.tls is None
+            else http.client.HTTPSConnection(*address, timeout=limit_s, context=access.tls)
+        )
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=access.headers)
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:

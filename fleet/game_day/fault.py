@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Final
 
 from fleet.admin import client, rolling
+from fleet.admin.access import access_to
 from fleet.admin.commands import command_for, run_command
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
@@ -38,6 +40,7 @@ class Breaker:
     ) -> None:
         self._settings = settings
         self._urls = client.admin_urls(settings)
+        self._access = access_to(settings, os.environ)
         self._carriers = tuple(bootstrap_endpoints(settings))
         self._plan = plan
         self._options = options
@@ -86,8 +89,8 @@ class Breaker:
             command = command_for(template, victim, self._urls[victim], f"--{option}")
             await run_command(command, victim, self._options.limit_s)
         elif self._options.what.effect == "drained":
-            members = self._settings.members.values()
-            await client.drain(client.writable_urls(members), victim, option == "break")
+            access = access_to(self._settings, os.environ, writes=True)
+            await client.drain(client.writable_urls(self._settings), victim, option == "break", access=access)
 
     async def _listen(self, victim: ProxyId, since_s: float) -> None:
         """Hear a goodbye that is over before the command is. Raises: NotProved: there was one."""
@@ -152,7 +155,7 @@ class Breaker:
     async def _look_after(self) -> None:
         """Say whether the fleet is well again after a run that was given up."""
         try:
-            await rolling.at_rest(self._urls, self._options.limit_s, self._say)
+            await rolling.at_rest(self._urls, self._options.limit_s, self._say, self._access)
         except RestartFailed as error:
             self._say(f"LOOK AFTER IT: {error}")
         else:
@@ -178,7 +181,9 @@ class Breaker:
         at_s = time.monotonic()
         template = self._options.templates["command"]
         limit_s = self._options.limit_s
-        done = await rolling.restart_all(self._urls, self._urls, template, limit_s, self._say, limit_s)
+        done = await rolling.restart_all(
+            self._urls, self._urls, template, limit_s, self._say, limit_s, self._access
+        )
         order = ", ".join(each.proxy_id for each in done.members)
         return Broken(at_s, time.monotonic(), f"in another life, one after the other: {order}")
 
@@ -188,7 +193,7 @@ class Breaker:
         until_s = time.monotonic() + self._options.duration_s
         self._say(f"break what you like, for {self._options.duration_s:g} s")
         while time.monotonic() < until_s:
-            why = rolling.unrest(await client.ask_all(self._urls))
+            why = rolling.unrest(await client.ask_all(self._urls, access=self._access))
             if why != said:
                 self._say(why or "whole and at rest")
                 said = why

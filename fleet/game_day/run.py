@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import tempfile
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.admin import client, rolling
+from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
@@ -37,7 +39,8 @@ async def plan(settings: Settings, options: Options) -> Plan:
         AdminError: nobody answers.
         GameDayError: the fleet is not fit for it.
     """
-    answers = await client.ask_all(client.admin_urls(settings))
+    access = access_to(settings, os.environ)
+    answers = await client.ask_all(client.admin_urls(settings), access=access)
     return make_plan(answers, options, settings.timing.suspect_after_s)
 
 
@@ -103,6 +106,7 @@ class _GameDay:
         self._plan = plan
         self._tell = say
         self._urls = client.admin_urls(settings)
+        self._access = access_to(settings, os.environ)
         self._entrances = bootstrap_endpoints(settings, options.listener)
         self._observer = Observer(settings, frozenset(plan.broker_ids), options.listener, _PROBE_EVERY_S)
         self._steps: list[tuple[float, str]] = []
@@ -181,7 +185,7 @@ class _GameDay:
     async def _recover(self) -> float:
         """Wait until the fleet is whole and at rest. Returns: when it was, or the wait was over."""
         try:
-            await rolling.at_rest(self._urls, self._options.limit_s, self._say)
+            await rolling.at_rest(self._urls, self._options.limit_s, self._say, self._access)
             self._say("the fleet is whole and at rest again")
         except RestartFailed as error:
             self._troubles.append(str(error))
@@ -193,7 +197,7 @@ class _GameDay:
         victim = self._plan.victim
         if broken is None or victim is None:
             return broken
-        answer = (await client.ask_all({victim: self._urls[victim]}))[victim]
+        answer = (await client.ask_all({victim: self._urls[victim]}, access=self._access))[victim]
         return replace(broken, life=answer.incarnation) if isinstance(answer, OwnershipDocument) else broken
 
     async def _stop(self, clients: Clients) -> None:

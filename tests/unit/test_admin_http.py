@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,7 +17,10 @@ import pytest_asyncio
 from fleet.admin import client
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.admin.http import bound_to_loopback, serve
+from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
+from fleet.config import TokenSettings
+from fleet.config.secrets import Secret
 from fleet.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
 from fleet.model import Endpoint
 from fleet.state import Outcome
@@ -269,3 +274,117 @@ async def test_a_view_is_taken_once_for_each_answer(member: Member) -> None:
     member.source.shown = replace(view(), fleet="second")
     _, second = await member.ask("GET", "/ownership")
     assert (json.loads(first)["fleet"], json.loads(second)["fleet"]) == ("first", "second")
+
+
+READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
+
+
+@pytest_asyncio.fixture
+async def guarded() -> AsyncIterator[Member]:
+    """With tokens, and not on loopback alone: what is allowed there is allowed by the token."""
+    source, sock = Source(), socket.create_server(("0.0.0.0", 0))
+    sock.setblocking(False)
+    places = TokenSettings(Secret(None, "READ", (), 0), Secret(None, "WRITE", (), 0))
+    runner = await serve(source, sock, gate=Gate(places, "fleet.yaml", {"READ": READ, "WRITE": WRITE}))
+    async with aiohttp.ClientSession() as session:
+        yield Member(source, f"http://127.0.0.1:{sock.getsockname()[1]}", session)
+    await runner.cleanup()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "by_nobody", "by_reader", "by_writer"),
+    [
+        ("GET", "/healthz", 200, 200, 200),
+        ("GET", "/readyz", 200, 200, 200),
+        ("GET", "/", 401, 200, 200),
+        ("GET", "/metrics", 401, 200, 200),
+        ("HEAD", "/metrics", 401, 200, 200),
+        ("GET", "/ownership", 401, 200, 200),
+        ("GET", "/owners", 401, 404, 404),
+        ("GET", "//healthz", 401, 404, 404),
+        ("POST", "/healthz", 405, 405, 405),
+        ("POST", "/drain/p2", 401, 403, 200),
+        ("POST", "/undrain/p2", 401, 403, 200),
+        ("DELETE", "/ownership", 401, 403, 405),
+    ],
+)
+async def test_tokens_say_who_may_do_what(
+    guarded: Member, method: str, path: str, by_nobody: int, by_reader: int, by_writer: int
+) -> None:
+    asked = [({}, by_nobody), (HEADER, by_nobody), (bearer("wrong"), by_nobody)]
+    for headers, expected in [*asked, (bearer(READ), by_reader), (bearer(WRITE), by_writer)]:
+        before = len(guarded.source.asked)
+        status, _ = await guarded.ask(method, path, headers)
+        assert (headers, status) == (headers, expected)
+        assert (len(guarded.source.asked) > before) == (status == 200 and method == "POST")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/healthz/../metrics",
+        "/%6Detrics",
+        "/metrics?/healthz",
+        "/metrics#/healthz",
+        "/healthz%2F..%2Fmetrics",
+        "http://127.0.0.1/metrics",
+        "//metrics",
+    ],
+)
+async def test_no_way_of_writing_a_path_goes_around_the_token(guarded: Member, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(guarded.url.rpartition(":")[2]))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    assert b"fleet_" not in answer
+    assert answer.split()[1] in (b"400", b"401", b"404")
+
+
+async def test_who_is_refused_is_told_why_and_counted(
+    guarded: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    for headers, said in (
+        ({}, "send `Authorization: Bearer TOKEN`"),
+        (bearer("hidden-01234"), "no token of"),
+    ):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{guarded.url}/", headers=headers) as answer,
+        ):
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            error = (await answer.json())["error"]
+        assert error["kind"] == "unauthorized"
+        assert said in error["message"]
+    status, text = await guarded.ask("POST", "/drain/p2", bearer(READ))
+    assert (status, json.loads(text)["error"]["kind"]) == (403, "forbidden")
+    _, metrics = await guarded.ask("GET", "/metrics", bearer(READ))
+    assert re.findall(r"^fleet_admin_refused_total\{reason=\"(\w+)\"\} (\S+)$", metrics, re.MULTILINE) == [
+        ("no_token", "1.0"),
+        ("wrong_token", "1.0"),
+        ("read_only", "1.0"),
+        ("unreadable", "0.0"),
+    ]
+    assert [each.getMessage() for each in caplog.records] == ["127.0.0.1 is refused: no token"]
+    assert not any(each in caplog.text + text + metrics for each in ("hidden", READ, WRITE))
+
+
+async def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
+    """As in a control process that is started again after the files have gone: the member itself goes on."""
+    sock = listening()
+    port = sock.getsockname()[1]
+    places = TokenSettings(Secret(Path("/none"), None, (), 0), Secret(None, "WRITE", (), 0))
+    runner = await serve(Source(), sock, gate=Gate(places, "fleet.yaml", {"WRITE": WRITE}))
+    async with aiohttp.ClientSession() as session:
+        member = Member(Source(), f"http://127.0.0.1:{port}", session)
+        status, text = await member.ask("POST", "/drain/p2", bearer(WRITE))
+        assert (status, "its log says why" in text, "/none" in text) == (503, True, False)
+        assert (await member.ask("GET", "/healthz"))[0] == 200
+    await runner.cleanup()
+    assert (
+        "nobody may ask this member until its tokens can be read: fleet.yaml: /none: cannot be read"
+        in caplog.text
+    )

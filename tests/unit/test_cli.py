@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -20,13 +22,16 @@ import yaml
 from rich.console import Console
 
 from fleet import cli, errors
-from fleet.admin import status
+from fleet.admin import status, tls
 from fleet.admin.ownership import ownership_document
 from fleet.admin.tables import print_plan
+from fleet.admin.tokens import Gate
 from fleet.admin.view import RaftView
+from fleet.config import load
 from fleet.errors import AdminError, UnknownMember
 from fleet.model import Endpoint
 from fleet.weighing import Weighing
+from tests.unit import test_admin_tls as admin_tls
 from tests.unit.sample_view import MEMBERS, Source, view
 from tests.unit.test_admin_http import listening
 from tests.unit.test_config import tree
@@ -48,16 +53,21 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(source: Source) -> Iterator[Served]:
+def served(
+    source: Source,
+    sock: socket.socket | None = None,
+    gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Served]:
     """A member's admin interface in a thread: commands bring event loops of their own."""
     import asyncio
 
     from fleet.admin.http import serve
 
-    sock = listening()
+    sock = listening() if sock is None else sock
     loop = asyncio.new_event_loop()
-    runner = loop.run_until_complete(serve(source, sock))
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    runner = loop.run_until_complete(serve(source, sock, gate=gate, tls=tls))
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{sock.getsockname()[1]}"
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
@@ -428,3 +438,95 @@ def test_endpoints_in_names_do_not_become_markup(member: Served, capsys: Out) ->
     member.source.shown = replace(shown, members=(first, *shown.members[1:]))
     assert cli.run(["status", "--admin", member.url]) == 0
     assert "[red]a" in capsys.readouterr().out
+
+
+def secured(folder: Path, port: int = 7201) -> Path:
+    """A configuration whose admin addresses want tokens and TLS, with all files that it names."""
+    return Path(admin_tls.secured(folder, port).source)
+
+
+def test_check_reads_tokens_and_says_nothing_of_them(tmp_path: Path, capsys: Out) -> None:
+    config = secured(tmp_path)
+    for arguments in ((), ("--node", "p1"), ("--json",), ("--node", "p1", "--json")):
+        assert cli.run(["check", "-c", str(config), *arguments]) == 0
+        out = capsys.readouterr()
+        assert not any(token in out.out + out.err for token in (admin_tls.READ, admin_tls.WRITE))
+    (tmp_path / "certs" / "p2.key").unlink()
+    (tmp_path / "write-token").unlink()
+    warnings = run_json(capsys, "check", "-c", str(config))[1]["warnings"]
+    assert warnings[-1] == "admin.tls of p2, admin.tokens: not on this machine, and not verified"
+
+
+@pytest.mark.parametrize("command", ["check", "node"])
+def test_tokens_and_certificates_are_looked_at_before_a_member_is_started(
+    command: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise AssertionError("the member has been started")
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    config = secured(tmp_path)
+    (tmp_path / "read-token").chmod(0o644)
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert "nobody but its owner may read it; chmod 600" in told["error"]["message"]
+    assert admin_tls.READ not in told["error"]["message"]
+    (tmp_path / "read-token").chmod(0o600)
+    (tmp_path / "certs" / "p1.key").unlink()
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, "p1.key: cannot be used" in told["error"]["message"]) == (2, True)
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Served, Path]]:
+    """A member with tokens and TLS, and its configuration, in which the others are not there."""
+    sock = listening()
+    config = secured(tmp_path, sock.getsockname()[1])
+    admin = load(config, {}).admin
+    assert admin.tls is not None
+    assert admin.tokens is not None
+    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.of("p1"))
+    with served(Source(), sock, gate=gate, tls=context) as one:
+        yield one, config
+
+
+def test_commands_take_token_and_authority_from_the_configuration(
+    guarded: tuple[Served, Path], capsys: Out
+) -> None:
+    (one, config), address = guarded, guarded[0].url.removeprefix("https://")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert (code, told["answers"][0]["admin"], told["answers"][0]["error"]) == (0, one.url, None)
+    assert run_json(capsys, "plan", "--without", "p2", "-c", str(config))[0] == 0
+    assert run_json(capsys, "drain", "p2", "-c", str(config))[1]["applied"]
+    assert run_json(capsys, "undrain", "p2", "-c", str(config), "--admin", address)[1]["applied"]
+    assert one.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_commands_take_the_token_from_the_environment(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, config = guarded
+    for name in ("read-token", "write-token"):
+        (tmp_path / name).unlink()
+    code, told = run_json(capsys, "drain", "p2", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert "write-token: cannot be read" in told["error"]["message"]
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
+    assert run_json(capsys, "status", "-c", str(config))[0] == 0
+    code, told = run_json(capsys, "drain", "p2", "-c", str(config))
+    assert (code, "answered 403: this is the token to read" in told["error"]["message"]) == (3, True)
+    assert admin_tls.READ not in told["error"]["message"]
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.WRITE)
+    assert run_json(capsys, "drain", "p2", "-c", str(config))[0] == 0
+    assert one.source.asked == [("p2", True)]
+
+
+def test_without_a_configuration_a_named_address_is_believed_as_the_system_does(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = guarded
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
+    code, told = run_json(capsys, "status", "--admin", one.url)
+    assert (code, "is not believed" in told["error"]["message"]) == (3, True)
+    code, told = run_json(capsys, "status", "--admin", "http://192.0.2.1:7201")
+    assert (code, "the token in the clear" in told["error"]["message"]) == (3, True)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from fleet.config import (
+    AdminSettings,
     BalanceSettings,
     EventsSettings,
     Limits,
@@ -27,18 +28,25 @@ from fleet.config import (
 )
 from fleet.config.rules import ORDERS
 from fleet.config.schema import (
+    AdminShape,
+    AdminTlsShape,
     FleetShape,
     IdentitiesShape,
     ListenerShape,
     ListenerTlsShape,
     MemberShape,
     PeerTlsShape,
+    TokensShape,
 )
+from fleet.config.secrets import Secret
 from fleet.errors import ConfigError, UnknownMember
 from fleet.model import Endpoint, IdentitySpace
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
+
+
+TOKENS = {"read": {"env": "READ"}, "write": {"file": "secrets/write-token"}}
 
 
 def member(number: int) -> dict[str, Any]:
@@ -316,6 +324,60 @@ def test_names_of_brokers_need_tls() -> None:
     assert "has no use where identities have ports; add `addressing: sni`" in only_mistake(data)
 
 
+def test_admin_addresses_have_the_certificates_of_links_unless_it_says_where() -> None:
+    assert parse(tree()).admin == parse(changed("admin", {})).admin == AdminSettings()
+    for section in ({}, None):
+        found = parse(changed("admin.tls", section)).admin.tls
+        assert found is not None
+        own = found.of("p2")
+        assert (own.ca, own.certificate, own.key) == (
+            Path("/fleet/certs/ca.pem"),
+            Path("/fleet/certs/p2.crt"),
+            Path("/fleet/certs/p2.key"),
+        )
+    said = {"ca": None, "certificate": "/etc/{proxy_id}.pem", "key": "own.key"}
+    found = parse(changed("admin.tls", said)).admin.tls
+    assert found is not None
+    own = found.of("p1")
+    assert (own.ca, own.certificate, own.key) == (None, Path("/etc/p1.pem"), Path("/fleet/own.key"))
+
+
+def test_the_file_says_where_tokens_are() -> None:
+    tokens = parse(changed("admin.tokens", TOKENS)).admin.tokens
+    assert tokens is not None
+    assert tokens.read == Secret(None, "READ", ("admin", "tokens", "read"), tokens.read.line)
+    assert tokens.write.file == Path("/fleet/secrets/write-token")
+    assert tokens.write.line == tokens.read.line + 2
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
+def test_tokens_do_not_pass_a_network_in_the_clear(host: str) -> None:
+    data = changed("admin.tokens", TOKENS)
+    for member_id in ("p1", "p2"):
+        data["members"][member_id]["admin"] = f"{host}:730{member_id[1]}"
+    said = only_mistake(data)
+    assert (
+        f"admin.tokens: members.p1.admin ({host}:7301) is not loopback, so they would pass in the clear"
+        in said
+    )
+    data["admin"]["tls"] = {}
+    assert advice(parse(data)) == ()
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        "hidden-0123456789",
+        ["hidden-0123456789"],
+        {"read": "hidden-0123456789", "write": {"hidden-0123456789": 1}},
+    ],
+)
+def test_a_token_in_the_file_is_not_shown(tokens: Any) -> None:
+    said = mistakes(changed("admin.tokens", tokens))
+    assert all(re.match(r"fleet\.yaml:\d+: admin\.tokens", each) for each in said)
+    assert "hidden" not in " ".join(said)
+
+
 def test_merge_keys_and_anchors_share_settings() -> None:
     text = yaml.safe_dump(tree(1)).replace("  p1:", "  p1: &m", 1)
     text += "  p2:\n    <<: *m\n    peer: 127.0.0.1:1\n    admin: 127.0.0.1:2\n    data_dir: x\n"
@@ -430,6 +492,18 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("limits.idle_timeout_s", 0, "limits.idle_timeout_s: 0: must be above 0"),
         ("limits.listen_backlog", 70_000, "limits.listen_backlog: 70000: must be at most 65535"),
         ("limits.first_request_timeout_s", 0.2, "0.2: must be at least 3 x timing.heartbeat_s"),
+        ("admin", 5, "admin: 5: must be a map"),
+        ("admin.token", {}, "admin.token: there is no such setting; did you mean tokens?"),
+        ("admin.tls", 5, "admin.tls: 5: must be a map"),
+        ("admin.tls", {"certificate": "{id}.crt"}, "braces may hold nothing but {proxy_id}"),
+        ("admin.tls", {"ca": ""}, 'admin.tls.ca: "": must not be empty'),
+        ("admin.tokens", None, "admin.tokens: must be a map of the two tokens"),
+        (
+            "admin.tokens",
+            {"read": {"env": "R"}},
+            "admin.tokens.write: is required; write {read: {file: PATH}",
+        ),
+        ("admin.tokens", {"read": {"env": "R"}, "write": {}}, "tokens.write: a secret is not written here"),
         ("events.topic_prefix", "a b", 'events.topic_prefix: "a b": must be 1 to 200 letters, digits'),
         ("events.topic_prefix", 5, "events.topic_prefix: 5: must be text"),
         ("events.replication_factor", 0, "events.replication_factor: 0: must be at least 1"),
@@ -625,6 +699,8 @@ def documented() -> dict[str, str]:
 
 def test_the_document_describes_every_field_and_its_default() -> None:
     expected = set(FleetShape.model_fields)
+    expected |= {f"admin.{name}" for name in AdminShape.model_fields}
+    expected |= {f"admin.tokens.{name}" for name in TokensShape.model_fields}
     expected |= {f"identities.{name}" for name in IdentitiesShape.model_fields}
     expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
     expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
@@ -632,6 +708,9 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     defaults = {f"timing.{field.name}": field.default for field in dataclasses.fields(Timing)}
     defaults |= {
         f"peer_tls.{name}": f"`{field.default}`" for name, field in PeerTlsShape.model_fields.items()
+    }
+    defaults |= {
+        f"admin.tls.{name}": f"`{field.default}`" for name, field in AdminTlsShape.model_fields.items()
     }
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
     defaults["limits.max_connections"] = "as many as the open files are enough for"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +179,18 @@ def test_promtool_accepts_the_rules_and_their_tests() -> None:
     promtool("check", "rules", str(PROMETHEUS / "alerts.yml"))
     promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
     promtool("test", "rules", str(PROMETHEUS / "alerts_test.yml"))
+
+
+def test_promtool_accepts_a_configuration_with_token_and_tls(tmp_path: Path) -> None:
+    for folder, name in (("secrets", "read-token"), ("certs", "ca.pem")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
+    for name in ("prometheus-tls.yml", "alerts.yml"):
+        shutil.copy(PROMETHEUS / name, tmp_path)
+    promtool("check", "config", str(tmp_path / "prometheus-tls.yml"))
+    (tmp_path / "secrets" / "read-token").unlink()
+    with pytest.raises(AssertionError, match="read-token"):
+        promtool("check", "config", str(tmp_path / "prometheus-tls.yml"))
 
 
 def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:

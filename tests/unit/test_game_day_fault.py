@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fleet.admin import client, rolling
+from fleet.admin.access import Access
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
@@ -64,7 +65,7 @@ def outside(tmp_path: Path) -> Outside:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the breaker says; the fleet is whole whenever it is asked."""
 
-    async def ask_all(urls: Mapping[str, str]) -> dict[str, OwnershipDocument]:
+    async def ask_all(urls: Mapping[str, str], access: Access) -> dict[str, OwnershipDocument]:
         return {each: told(each) for each in urls}
 
     monkeypatch.setattr(client, "ask_all", ask_all)

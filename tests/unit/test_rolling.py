@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.admin import client, rolling
+from fleet.admin.access import Access
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.rolling import next_member, restart_all, unrest
@@ -91,7 +92,7 @@ class Script:
         monkeypatch.setattr(rolling, "ASK_EVERY_S", 0.001)
         monkeypatch.setattr(rolling, "AT_REST_S", 0.002)
 
-    async def ask_all(self, urls: dict[str, str]) -> dict[str, OwnershipDocument]:
+    async def ask_all(self, urls: dict[str, str], access: Access) -> dict[str, OwnershipDocument]:
         return {proxy_id: told(proxy_id, incarnation=self.lives[proxy_id]) for proxy_id in urls}
 
     def say(self, line: str) -> None:
