@@ -140,8 +140,8 @@ class Control:
             tls=peer_tls.of_member(settings, self.me),
         )
         self._tls_of_probes = listener_tls.probes(settings, self.me)
-        for tls in self._tls_of_probes.values():
-            tls.get()  # here, where it says what is wrong, and not in the midst of detecting
+        for each in self._tls_of_probes.values():
+            each.get()  # here, where it says what is wrong, and not in the midst of detecting
         self._raft = RaftNode(
             _raft_settings(settings, self.me),
             send=self._send_raft,
