@@ -1,0 +1,119 @@
+"""fleet/config/secrets.py: where a secret may be, and that nothing which is wrong with it says what it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fleet.config.document import Document, Value
+from fleet.config.secrets import MAX_SECRET_BYTES, Secret, secret
+from fleet.errors import ConfigError
+
+HIDDEN = "correct horse"
+
+
+def in_file(folder: Path, content: bytes, mode: int = 0o600) -> Secret:
+    file = folder / "password"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return Secret(file, None, ("sasl", "password"), 7)
+
+
+def in_variable() -> Secret:
+    return Secret(None, "PASSWORD", ("sasl", "password"), 7)
+
+
+def mistake(of: Secret, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        of.read("fleet.yaml", environ or {})
+    assert HIDDEN not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_file_is_read_without_the_line_break_at_its_end(tmp_path: Path, end: bytes, mode: int) -> None:
+    found = in_file(tmp_path, HIDDEN.encode() + end, mode)
+    assert found.read("fleet.yaml") == HIDDEN
+    assert HIDDEN not in repr(found)
+
+
+def test_a_variable_is_read_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PASSWORD", HIDDEN)
+    assert in_variable().read("fleet.yaml") == HIDDEN
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601])
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    said = mistake(in_file(tmp_path, HIDDEN.encode(), mode))
+    file = tmp_path / "password"
+    where = f"fleet.yaml:7: sasl.password: {file}"
+    assert said == f"{where}: nobody but its owner may read it; chmod 600 {file}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_owner_may_be_read_by_the_group_that_it_was_given_to(tmp_path: Path) -> None:
+    found = in_file(tmp_path, HIDDEN.encode(), 0o440)
+    os.chown(tmp_path / "password", 1, -1)
+    assert found.read("fleet.yaml") == HIDDEN
+    (tmp_path / "password").chmod(0o444)
+    assert "nobody but its owner may read it" in mistake(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\n", "is empty; write the secret into it"),
+        (HIDDEN.encode() + b"\nmore", "is not one line of text"),
+        (HIDDEN.encode() + b"\x00", "is not one line of text"),
+        (HIDDEN.encode() + b"\xff", "is not UTF-8 text"),
+        (HIDDEN.encode() * MAX_SECRET_BYTES, f"is above {MAX_SECRET_BYTES} bytes"),
+    ],
+)
+def test_a_file_with_something_else_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    assert expected in mistake(in_file(tmp_path, content))
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = Secret(tmp_path / "none", None, ("sasl", "password"), 7)
+    assert f"{tmp_path}/none: cannot be read (no such file or directory)" in mistake(missing)
+    folder = Secret(tmp_path, None, ("sasl", "password"), 7)
+    assert "cannot be read (is a directory)" in mistake(folder)
+    said = "fleet.yaml:7: sasl.password: $PASSWORD: is not set, or empty; set the variable PASSWORD"
+    assert mistake(in_variable()) == said
+    assert mistake(in_variable(), {"PASSWORD": ""}) == said
+
+
+def test_a_field_says_where_its_secret_is() -> None:
+    document = Document(lines={("sasl", "password"): 7})
+    base = Path("/etc/fleet")
+    assert secret({"file": "../password"}, ("sasl", "password"), base, document) == Secret(
+        Path("/etc/password"), None, ("sasl", "password"), 7
+    )
+    assert secret({"env": "PASSWORD"}, ("sasl", "password"), base, document) == in_variable()
+    assert document.problems == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HIDDEN,
+        None,
+        7,
+        [HIDDEN],
+        {},
+        {"file": ""},
+        {"file": [HIDDEN]},
+        {"value": HIDDEN},
+        {"file": "a", "env": "B"},
+    ],
+)
+def test_a_field_with_anything_else_is_refused_and_not_shown(value: Value) -> None:
+    document = Document(lines={("sasl", "password"): 7})
+    assert secret(value, ("sasl", "password"), Path("/"), document) is None
+    (problem,) = document.problems
+    assert "a secret is not written here" in problem.text("fleet.yaml")
+    assert HIDDEN not in problem.text("fleet.yaml")
