@@ -17,10 +17,14 @@ from fleet.config.schema import (
     ListenerShape,
     MemberShape,
     PeerTlsShape,
+    SaslShape,
     TimingShape,
+    UpstreamShape,
+    UpstreamTlsShape,
     check_shape,
     name_problem,
 )
+from fleet.config.secrets import secret
 from fleet.config.settings import (
     BalanceSettings,
     EventsSettings,
@@ -28,8 +32,11 @@ from fleet.config.settings import (
     ListenerSettings,
     MemberSettings,
     PeerTlsSettings,
+    SaslSettings,
     Settings,
     Timing,
+    UpstreamSettings,
+    UpstreamTlsSettings,
     is_wildcard,
 )
 from fleet.model import Endpoint, IdentitySpace, ProxyId
@@ -106,6 +113,7 @@ class Draft:
     timing: Timing
     limits: Limits
     peer_tls: PeerTlsSettings | None
+    upstream: UpstreamSettings
     events: EventsSettings | None
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
@@ -131,6 +139,7 @@ class Draft:
             timing=self.timing,
             limits=self.limits,
             peer_tls=self.peer_tls,
+            upstream=self.upstream,
             events=self.events,
             balance=self.balance,
             source=source,
@@ -182,6 +191,44 @@ def _peer_tls(top: FleetShape, base: FilePath, document: Document) -> PeerTlsSet
     return PeerTlsSettings(**paths, lines={name: document.line((*path, name)) for name in paths})
 
 
+def _upstream(top: FleetShape, base: FilePath, document: Document) -> UpstreamSettings:
+    path = ("upstream",)
+    shape, wrong = check_shape(UpstreamShape, top.upstream or {}, path, document)
+    tls = sasl = None
+    if (*path, "tls") in document.lines and "tls" not in wrong:
+        # A section without a value has all its defaults, as above.
+        tls = _upstream_tls(shape.tls or {}, (*path, "tls"), base, document)
+    if (*path, "sasl") in document.lines and "sasl" not in wrong:
+        sasl = _sasl(shape.sasl or {}, (*path, "sasl"), base, document)
+    return UpstreamSettings(tls, sasl)
+
+
+def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) -> UpstreamTlsSettings:
+    shape, wrong = check_shape(UpstreamTlsShape, value, path, document)
+    for field, other in (("certificate", "key"), ("key", "certificate")):
+        if getattr(shape, field) is not None and getattr(shape, other) is None and other not in wrong:
+            document.report((*path, field), getattr(shape, field), f"wants a {other}", f"add `{other}:`")
+    paths = {
+        field: None if named is None else FilePath(os.path.normpath(base / named))
+        for field, named in (("ca", shape.ca), ("certificate", shape.certificate), ("key", shape.key))
+    }
+    lines = {field: document.line((*path, field)) for field in paths}
+    return UpstreamTlsSettings(**paths, check_hostname=shape.check_hostname, lines=lines)
+
+
+def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslSettings | None:
+    shape, _ = check_shape(SaslShape, value, path, document)
+    for field in SaslShape.model_fields:
+        if (*path, field) not in document.lines:
+            document.report((*path, field), None, "is required", f"add `{field}:`; see docs/configuration.md")
+    password = None
+    if (*path, "password") in document.lines:
+        password = secret(shape.password, (*path, "password"), base, document)
+    if shape.mechanism is None or shape.username is None or password is None:
+        return None
+    return SaslSettings(shape.mechanism, shape.username, password)
+
+
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     path = ("events",)
     if path not in document.lines:
@@ -216,6 +263,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         timing=Timing(**timing.model_dump()),
         limits=Limits(**limits.model_dump()),
         peer_tls=_peer_tls(top, base, document),
+        upstream=_upstream(top, base, document),
         events=_events(top, document),
         balance=BalanceSettings(**balance.model_dump()),
         members=members,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fleet.config.document import Document, Path, Value
-from fleet.config.settings import PROXY_ID, BalanceSettings, EventsSettings, Limits, Timing
+from fleet.config.settings import PROXY_ID, BalanceSettings, EventsSettings, Limits, SaslMechanism, Timing
 from fleet.model import Endpoint
 from fleet.weighing import BalancedBy
 
@@ -159,6 +159,28 @@ class PeerTlsShape(Shape):
     key: MemberPath = f"certs/{PROXY_ID}.key"
 
 
+FilePath = Annotated[str, Field(min_length=1)]
+
+
+class UpstreamTlsShape(Shape):
+    ca: FilePath | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    check_hostname: bool = True
+
+
+class SaslShape(Shape):
+    mechanism: SaslMechanism | None = None
+    username: Annotated[str, Field(min_length=1)] | None = None
+    password: Any = None
+    """Looked at by ``secrets.py``, which shows nothing of it."""
+
+
+class UpstreamShape(Shape):
+    tls: dict[str, Any] | None = None
+    sasl: dict[str, Any] | None = None
+
+
 _EVENTS: Final = EventsSettings()
 _BALANCE: Final = BalanceSettings()
 
@@ -182,6 +204,7 @@ class FleetShape(Shape):
     timing: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     peer_tls: dict[str, Any] | None = None
+    upstream: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
