@@ -1,4 +1,4 @@
-"""Certificates of member links: makes them, and says what is wrong with those there are.
+"""Certificates of member links: makes them, and says what is wrong with those, and those towards the brokers.
 
 A folder that ``make`` has filled: ``ca.pem`` and ``ca-key.pem``, the authority; ``ID.crt`` and ``ID.key`` for
 each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`` belongs on none of them.
@@ -7,7 +7,7 @@ each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,11 +26,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.config import PeerTlsFiles, PeerTlsSettings, Settings
+from fleet.config import PeerTlsFiles, PeerTlsSettings, Settings, UpstreamTlsSettings
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.model import ProxyId
-from fleet.peer_tls import explain, member_uri, rehearse
+from fleet.peer_tls import member_uri, rehearse
+from fleet.tls import explain
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -199,36 +201,50 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 class _Reader:
-    """Reads the files of one member, and notes what is wrong with them.
+    """Reads the files of one section, and notes what is wrong with them.
 
     Args:
+        section: of the configuration.
+        files, lines: by field, what there is to read, and where the file says so.
+        maker: the command that makes such files; "" where none does.
         must_be_there: whether a file that cannot be read is a mistake.
     """
 
-    def __init__(self, peer_tls: PeerTlsSettings, files: PeerTlsFiles, must_be_there: bool) -> None:
+    def __init__(
+        self,
+        section: tuple[str, ...],
+        files: Mapping[str, Path],
+        lines: Mapping[str, int],
+        maker: str,
+        must_be_there: bool,
+    ) -> None:
         self.problems: list[Problem] = []
-        self._lines = peer_tls.lines
+        self._section = section
         self.files = files
+        self._lines = lines
+        self._maker = f"; `{maker}` makes one" if maker else ""
         self._must_be_there = must_be_there
 
     def report(self, field: str, rule: str, fix: str) -> None:
-        path = str(getattr(self.files, field))
-        self.problems.append(Problem(self._lines[field], ("peer_tls", field), path, rule, fix))
+        path = (*self._section, field)
+        self.problems.append(Problem(self._lines[field], path, str(self.files[field]), rule, fix))
 
     def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
-        """What a file holds; None where it is not there, or is wrong."""
+        """What a file holds; None where there is none, or it is wrong."""
+        if field not in self.files:
+            return None
         try:
-            return load(getattr(self.files, field).read_bytes())
+            return load(self.files[field].read_bytes())
         except FileNotFoundError:
             if self._must_be_there:
-                self.report(field, "there is no such file", "copy it here; `fleet certs init` makes it")
+                self.report(field, "there is no such file", f"copy it here{self._maker}")
         except OSError as error:
             if self._must_be_there:
                 self.report(field, f"cannot be read ({error.strerror})", "check its owner and mode")
         except TypeError:
             self.report(field, "is encrypted", "remove its passphrase: a member starts without a person")
         except (ValueError, UnsupportedAlgorithm):
-            self.report(field, f"is not a PEM {what}", "name the right file; `fleet certs init` makes one")
+            self.report(field, f"is not a PEM {what}", f"name the right file{self._maker}")
         return None
 
 
@@ -259,6 +275,45 @@ def check_present(settings: Settings) -> tuple[ProxyId, ...]:
     return tuple(elsewhere)
 
 
+def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
+    """Read the certificates, and the password, for the way to the brokers.
+
+    Returns: the files and variables that are not here
+    Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` that something is not, too
+    """
+    mistakes, elsewhere = [], []
+    tls, sasl = settings.upstream.tls, settings.upstream.sasl
+    if tls is not None:
+        mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
+        elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
+    if sasl is not None:
+        file, env = sasl.password.file, sasl.password.env
+        if must_be_there or (os.access(file, os.F_OK) if file is not None else env in os.environ):
+            try:
+                sasl.password.read(settings.source)
+            except ConfigError as error:
+                mistakes.append(str(error))
+        else:
+            elsewhere.append(f"${env}" if file is None else str(file))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return tuple(elsewhere)
+
+
+def _upstream_problems(tls: UpstreamTlsSettings, must_be_there: bool) -> list[Problem]:
+    reader = _Reader(("upstream", "tls"), tls.files, tls.lines, "", must_be_there)
+    authorities = reader.read("ca", "certificate", x509.load_pem_x509_certificates)
+    chain = reader.read("certificate", "certificate", x509.load_pem_x509_certificates)
+    key = reader.read("key", "private key", lambda raw: load_pem_private_key(raw, None))
+    now = datetime.now(UTC)
+    if authorities is not None and not any(_is_valid(each, now) for each in authorities):
+        reader.report("ca", _validity(authorities[0]), "ask who runs the brokers for the new one")
+    if chain is not None and not _is_valid(chain[0], now):
+        reader.report("certificate", _validity(chain[0]), "renew it, or check the clock of this machine")
+    _check_key(reader, chain, key)
+    return reader.problems
+
+
 def _raise(settings: Settings, problems: Sequence[Problem]) -> None:
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(each.text(settings.source) for each in problems)))
@@ -267,7 +322,9 @@ def _raise(settings: Settings, problems: Sequence[Problem]) -> None:
 def _problems(
     settings: Settings, peer_tls: PeerTlsSettings, proxy_id: ProxyId, *, must_be_there: bool
 ) -> list[Problem]:
-    reader = _Reader(peer_tls, peer_tls.files(proxy_id), must_be_there)
+    files = peer_tls.files(proxy_id)
+    paths = {"ca": files.ca, "certificate": files.certificate, "key": files.key}
+    reader = _Reader(("peer_tls",), paths, peer_tls.lines, "fleet certs init", must_be_there)
     authorities = reader.read("ca", "certificate", x509.load_pem_x509_certificates)
     chain = reader.read("certificate", "certificate", x509.load_pem_x509_certificates)
     key = reader.read("key", "private key", lambda raw: load_pem_private_key(raw, None))
@@ -277,16 +334,22 @@ def _problems(
     if chain is not None:
         for rule, fix in _faults(chain[0], member_uri(settings.fleet, proxy_id), now):
             reader.report("certificate", rule, fix)
-    if chain is not None and key is not None and chain[0].public_key() != key.public_key():
-        rule = f"is not the key of {reader.files.certificate}"
-        reader.report("key", rule, "copy certificate and key from the same place")
+    _check_key(reader, chain, key)
     if not reader.problems and None not in (authorities, chain, key):
         try:
-            rehearse(reader.files)
+            rehearse(files)
         except OSError as error:
             fix = "have it issued by an authority in peer_tls.ca, for servers and for clients"
             reader.report("certificate", f"links would be refused: {explain(error)}", fix)
     return reader.problems
+
+
+def _check_key(
+    reader: _Reader, chain: Sequence[x509.Certificate] | None, key: PrivateKeyTypes | None
+) -> None:
+    if chain is not None and key is not None and chain[0].public_key() != key.public_key():
+        rule = f"is not the key of {reader.files['certificate']}"
+        reader.report("key", rule, "copy certificate and key from the same place")
 
 
 def _faults(certificate: x509.Certificate, uri: str, now: datetime) -> Iterator[tuple[str, str]]:

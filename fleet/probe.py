@@ -12,6 +12,7 @@ first sign of a death, and its silence that nothing gets through.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
+from fleet.tls import BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -39,14 +41,14 @@ def _request(version: int) -> bytes:
 
 @asynccontextmanager
 async def _asked(
-    endpoint: Endpoint, version: int
+    endpoint: Endpoint, version: int, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which the question was asked.
 
     Yields: the error code of the answer, None where what came is not an answer to this question; and the
         connection, to read on.
     """
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls)
     try:
         writer.write(_request(version))
         size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
@@ -152,11 +154,17 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
         return HoldEnd.LET_GO
 
 
-async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Whether a real broker accepts a connection and answers ApiVersions in time."""
+async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None) -> str | None:
+    """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
+
+    Returns: what keeps it from answering in time, in words for an operator; None where nothing does
+    """
     try:
+        context = None if tls is None else tls.now()
         async with asyncio.timeout(timeout_s):
-            async with _asked(endpoint, 0) as (answer, *_):
-                return answer == 0
-    except (OSError, asyncio.IncompleteReadError):
-        return False
+            async with _asked(endpoint, 0, context) as (answer, *_):
+                return None if answer == 0 else "it does not answer as a broker does"
+    except asyncio.IncompleteReadError:
+        return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
+    except OSError as error:
+        return explain_dial(error)

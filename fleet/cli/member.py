@@ -11,7 +11,7 @@ from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
-from fleet.config import Settings, advice, load, survives
+from fleet.config import Settings, UpstreamSettings, advice, load, survives
 from fleet.model import ProxyId
 
 
@@ -28,10 +28,11 @@ def node(config: str, node: str, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     settings.member(node)
-    if settings.peer_tls is not None:
+    if settings.peer_tls is not None or settings.upstream != UpstreamSettings():
         from fleet import certs  # 15 MB that a supervisor without certificates does not need
 
         certs.check_member(settings, node)
+        certs.check_upstream(settings, must_be_there=True)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
@@ -51,29 +52,36 @@ def node(config: str, node: str, as_json: bool) -> int:
 def check(config: str, node: str | None, as_json: bool) -> int:
     """Say every mistake in the configuration file, or what a fleet of that shape survives.
 
-    Certificates of member links are verified as far as they are on this machine; with --node, those of that
-    member alone, and they must be.
+    Certificates of member links, and the files for the way to the brokers, are verified as far as they are on
+    this machine; with --node, those of that member alone, and they must be.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     if node is not None:
         settings.member(node)
-    if settings.peer_tls is not None:
+    if settings.peer_tls is not None or settings.upstream != UpstreamSettings():
         from fleet import certs
 
         if node is not None:
             certs.check_member(settings, node)
         else:
             unverified = certs.check_present(settings)
-    print_document(config_document(settings, unverified), CHECK, as_json, tables.print_config)
+        elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
+    document = config_document(settings, unverified, elsewhere)
+    print_document(document, CHECK, as_json, tables.print_config)
     return OK
 
 
-def config_document(settings: Settings, unverified: tuple[ProxyId, ...] = ()) -> ConfigDocument:
+def config_document(
+    settings: Settings, unverified: tuple[ProxyId, ...] = (), elsewhere: tuple[str, ...] = ()
+) -> ConfigDocument:
     warnings = advice(settings)
     if unverified:
         names = ", ".join(unverified)
         warnings += (f"peer_tls: the files of {names} are not all on this machine, and were not verified",)
+    if elsewhere:
+        warnings += (f"upstream: not on this machine, and not verified: {', '.join(elsewhere)}",)
     return ConfigDocument(
         source=settings.source,
         fleet=settings.fleet,

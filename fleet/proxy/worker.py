@@ -31,6 +31,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
+from fleet.tls import explain_dial, to_brokers
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
@@ -81,6 +82,7 @@ class Worker:
             self._log = TrafficLog(life, self._counters.rows, time.monotonic())
             self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
+        self._tls = to_brokers(spec.settings.upstream)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Server] = []
@@ -310,7 +312,7 @@ class Worker:
                 if candidate.broker_id is not None:
                     self._feed.lost(candidate.broker_id)
                 if self._upstreams.failed(candidate, time.monotonic()):
-                    why = str(error) or "timed out"
+                    why = explain_dial(error)
                     log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
             else:
                 self._upstreams.succeeded(candidate)
@@ -324,10 +326,11 @@ class Worker:
         return [] if known is None else [known]
 
     async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        loop = asyncio.get_running_loop()
+        loop, at = asyncio.get_running_loop(), candidate.endpoint
+        context = None if self._tls is None else self._tls.now()
         async with asyncio.timeout(self._timing.upstream_connect_timeout_s):
             await loop.create_connection(
-                lambda: BrokerConnection(self, connection), candidate.endpoint.host, candidate.endpoint.port
+                lambda: BrokerConnection(self, connection), at.host, at.port, ssl=context
             )
 
     # ---- the end

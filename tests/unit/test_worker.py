@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -17,7 +18,15 @@ from typing import cast
 import pytest
 
 from fleet import ipc
-from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.settings import (
+    Limits,
+    ListenerSettings,
+    MemberSettings,
+    Settings,
+    Timing,
+    UpstreamSettings,
+    UpstreamTlsSettings,
+)
 from fleet.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
@@ -34,6 +43,7 @@ from fleet.proxy import feed, upstream, worker
 from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
+from tests.certificates import Authority
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -46,6 +56,31 @@ LONG_LINGER_S = 600.0
 def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests have no control process, and no reason to wait for one."""
     monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the worker and its brokers speak to each other."""
+
+    upstream: UpstreamSettings
+    tls: ssl.SSLContext | None
+
+
+PLAINTEXT = Way(UpstreamSettings(), None)
+
+
+@pytest.fixture(params=["plaintext", "tls"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    """For what depends on what a transport does, and a TLS one does differently."""
+    return PLAINTEXT if request.param == "plaintext" else secured(Authority(tmp_path))
+
+
+def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
+    """TLS with brokers that one authority certifies, and a worker that believes it, or another one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker", host))
+    tls = UpstreamTlsSettings((believed or authority).file, None, None, check_hostname=True, lines={})
+    return Way(UpstreamSettings(tls), context)
 
 
 # ---- a little Kafka
@@ -129,10 +164,10 @@ class BrokerScript:
 
 
 @contextlib.asynccontextmanager
-async def broker_script(answer: Answer = answer_at_once) -> AsyncIterator[BrokerScript]:
+async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -> AsyncIterator[BrokerScript]:
     script = BrokerScript(answer)
     script.reads.set()
-    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB)
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB, ssl=way.tls)
     script.port = server.sockets[0].getsockname()[1]
     yield script
     server.close()
@@ -197,6 +232,7 @@ def make_spec(
     sockets: dict[int, socket.socket],
     bootstrap: list[int],
     moves_per_second: int = 1_000,
+    way: Way = PLAINTEXT,
     **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
@@ -219,6 +255,7 @@ def make_spec(
         members={"p1": member},
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
         limits=Limits(moves_per_second=moves_per_second),
+        upstream=way.upstream,
     )
     return ChildSpec(
         settings=settings,
@@ -238,11 +275,15 @@ def make_spec(
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, bootstrap: list[int], moves_per_second: int = 1_000, **timing: float
+    folder: Path,
+    bootstrap: list[int],
+    moves_per_second: int = 1_000,
+    way: Way = PLAINTEXT,
+    **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in (BOOTSTRAP, 1, 2, 3)}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, moves_per_second, **timing)
+    spec = make_spec(folder, sockets, bootstrap, moves_per_second, way, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -261,8 +302,14 @@ async def running(
 # ---- forwarding
 
 
-async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(tmp_path: Path) -> None:
-    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(
+    tmp_path: Path, way: Way
+) -> None:
+    async with (
+        broker_script(way=way) as one,
+        broker_script(way=way) as two,
+        running(tmp_path, [one.port], way=way) as at,
+    ):
         two.known = [Broker(1, "127.77.0.1", 19092), Broker(2, "127.77.0.2", 29092)]
         at.worker.apply(at.directory([one, two]))
         reader, writer = await at.connect(2)
@@ -392,7 +439,44 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
             writer.close()
 
 
-async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("serves", "said"),
+    [
+        ("foreign", "its certificate is refused: unable to get local issuer certificate"),
+        ("misnamed", "its certificate is refused: IP address mismatch"),
+        ("plaintext", "it does not speak TLS"),
+        ("silent", "timed out"),
+    ],
+)
+async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, said: str
+) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if serves == "plaintext":
+            writer.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+    authority = Authority(tmp_path)
+    way = secured(authority)
+    if serves == "foreign":
+        way = secured(authority, believed=Authority(tmp_path, "foreign"))
+    elif serves == "misnamed":
+        way = secured(authority, host="127.0.0.2")
+    context = way.tls if serves in ("foreign", "misnamed") else None
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context)
+    broker = BrokerScript(port=server.sockets[0].getsockname()[1])
+    limit_s = 0.3 if serves == "silent" else LIMIT_S
+    async with running(tmp_path, [broker.port], way=way, upstream_connect_timeout_s=limit_s) as at:
+        at.worker.apply(at.directory([broker]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await ends(reader) == b""
+        writer.close()
+        assert at.worker.count().upstream_up == {1: False}
+    server.close()
+    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {said}" in caplog.text
+
+
+async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
     sent = bytearray(struct.pack(">ii", 1 << 30, 1))
     piece = bytes(DATA_BYTES // 4)
     watched: list[ClientConnection] = []
@@ -409,8 +493,8 @@ async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) 
         writer.close()
 
     async with (
-        broker_script(answer_until_the_client_is_behind) as one,
-        running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at,
+        broker_script(answer_until_the_client_is_behind, way) as one,
+        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
     ):
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -432,8 +516,8 @@ async def reset(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.
     writer.transport.abort()
 
 
-async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
-    async with broker_script(reset) as one, running(tmp_path, [one.port]) as at:
+async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) -> None:
+    async with broker_script(reset, way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
@@ -446,8 +530,11 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
 # ---- clients that go, or misbehave
 
 
-async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
+async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: Way) -> None:
+    async with (
+        broker_script(way=way) as one,
+        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
+    ):
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         _, writer = await at.connect(1)
@@ -512,14 +599,14 @@ async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -
 # ---- back-pressure
 
 
-async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: Way) -> None:
     size = 64 * MIB
 
     async def much(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id, bytes(size)))
         await writer.drain()
 
-    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+    async with broker_script(much, way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
@@ -538,9 +625,9 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> Non
         writer.close()
 
 
-async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path) -> None:
+async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: Way) -> None:
     size = 64 * MIB
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         reader, writer = await at.connect(1)
