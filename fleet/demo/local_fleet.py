@@ -56,7 +56,7 @@ class LocalFleet:
         racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
         timing: values that differ from the defaults of `fleet.config.Timing`.
         peer_tls: whether the links between members are secured, with certificates made here.
-        events, balance: the sections of these names; None to have none.
+        events, balance, upstream: the sections of these names; None to have none.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class LocalFleet:
         peer_tls: bool = False,
         events: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
+        upstream: Mapping[str, object] | None = None,
     ) -> None:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -99,6 +100,7 @@ class LocalFleet:
             **({"peer_tls": {}} if peer_tls else {}),
             **({} if events is None else {"events": dict(events)}),
             **({} if balance is None else {"balance": dict(balance)}),
+            **({} if upstream is None else {"upstream": dict(upstream)}),
             "members": members,
         }
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))
