@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
+from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
+from fleet.tls import to_brokers
+from tests.certificates import Authority
 
 PATIENT_S = 30.0
 HASTY_S = 0.1
+HANGS_UP = "it hangs up when it is asked for ApiVersions"
 
 Script = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -48,9 +54,11 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[tuple[Server, Endpoint]]:
+async def serving(
+    script: Script, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Server, Endpoint]]:
     server = Server(script)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
     yield server, Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
     listening.close()
     async with asyncio.timeout(PATIENT_S):
@@ -182,6 +190,22 @@ async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
     assert (header.request_api_key, header.request_api_version) == (18, 0)
     assert header.client_id == "fleet-probe"
     assert size == len(frame)
+
+
+async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker"))
+    tls = to_brokers(
+        UpstreamSettings(UpstreamTlsSettings(authority.file, None, None, check_hostname=True, lines={}))
+    )
+    async with serving(answer(0), context) as (server, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S, tls) is None
+        assert len(server.asked) == 1
+        assert await probe_broker(endpoint, PATIENT_S) == HANGS_UP + "; does it want TLS?"
+    async with serving(answer(0)) as (server, endpoint):
+        assert await probe_broker(endpoint, HASTY_S, tls) == "timed out"
+        assert server.asked == []
 
 
 @pytest.mark.parametrize("error_code", [35, 1])
