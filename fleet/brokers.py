@@ -11,6 +11,8 @@ from typing import Final
 
 from fleet.config import Settings
 from fleet.discovery import discover
+from fleet.errors import NoMetadata
+from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, BrokerId, Endpoint
 from fleet.probe import probe_broker
 
@@ -26,16 +28,18 @@ class BrokerWatch:
     """Asks the cluster for its brokers, and every broker whether it answers, for as long as ``run`` runs.
 
     Args:
-        settings: bootstrap servers and timing.
+        settings: bootstrap servers, the way to the brokers, and timing.
         on_change: called after what is known, or what can be reached, has changed.
     """
 
     def __init__(self, settings: Settings, on_change: Callable[[], None]) -> None:
         self._bootstrap_servers = settings.bootstrap_servers
         self._timing = settings.timing
+        self._access = KafkaAccess(settings.upstream, settings.source)
         self._on_change = on_change
         self._known: dict[BrokerId, Broker] = {}
         self._listed: frozenset[BrokerId] = frozenset()
+        self._no_metadata = ""
         self._reachable: dict[BrokerId, bool] = {}
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
@@ -55,8 +59,13 @@ class BrokerWatch:
 
     @property
     def listed(self) -> tuple[Broker, ...]:
-        """The brokers of the cluster's last answer; none before the first."""
-        return tuple(self._known[broker_id] for broker_id in sorted(self._listed))
+        """The brokers of the cluster's last answer.
+
+        Before the first, those of the known ones that answer probes: a cluster that wants credentials tells
+        nobody who has none.
+        """
+        ids = self._listed or {broker_id for broker_id, up in self._reachable.items() if up}
+        return tuple(self._known[broker_id] for broker_id in sorted(ids))
 
     @property
     def reachable(self) -> Mapping[BrokerId, bool]:
@@ -103,15 +112,27 @@ class BrokerWatch:
 
     async def _discover(self) -> None:
         while True:
-            found = await discover(self.servers, timeout_s=self._timing.upstream_connect_timeout_s)
-            if found:
+            try:
+                found = await discover(self.servers, self._access, self._timing.upstream_connect_timeout_s)
+            except NoMetadata as error:
+                self._not_told(str(error))
+            else:
+                self._no_metadata = ""
                 listed = frozenset(broker.broker_id for broker in found)
                 gone, self._listed = self._listed - listed, listed
                 if gone:
                     log.info("brokers %s are not in the cluster's Metadata any more", sorted(gone))
                 self.saw(found)
-            # Ask again soon while nothing is known: a fleet may be started before its cluster.
-            await asyncio.sleep(self._timing.broker_refresh_s if found else self._timing.probe_interval_s)
+            # Soon where nothing is known, for a fleet may be started before its cluster, or the cluster has
+            # gone; but one whose brokers are there, and which has never told, will not do so now.
+            soon = self._no_metadata and (self._listed or not self._known)
+            await asyncio.sleep(self._timing.probe_interval_s if soon else self._timing.broker_refresh_s)
+
+    def _not_told(self, why: str) -> None:
+        """Say so where it is news."""
+        if why != self._no_metadata:
+            log.warning("no broker says which brokers there are: %s", why)
+        self._no_metadata = why
 
     async def _probe(self, broker_id: BrokerId) -> None:
         """Ask one broker for ever: regularly, at once where a worker has lost it, less often while down."""
@@ -119,22 +140,29 @@ class BrokerWatch:
         while True:
             doubt.clear()
             broker = self._known[broker_id]
-            if await probe_broker(Endpoint(broker.host, broker.port), self._timing.probe_timeout_s):
+            at = Endpoint(broker.host, broker.port)
+            trouble = await probe_broker(at, self._timing.probe_timeout_s, self._access.tls)
+            self._answered(broker_id, at, trouble)
+            if trouble is None:
                 backoff_s = BACKOFF_FIRST_S
-                self._answered(broker_id, up=True)
                 await asyncio.sleep(min(interval_s, BACKOFF_FIRST_S))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(interval_s):
                         await doubt.wait()
             else:
-                self._answered(broker_id, up=False)
                 await asyncio.sleep(min(interval_s, backoff_s))
                 backoff_s = min(interval_s, 2 * backoff_s)
 
-    def _answered(self, broker_id: BrokerId, *, up: bool) -> None:
-        if self._reachable.get(broker_id) is up:
+    def _answered(self, broker_id: BrokerId, at: Endpoint, trouble: str | None) -> None:
+        """A probe has ended; ``trouble`` is what was wrong."""
+        before, up = self._reachable.get(broker_id), trouble is None
+        if before is up:
             return
         self._reachable[broker_id] = up
+        if trouble is not None:
+            log.warning("broker %d at %s cannot be reached: %s", broker_id, at, trouble)
+        elif before is not None:
+            log.info("broker %d at %s is reached again", broker_id, at)
         if self._telling is None:
             self._telling = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
 

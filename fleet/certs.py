@@ -1,4 +1,4 @@
-"""Certificates of member links: makes them, and says what is wrong with those there are.
+"""Certificates of member links: makes them, and says what is wrong with those, and those towards the brokers.
 
 A folder that ``make`` has filled: ``ca.pem`` and ``ca-key.pem``, the authority; ``ID.crt`` and ``ID.key`` for
 each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`` belongs on none of them.
@@ -27,12 +27,20 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.config import ListenerTlsSettings, PeerTlsFiles, PeerTlsSettings, Settings, is_wildcard
+from fleet.config import (
+    ListenerTlsSettings,
+    PeerTlsFiles,
+    PeerTlsSettings,
+    Settings,
+    UpstreamTlsSettings,
+    is_wildcard,
+)
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.listener_tls import probe_context, server_context
 from fleet.model import ProxyId
-from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
+from fleet.peer_tls import make_contexts, member_uri, rehearse
+from fleet.tls import explain
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -284,7 +292,7 @@ class _Reader:
         self.problems.append(Problem(self._lines[field], (*self._section, field), shown, rule, fix))
 
     def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
-        """What a file holds; None where it is not there, or is wrong."""
+        """What a file holds; None where there is none, or it is wrong."""
         try:
             return load(self.files[field].read_bytes())
         except FileNotFoundError:
@@ -342,6 +350,41 @@ def check_present(settings: Settings) -> tuple[ProxyId, ...]:
             elsewhere.append(proxy_id)
     _raise(settings, problems)
     return tuple(elsewhere)
+
+
+def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
+    """Read the certificates, and the password, for the way to the brokers.
+
+    Returns: the files and variables that are not here
+    Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` that something is not, too
+    """
+    mistakes, elsewhere = [], []
+    tls, sasl = settings.upstream.tls, settings.upstream.sasl
+    if tls is not None:
+        mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
+        elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
+    if sasl is not None:
+        file, env = sasl.password.file, sasl.password.env
+        if must_be_there or (os.access(file, os.F_OK) if file is not None else env in os.environ):
+            try:
+                sasl.password.read(settings.source)
+            except ConfigError as error:
+                mistakes.append(str(error))
+        else:
+            elsewhere.append(f"${env}" if file is None else str(file))
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return tuple(elsewhere)
+
+
+def _upstream_problems(tls: UpstreamTlsSettings, must_be_there: bool) -> list[Problem]:
+    source = "ask who runs the brokers for it"
+    reader = _Reader(("upstream", "tls"), tls.lines, tls.files, must_be_there, source)
+    if tls.ca is not None:
+        reader.authorities("ca")
+    if tls.certificate is not None:
+        reader.pair("certificate", "key")
+    return reader.problems
 
 
 def _raise(settings: Settings, problems: Sequence[Problem]) -> None:

@@ -32,6 +32,7 @@ from fleet.brokers import BrokerWatch
 from fleet.config import Settings
 from fleet.directories import Directories
 from fleet.ipc import TrafficMessage
+from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks
 from fleet.membership import Detector, ProbeOutcome
@@ -156,15 +157,16 @@ class Control:
             from fleet.events.stream import EventStream
 
             identity = (settings.fleet, self.me, spec.incarnation)
+            access = KafkaAccess(settings.upstream, settings.source)
             self.events = EventStream(
-                settings.events, *identity, self.mine.data_dir, lambda: self.brokers.servers
+                settings.events, *identity, self.mine.data_dir, lambda: self.brokers.servers, access
             )
             if by_weight is not None:
                 from fleet.events.weights import WeightReader
 
                 prefix = settings.events.topic_prefix
                 self._weights = WeightReader(
-                    lambda: self.brokers.servers, prefix, settings.fleet, self._on_weights
+                    lambda: self.brokers.servers, access, prefix, settings.fleet, self._on_weights
                 )
 
     # -- life ----------------------------------------------------------------------------------------------

@@ -3,43 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterable
+import random
+from collections.abc import Sequence
 from typing import Final
 
+from fleet.errors import ConfigError, NoMetadata
+from fleet.kafka_client import FAILURES, KafkaAccess, Options
 from fleet.model import Broker, Endpoint
-
-log = logging.getLogger(__name__)
+from fleet.tls import explain_dial
 
 _CLIENT_ID: Final = "fleet-discovery"
 
 
-async def discover(bootstrap_servers: Iterable[Endpoint], timeout_s: float) -> tuple[Broker, ...]:
-    """The brokers in the cluster's Metadata; none where no bootstrap server answers in time.
+async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: float) -> tuple[Broker, ...]:
+    """The brokers in the cluster's Metadata, from the first server that answers.
 
-    A new client each time: it costs two connections, and finds a cluster again that came back elsewhere.
+    A new connection each time: it finds a cluster again that came back elsewhere.
+
+    Raises: NoMetadata: none answers in time; says why of each that was asked
     """
-    # Imported here: it takes longer than all the rest of a control process that has to be back soon.
-    from aiokafka.client import AIOKafkaClient
-    from aiokafka.errors import KafkaError
-
-    client = AIOKafkaClient(
-        bootstrap_servers=[str(endpoint) for endpoint in bootstrap_servers],
-        client_id=_CLIENT_ID,
-        request_timeout_ms=int(timeout_s * 1000),
-    )
+    reasons: dict[Endpoint, str] = {}
     try:
+        options = access.options()
         async with asyncio.timeout(timeout_s):
-            await client.bootstrap()
-        found = [
-            Broker(node.nodeId, node.host, node.port, node.rack or None)
-            for node in client.cluster.brokers()
-            # Before the first answer aiokafka holds the bootstrap servers, under names instead of ids.
-            if isinstance(node.nodeId, int) and node.nodeId >= 0
-        ]
+            for server in random.sample(servers, len(servers)):
+                reasons[server] = "timed out"
+                try:
+                    return await _ask(server, options, timeout_s)
+                except NoMetadata as error:
+                    reasons[server] = str(error)
+    except TimeoutError:
+        pass
+    except (ConfigError, OSError) as error:
+        raise NoMetadata(str(error)) from None
+    raise NoMetadata("; ".join(sorted(f"{server}: {why}" for server, why in reasons.items())))
+
+
+async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Broker, ...]:
+    """The brokers that one server knows of. Raises: NoMetadata."""
+    # Imported here: it takes longer than all the rest of a control process that has to be back soon.
+    from aiokafka.conn import create_conn
+    from aiokafka.errors import KafkaError
+    from aiokafka.protocol.metadata import MetadataRequest
+
+    timeout_ms = int(timeout_s * 1000)
+    try:
+        connection = await create_conn(
+            server.host, server.port, client_id=_CLIENT_ID, request_timeout_ms=timeout_ms, **options
+        )
+    except OSError as error:
+        raise NoMetadata(explain_dial(error)) from error
+    except (KafkaError, *FAILURES) as error:
+        raise NoMetadata(f"{type(error).__name__}: {error}") from error
+    try:
+        answer = await connection.send(MetadataRequest([]))
     except (KafkaError, OSError) as error:
-        log.debug("no Metadata from any of the bootstrap servers: %s", error)
-        return ()
+        if "sasl_mechanism" in options:
+            raise NoMetadata(f"gives no Metadata: {error}") from error
+        raise NoMetadata(f"gives no Metadata to who has no credentials ({error})") from error
     finally:
-        await client.close()
+        connection.close()
+    found = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
+    if not found:
+        raise NoMetadata("knows of no brokers")
     return tuple(sorted(found, key=lambda broker: broker.broker_id))

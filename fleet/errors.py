@@ -15,6 +15,7 @@ FleetError
 │   ├── NoQuorum           no majority of voters is reachable
 │   ├── CommandTimeout     the outcome of a command is not known in time
 │   └── JournalError       the journal on disk is corrupt, or cannot be written
+├── NoMetadata             no broker says which brokers there are
 ├── StaleGeneration        a command was computed from an ownership that is no longer the newest
 ├── UnknownMember          no member of that id
 ├── AdminError             a member's admin address did not answer, or answered with an error
@@ -136,6 +137,10 @@ class JournalError(RaftError):
 
 class SpoolError(FleetError):
     """A file of events that wait for Kafka cannot be used."""
+
+
+class NoMetadata(FleetError):
+    """No broker says which brokers there are; the reason of each that was asked."""
 
 
 class StaleGeneration(FleetError):

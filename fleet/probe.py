@@ -22,6 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
+from fleet.tls import BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -162,11 +163,17 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
         return HoldEnd.LET_GO
 
 
-async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
-    """Whether a real broker accepts a connection and answers ApiVersions in time."""
+async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None) -> str | None:
+    """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
+
+    Returns: what keeps it from answering in time, in words for an operator; None where nothing does
+    """
     try:
+        context = None if tls is None else tls.get()
         async with asyncio.timeout(timeout_s):
-            async with _asked(Target(endpoint), 0) as (answer, *_):
-                return answer == 0
-    except (OSError, asyncio.IncompleteReadError):
-        return False
+            async with _asked(Target(endpoint, context), 0) as (answer, *_):
+                return None if answer == 0 else "it does not answer as a broker does"
+    except asyncio.IncompleteReadError:
+        return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
+    except OSError as error:
+        return explain_dial(error)

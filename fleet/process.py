@@ -103,6 +103,7 @@ def log_to_stderr(process: str) -> None:
     """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
     layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=layout, datefmt="%Y-%m-%dT%H:%M:%S")
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -24,18 +24,25 @@ class Pair:
     certificate: Path
     key: Path
 
+    @property
+    def both(self) -> Path:
+        """One file with the two of them, as Kafka and OpenSSL take it, too."""
+        file = self.certificate.with_suffix(".pem")
+        file.write_bytes(self.key.read_bytes() + self.certificate.read_bytes())
+        return file
+
 
 class Authority:
-    """Issues into one folder, where its own certificate is `NAME-ca.pem`."""
+    """Issues into one folder, where its own certificate is `NAME.pem`."""
 
-    def __init__(self, folder: Path, name: str = "clients") -> None:
+    def __init__(self, folder: Path, name: str = "ca") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
         builder = self._builder(self._name, self._key, datetime.now(UTC) + 7 * DAY)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        self.certificate = folder / f"{name}-ca.pem"
+        self.certificate = folder / f"{name}.pem"
         signed = builder.sign(self._key, hashes.SHA256())
         self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
 

@@ -20,8 +20,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import HealthCheck, settings
 
+from fleet.config import UpstreamSettings
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.kafka_client import KafkaAccess
 from fleet.model import Endpoint
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 MakeFleet = Callable[..., LocalFleet]
 MakeTopic = Callable[..., str]
+
+PLAINTEXT: Final = KafkaAccess(UpstreamSettings(), "")
+"""How brokers without any security let somebody in."""
 
 _FOLDERS: list[Path] = []
 

@@ -12,7 +12,7 @@ from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
-from fleet.config import Settings, advice, load, survives
+from fleet.config import Settings, UpstreamSettings, advice, load, survives
 from fleet.model import ProxyId
 
 
@@ -29,10 +29,11 @@ def node(config: str, node: str, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     settings.member(node)
-    if settings.peer_tls is not None or settings.listener_tls:
+    if settings.peer_tls is not None or settings.listener_tls or settings.upstream != UpstreamSettings():
         from fleet import certs  # 15 MB that a supervisor without certificates does not need
 
         certs.check_member(settings, node)
+        certs.check_upstream(settings, must_be_there=True)
     admin_check.check_member(settings, node)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
@@ -58,21 +59,23 @@ def check(config: str, node: str | None, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     if node is not None:
         settings.member(node)
-    if settings.peer_tls is not None or settings.listener_tls:
+    if settings.peer_tls is not None or settings.listener_tls or settings.upstream != UpstreamSettings():
         from fleet import certs
 
         if node is not None:
             certs.check_member(settings, node)
         else:
             unverified = certs.check_present(settings)
-    elsewhere: tuple[str, ...] = ()
+        elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
     if node is not None:
         admin_check.check_member(settings, node)
     else:
-        elsewhere = admin_check.check_present(settings)
-    print_document(config_document(settings, unverified, elsewhere), CHECK, as_json, tables.print_config)
+        elsewhere += admin_check.check_present(settings)
+    document = config_document(settings, unverified, elsewhere)
+    print_document(document, CHECK, as_json, tables.print_config)
     return OK
 
 

@@ -85,8 +85,11 @@ def _weighing(settings: Settings) -> Weighing:
         )
     # Imported here: it takes longer than all the rest.
     from fleet.events.weights import read_weights
+    from fleet.kafka_client import KafkaAccess
 
-    reading = read_weights(settings.bootstrap_servers, settings.events.topic_prefix, settings.fleet)
+    access = KafkaAccess(settings.upstream, settings.source)
+    prefix = settings.events.topic_prefix
+    reading = read_weights(settings.bootstrap_servers, access, prefix, settings.fleet)
     weights = asyncio.run(reading)
     if not weights:
         raise AdminError("there are no weights yet; run the pipeline's jobs `load` and `weights`")

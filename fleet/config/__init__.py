@@ -14,6 +14,7 @@ from fleet.config.document import Problem, parse
 from fleet.config.draft import draft
 from fleet.config.entrances import bootstrap_endpoints, identity_owners
 from fleet.config.rules import check_rules
+from fleet.config.secrets import Secret
 from fleet.config.settings import (
     CONTROL_SOCKET,
     AdminSettings,
@@ -26,9 +27,12 @@ from fleet.config.settings import (
     MemberSettings,
     PeerTlsFiles,
     PeerTlsSettings,
+    SaslSettings,
     Settings,
     Timing,
     TokenSettings,
+    UpstreamSettings,
+    UpstreamTlsSettings,
     advice,
     is_loopback,
     is_wildcard,
@@ -48,9 +52,13 @@ __all__ = [
     "MemberSettings",
     "PeerTlsFiles",
     "PeerTlsSettings",
+    "SaslSettings",
+    "Secret",
     "Settings",
     "Timing",
     "TokenSettings",
+    "UpstreamSettings",
+    "UpstreamTlsSettings",
     "advice",
     "bootstrap_endpoints",
     "identity_owners",

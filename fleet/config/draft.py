@@ -21,8 +21,11 @@ from fleet.config.schema import (
     ListenerTlsShape,
     MemberShape,
     PeerTlsShape,
+    SaslShape,
     TimingShape,
     TokensShape,
+    UpstreamShape,
+    UpstreamTlsShape,
     check_shape,
     name_problem,
 )
@@ -39,9 +42,12 @@ from fleet.config.settings import (
     ListenerTlsSettings,
     MemberSettings,
     PeerTlsSettings,
+    SaslSettings,
     Settings,
     Timing,
     TokenSettings,
+    UpstreamSettings,
+    UpstreamTlsSettings,
     is_wildcard,
 )
 from fleet.model import Endpoint, IdentitySpace, ProxyId
@@ -146,6 +152,7 @@ class Draft:
     peer_tls: PeerTlsSettings | None
     listener_tls: tuple[ListenerTlsDraft, ...]
     admin: AdminSettings
+    upstream: UpstreamSettings
     events: EventsSettings | None
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
@@ -174,6 +181,7 @@ class Draft:
             peer_tls=self.peer_tls,
             listener_tls={each.name: each.settings(self.base) for each in self.listener_tls},
             admin=self.admin,
+            upstream=self.upstream,
             events=self.events,
             balance=self.balance,
             source=source,
@@ -270,6 +278,44 @@ def _tokens(admin: AdminShape, base: FilePath, document: Document) -> TokenSetti
     return TokenSettings(*found) if len(found) == len(TokensShape.model_fields) else None
 
 
+def _upstream(top: FleetShape, base: FilePath, document: Document) -> UpstreamSettings:
+    path = ("upstream",)
+    shape, wrong = check_shape(UpstreamShape, top.upstream or {}, path, document)
+    tls = sasl = None
+    if (*path, "tls") in document.lines and "tls" not in wrong:
+        # A section without a value has all its defaults, as above.
+        tls = _upstream_tls(shape.tls or {}, (*path, "tls"), base, document)
+    if (*path, "sasl") in document.lines and "sasl" not in wrong:
+        sasl = _sasl(shape.sasl or {}, (*path, "sasl"), base, document)
+    return UpstreamSettings(tls, sasl)
+
+
+def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) -> UpstreamTlsSettings:
+    shape, wrong = check_shape(UpstreamTlsShape, value, path, document)
+    for field, other in (("certificate", "key"), ("key", "certificate")):
+        if getattr(shape, field) is not None and getattr(shape, other) is None and other not in wrong:
+            document.report((*path, field), getattr(shape, field), f"wants a {other}", f"add `{other}:`")
+    paths = {
+        field: None if named is None else FilePath(os.path.normpath(base / named))
+        for field, named in (("ca", shape.ca), ("certificate", shape.certificate), ("key", shape.key))
+    }
+    lines = {field: document.line((*path, field)) for field in paths}
+    return UpstreamTlsSettings(**paths, check_hostname=shape.check_hostname, lines=lines)
+
+
+def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslSettings | None:
+    shape, _ = check_shape(SaslShape, value, path, document)
+    for field in SaslShape.model_fields:
+        if (*path, field) not in document.lines:
+            document.report((*path, field), None, "is required", f"add `{field}:`; see docs/configuration.md")
+    password = None
+    if (*path, "password") in document.lines:
+        password = secret(shape.password, (*path, "password"), base, document)
+    if shape.mechanism is None or shape.username is None or password is None:
+        return None
+    return SaslSettings(shape.mechanism, shape.username, password)
+
+
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     path = ("events",)
     if path not in document.lines:
@@ -308,6 +354,7 @@ def draft(document: Document, base: FilePath) -> Draft:
             _listener_tls(name, value, document) for name, value in (top.listener_tls or {}).items()
         ),
         admin=_admin(top, base, document),
+        upstream=_upstream(top, base, document),
         events=_events(top, document),
         balance=BalanceSettings(**balance.model_dump()),
         members=members,

@@ -22,6 +22,7 @@ from fleet.config.settings import (
     ClientCertificates,
     EventsSettings,
     Limits,
+    SaslMechanism,
     Timing,
     TlsVersion,
 )
@@ -208,6 +209,28 @@ class TokensShape(Shape):
     write: Any = None
 
 
+FilePath = Annotated[str, Field(min_length=1)]
+
+
+class UpstreamTlsShape(Shape):
+    ca: FilePath | None = None
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    check_hostname: bool = True
+
+
+class SaslShape(Shape):
+    mechanism: SaslMechanism | None = None
+    username: Annotated[str, Field(min_length=1)] | None = None
+    password: Any = None
+    """Looked at by ``secrets.py``, which shows nothing of it."""
+
+
+class UpstreamShape(Shape):
+    tls: dict[str, Any] | None = None
+    sasl: dict[str, Any] | None = None
+
+
 _EVENTS: Final = EventsSettings()
 _BALANCE: Final = BalanceSettings()
 
@@ -234,6 +257,7 @@ class FleetShape(Shape):
     listener_tls: dict[str, Any] | None = None
     """Each one is validated by itself, as a ``ListenerTlsShape``."""
     admin: dict[str, Any] | None = None
+    upstream: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None

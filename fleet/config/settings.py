@@ -13,6 +13,8 @@ from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
 from fleet.weighing import BalancedBy
 
+SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
 CONTROL_SOCKET = "control.sock"
 PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
@@ -273,6 +275,52 @@ class AdminSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamTlsSettings:
+    """How brokers are verified, and what they are shown.
+
+    Args:
+        ca: who may issue certificates of brokers; None for whom the system trusts.
+        certificate, key: what a broker that asks for a certificate is shown; both or neither.
+        check_hostname: whether a broker's certificate has to name the host that was dialled.
+        lines: where each field stands in the file, for what is wrong with the certificates themselves.
+    """
+
+    ca: Path | None
+    certificate: Path | None
+    key: Path | None
+    check_hostname: bool
+    lines: Mapping[str, int]
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """The files, by field; those that are not given are left out."""
+        given = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        return {field: path for field, path in given.items() if path is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class SaslSettings:
+    """Who the fleet is to the brokers, on connections of its own; its clients are themselves."""
+
+    mechanism: SaslMechanism
+    username: str
+    password: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """The way to the brokers.
+
+    Args:
+        tls: None where they are spoken to in plaintext.
+        sasl: None where the fleet has no credentials.
+    """
+
+    tls: UpstreamTlsSettings | None = None
+    sasl: SaslSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What one configuration file says, validated as a whole.
 
@@ -281,6 +329,7 @@ class Settings:
         peer_tls: None where the links between members are neither authenticated nor encrypted.
         listener_tls: by the name of the listener; those that are not in it are plaintext.
         admin: how the members' admin addresses are secured.
+        upstream: the way to the brokers.
         events: None where none are sent.
         balance: what makes two proxies equal.
         source: the file, as it was named by the caller.
@@ -295,6 +344,7 @@ class Settings:
     peer_tls: PeerTlsSettings | None = None
     listener_tls: Mapping[str, ListenerTlsSettings] = field(default_factory=dict)
     admin: AdminSettings = field(default_factory=AdminSettings)
+    upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     events: EventsSettings | None = None
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     source: str = ""
@@ -389,6 +439,14 @@ def advice(settings: Settings) -> tuple[str, ...]:
                 f"members.{proxy_id}.admin: {member.admin} is not loopback, so it is read-only there: "
                 "drain and undrain are refused, and whoever reaches it may read; admin.tls and admin.tokens "
                 "change that"
+            )
+    sasl = settings.upstream.sasl
+    if sasl is not None and sasl.mechanism == "PLAIN" and settings.upstream.tls is None:
+        exposed = [str(each) for each in settings.bootstrap_servers if not is_loopback(each.host)]
+        if exposed:
+            said.append(
+                f"upstream.sasl: PLAIN without TLS shows the password to the network on the way to "
+                f"{', '.join(exposed)}; add `tls: {{}}` to upstream, or use SCRAM-SHA-512"
             )
     carriers = [member for member in settings.members.values() if not member.witness]
     without_rack = [member.proxy_id for member in carriers if member.rack is None]

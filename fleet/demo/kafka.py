@@ -90,6 +90,10 @@ class KafkaCluster:
         ephemeral: the data need not survive `stop`, which is then faster and removes it.
         more_listeners: by name (letters, and not PLAINTEXT or CONTROLLER), what each broker advertises on one
             more listener: the address of a forwarder in front of it. `listener` says where it really listens.
+        secured: by name, the security protocol of one more listener, advertised where it listens; what it
+            needs besides goes into `properties`.
+        properties: of each broker, beside those that it has anyway.
+        scram: passwords by user, for SCRAM-SHA-512.
     """
 
     def __init__(
@@ -101,14 +105,20 @@ class KafkaCluster:
         host_of: Callable[[BrokerId], str] = lambda _: "127.0.0.1",
         ephemeral: bool = True,
         more_listeners: Mapping[str, Mapping[BrokerId, Endpoint]] | None = None,
+        secured: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        scram: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder.resolve()
         self._libs = libs.resolve()
         self._ephemeral = ephemeral
         ids = range(1, brokers + 1)
         hosts = {broker_id: host_of(broker_id) for broker_id in ids}
+        self._secured = {name.upper(): protocol for name, protocol in (secured or {}).items()}
+        self._more_properties = "".join(f"{name}={value}\n" for name, value in (properties or {}).items())
+        self._scram = dict(scram or {})
         self._advertised = {name.upper(): advertised for name, advertised in (more_listeners or {}).items()}
-        names = (*self._advertised, "CONTROLLER")
+        names = (*self._advertised, *self._secured, "CONTROLLER")
         ports = free_ports((1 + len(names)) * brokers, tuple(dict.fromkeys(hosts.values())))
         places = [(name, broker_id) for name in names for broker_id in ids]
         self._more_ports = dict(zip(places, ports[brokers:], strict=True))
@@ -116,6 +126,8 @@ class KafkaCluster:
             broker_id: Broker(broker_id, hosts[broker_id], port, "abc"[(broker_id - 1) % 3])
             for broker_id, port in zip(ids, ports[:brokers], strict=True)
         }
+        for name in self._secured:
+            self._advertised[name] = {broker_id: self.listener(name, broker_id) for broker_id in ids}
         self._processes: dict[BrokerId, subprocess.Popen[bytes]] = {}
 
     @property
@@ -123,7 +135,7 @@ class KafkaCluster:
         return tuple(Endpoint(broker.host, broker.port) for broker in self.brokers.values())
 
     def listener(self, name: str, broker_id: BrokerId) -> Endpoint:
-        """Where a broker listens for one of `more_listeners`."""
+        """Where a broker listens for one of `more_listeners`, or of `secured`."""
         return Endpoint(self.brokers[broker_id].host, self._more_ports[name.upper(), broker_id])
 
     @property
@@ -312,11 +324,14 @@ class KafkaCluster:
                     more_advertised="".join(
                         f",{name}://{at[broker_id]}" for name, at in self._advertised.items()
                     ),
-                    more_protocols="".join(f",{name}:PLAINTEXT" for name in self._advertised),
+                    more_protocols="".join(
+                        f",{name}:{self._secured.get(name, 'PLAINTEXT')}" for name in self._advertised
+                    ),
                     data_dir=self._data(broker_id),
                     replication=replication,
                     in_sync=max(1, replication - 1),
                 )
+                + self._more_properties
             )
 
     def _cluster_id(self) -> str:
@@ -335,7 +350,11 @@ class KafkaCluster:
                 self._data(broker_id).mkdir(parents=True, exist_ok=True)
                 # In one word, because one id in 64 begins with a dash.
                 settings = (f"--cluster-id={self._cluster_id()}", "-c", str(self._properties(broker_id)))
-                command = self._java((), "kafka.tools.StorageTool", "format", *settings)
+                scram = [
+                    f"--add-scram=SCRAM-SHA-512=[name={user},password={password}]"
+                    for user, password in self._scram.items()
+                ]
+                command = self._java((), "kafka.tools.StorageTool", "format", *settings, *scram)
                 formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
             for broker_id, process in formatting.items():
                 if process.wait(timeout=START_LIMIT_S) != 0:

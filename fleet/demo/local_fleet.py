@@ -61,7 +61,7 @@ class LocalFleet:
         peer_tls: whether the links between members are secured, with certificates made here.
         listener_tls: the section of the one listener that there is; None for plaintext.
         admin_tokens: whether the admin addresses want a token and answer by TLS; what is needed is made here.
-        limits, events, balance: the sections of these names; None to have none.
+        limits, events, balance, upstream: the sections of these names; None to have none.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class LocalFleet:
         admin_tokens: bool = False,
         events: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
+        upstream: Mapping[str, object] | None = None,
     ) -> None:
         self._folder = folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -110,6 +111,7 @@ class LocalFleet:
             **({"admin": {"tls": {}, "tokens": _TOKENS}} if admin_tokens else {}),
             **({} if events is None else {"events": dict(events)}),
             **({} if balance is None else {"balance": dict(balance)}),
+            **({} if upstream is None else {"upstream": dict(upstream)}),
             "members": members,
         }
         self.config.write_text(yaml.safe_dump(document, sort_keys=False))

@@ -27,6 +27,7 @@ from fleet.errors import SpoolError
 from fleet.events.schema import EXPENDABLE
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
+from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import Endpoint
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class Publisher:
     Args:
         client_id: what the brokers see.
         servers: where to find them, asked before each attempt to connect; called in the thread.
+        access: how they let this member in.
         prefix: of the topics.
         replication_factor: of topics that have to be made; None for as many as there are brokers, but three
             at most.
@@ -60,6 +62,7 @@ class Publisher:
         self,
         client_id: str,
         servers: Callable[[], Sequence[Endpoint]],
+        access: KafkaAccess,
         prefix: str,
         spool: Path,
         spool_bytes: int,
@@ -67,6 +70,7 @@ class Publisher:
     ) -> None:
         self._client_id = client_id
         self._servers = servers
+        self._access = access
         self._prefix = prefix
         self._path = spool
         self._spool_bytes = spool_bytes
@@ -165,16 +169,16 @@ class Publisher:
                         else:
                             stored.clear()
                             await stored.wait()
-            except (KafkaError, OSError) as error:  # a TimeoutError is an OSError
+            except (KafkaError, *FAILURES) as error:
                 self._trouble("sent", f"{type(error).__name__}: {error}")
             await asyncio.sleep(backoff_s)
             backoff_s = min(BACKOFF_LIMIT_S, 2 * backoff_s)
 
     @asynccontextmanager
     async def _producer(self) -> AsyncIterator[AIOKafkaProducer]:
-        """A producer, and topics for it. Raises: KafkaError, OSError."""
-        servers = [str(endpoint) for endpoint in self._servers()]
-        admin = AIOKafkaAdminClient(bootstrap_servers=servers, client_id=self._client_id)
+        """A producer, and topics for it. Raises: KafkaError, and what is in FAILURES."""
+        servers, options = [str(endpoint) for endpoint in self._servers()], self._access.options()
+        admin = AIOKafkaAdminClient(bootstrap_servers=servers, client_id=self._client_id, **options)
         try:
             async with asyncio.timeout(DELIVERY_LIMIT_S):
                 await admin.start()
@@ -183,7 +187,7 @@ class Publisher:
         finally:
             await admin.close()
         producer = AIOKafkaProducer(
-            bootstrap_servers=servers, client_id=self._client_id, enable_idempotence=True
+            bootstrap_servers=servers, client_id=self._client_id, enable_idempotence=True, **options
         )
         try:
             async with asyncio.timeout(DELIVERY_LIMIT_S):

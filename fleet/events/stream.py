@@ -14,6 +14,7 @@ from fleet.events.recorder import Recorder
 from fleet.events.schema import Event, OwnershipEvent
 from fleet.events.spool import Record
 from fleet.ipc import TrafficMessage
+from fleet.kafka_client import KafkaAccess
 from fleet.membership import Transition
 from fleet.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.raft_state import Applied
@@ -28,6 +29,7 @@ class EventStream:
         incarnation: of this life.
         data_dir: the spool goes there.
         servers: where to find brokers; called in another thread.
+        access: how they let this member in.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class EventStream:
         incarnation: int,
         data_dir: Path,
         servers: Callable[[], Sequence[Endpoint]],
+        access: KafkaAccess,
     ) -> None:
         self._recorder = Recorder(fleet, me, f"{me}/{incarnation}")
         self._publisher = Publisher(
             f"fleet-events-{me}",
             servers,
+            access,
             settings.topic_prefix,
             data_dir / SPOOL,
             settings.spool_bytes,

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 
 from fleet.errors import AdminError
 from fleet.events.schema import EVENTS, WEIGHTS, WeightEvent
+from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import BrokerId, Endpoint
 
 log = logging.getLogger(__name__)
@@ -29,16 +30,16 @@ POLL_S: Final = 1.0
 BACKOFF_S: Final = 5.0
 
 
-async def read_weights(servers: Sequence[Endpoint], prefix: str, fleet: str) -> Weights:
+async def read_weights(servers: Sequence[Endpoint], access: KafkaAccess, prefix: str, fleet: str) -> Weights:
     """The weights that there are now; none where there is no such topic.
 
     Raises: AdminError: the brokers do not answer.
     """
     try:
         async with asyncio.timeout(READ_LIMIT_S):
-            async for weights in _follow(servers, prefix, fleet):
+            async for weights in _follow(servers, access, prefix, fleet):
                 return weights
-    except (KafkaError, OSError) as error:  # a TimeoutError is an OSError
+    except (KafkaError, *FAILURES) as error:
         where = ", ".join(map(str, servers))
         raise AdminError(f"weights cannot be read at {where}: {type(error).__name__}: {error}") from error
     raise AssertionError("it goes on for ever")
@@ -49,6 +50,7 @@ class WeightReader:
 
     Args:
         servers: where to find brokers, asked before each attempt to connect; called in the thread.
+        access: how they let this member in.
         prefix: of the topic.
         on_weights: is given all of them, each time some have changed; called in the thread.
     """
@@ -56,11 +58,13 @@ class WeightReader:
     def __init__(
         self,
         servers: Callable[[], Sequence[Endpoint]],
+        access: KafkaAccess,
         prefix: str,
         fleet: str,
         on_weights: Callable[[Weights], None],
     ) -> None:
         self._servers = servers
+        self._access = access
         self._prefix = prefix
         self._fleet = fleet
         self._on_weights = on_weights
@@ -92,10 +96,10 @@ class WeightReader:
         trouble = ""
         while True:
             try:
-                async for weights in _follow(self._servers(), self._prefix, self._fleet):
+                async for weights in _follow(self._servers(), self._access, self._prefix, self._fleet):
                     self._on_weights(weights)
                     trouble = ""
-            except (KafkaError, OSError) as error:
+            except (KafkaError, *FAILURES) as error:
                 now = f"{type(error).__name__}: {error}"
                 if now != trouble:
                     log.warning("weights cannot be read: %s", now)
@@ -103,15 +107,18 @@ class WeightReader:
             await asyncio.sleep(BACKOFF_S)
 
 
-async def _follow(servers: Sequence[Endpoint], prefix: str, fleet: str) -> AsyncIterator[Weights]:
+async def _follow(
+    servers: Sequence[Endpoint], access: KafkaAccess, prefix: str, fleet: str
+) -> AsyncIterator[Weights]:
     """All weights, once what is there has been read, and again whenever some have come.
 
-    Raises: KafkaError, OSError.
+    Raises: KafkaError, and what is in FAILURES.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=[str(each) for each in servers],
         auto_offset_reset="earliest",
         enable_auto_commit=False,
+        **access.options(),
     )
     found: dict[BrokerId, float] = {}
     try:

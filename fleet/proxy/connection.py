@@ -556,8 +556,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._client = None
         if self._transport.is_closing():
             return
-        self._transport.write_eof()
-        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()  # TLS: that sends the rest, then its own end, and discards what comes
         self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self._transport.abort)
 
     def _lose_client(self) -> None:

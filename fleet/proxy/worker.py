@@ -34,6 +34,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
+from fleet.tls import explain_dial, to_brokers
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
@@ -85,6 +86,7 @@ class Worker:
             self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._guard = Guard(spec.settings, self._member, self._everyone)
+        self._tls_to_brokers = to_brokers(spec.settings.upstream)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
@@ -351,7 +353,7 @@ class Worker:
                 if candidate.broker_id is not None:
                     self._feed.lost(candidate.broker_id)
                 if self._upstreams.failed(candidate, time.monotonic()):
-                    why = str(error) or "timed out"
+                    why = explain_dial(error)
                     log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
             else:
                 self._upstreams.succeeded(candidate)
@@ -365,10 +367,11 @@ class Worker:
         return [] if known is None else [known]
 
     async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        loop = asyncio.get_running_loop()
+        loop, at = asyncio.get_running_loop(), candidate.endpoint
+        context = None if self._tls_to_brokers is None else self._tls_to_brokers.get()
         async with asyncio.timeout(self._timing.upstream_connect_timeout_s):
             await loop.create_connection(
-                lambda: BrokerConnection(self, connection), candidate.endpoint.host, candidate.endpoint.port
+                lambda: BrokerConnection(self, connection), at.host, at.port, ssl=context
             )
 
     # ---- the end

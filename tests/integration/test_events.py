@@ -22,7 +22,7 @@ from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
 from fleet.ipc import BOOTSTRAP
 from fleet.model import Endpoint, Liveness
-from tests.conftest import MakeFleet, MakeTopic
+from tests.conftest import PLAINTEXT, MakeFleet, MakeTopic
 from tests.integration.clients import LIMIT_S, Load, produce, read_all, wait_for
 from tests.integration.conftest import FleetCommand
 from tests.integration.metrics import scrape
@@ -43,7 +43,7 @@ def records(first: int, count: int) -> list[Record]:
 
 @contextmanager
 def publisher(prefix: str, servers: Callable[[], tuple[Endpoint, ...]], folder: Path) -> Iterator[Publisher]:
-    made = Publisher("test-events", servers, prefix, folder / "spool", ROOM)
+    made = Publisher("test-events", servers, PLAINTEXT, prefix, folder / "spool", ROOM)
     made.start()
     try:
         yield made
@@ -99,7 +99,7 @@ def test_what_kafka_cannot_take_now_waits_on_the_disk_over_a_restart_as_well(
 
 
 def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path) -> None:
-    made = Publisher("test-events", tuple, "events-c.", tmp_path / "spool", ROOM)
+    made = Publisher("test-events", tuple, PLAINTEXT, "events-c.", tmp_path / "spool", ROOM)
     made.put(records(0, QUEUE_LIMIT + 7))
     made.start()
     try:
@@ -110,7 +110,7 @@ def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path)
 
 
 def test_what_is_expendable_leaves_room_for_the_rest(tmp_path: Path) -> None:
-    made = Publisher("test-events", tuple, "events-g.", tmp_path / "spool", ROOM)
+    made = Publisher("test-events", tuple, PLAINTEXT, "events-g.", tmp_path / "spool", ROOM)
     made.put(Record("traffic", None, b"%d" % number) for number in range(QUEUE_LIMIT))
     made.put(records(0, QUEUE_LIMIT - EXPENDABLE_LIMIT + 1))
     made.start()
@@ -126,7 +126,7 @@ def test_a_disk_that_takes_nothing_is_tried_again(tmp_path: Path, spoilt: bool) 
     path = tmp_path / "spool"
     if spoilt:
         path.mkdir()
-    made = Publisher("test-events", tuple, "events-d.", path, ROOM)
+    made = Publisher("test-events", tuple, PLAINTEXT, "events-d.", path, ROOM)
     made.start()
     try:
         made.put(records(0, 3))

@@ -20,6 +20,7 @@ from fleet.pipeline.jobs import Site, finish, start_load, start_weights
 from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from fleet.pipeline.season import MINUTE_MS, Season
 from fleet.pipeline.streams import Kafka
+from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
 
 FLEET = "f"
@@ -119,6 +120,6 @@ def test_minutes_and_weights_are_those_of_a_naive_twin(
     assert MINUTES - 3 <= len(minutes) < MINUTES
     assert found == {key: each for key, each in expected.items() if key[1] in minutes}
 
-    weights = asyncio.run(read_weights(kafka.endpoints, site.prefix, FLEET))
+    weights = asyncio.run(read_weights(kafka.endpoints, PLAINTEXT, site.prefix, FLEET))
     assert weights == {broker_id: pytest.approx(twin(found, broker_id)) for broker_id in (1, 2, 3)}
-    assert asyncio.run(read_weights(kafka.endpoints, site.prefix, "another")) == {}
+    assert asyncio.run(read_weights(kafka.endpoints, PLAINTEXT, site.prefix, "another")) == {}

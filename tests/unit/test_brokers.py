@@ -13,7 +13,10 @@ import pytest
 from fleet import brokers
 from fleet.brokers import BrokerWatch
 from fleet.config.settings import Settings, Timing
+from fleet.errors import NoMetadata
+from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, Endpoint, IdentitySpace
+from fleet.tls import BrokerTls
 
 BOOTSTRAP = Endpoint("bootstrap", 9092)
 B1, B2, B3 = (Broker(broker_id, f"kafka-{broker_id}", 9092, "a") for broker_id in (1, 2, 3))
@@ -38,21 +41,26 @@ def settings(timing: Timing = QUICK) -> Settings:
 class Cluster:
     """Stands in for the network: what Metadata says, and who answers a probe."""
 
+    why: str = "it is not there"
     listed: tuple[Broker, ...] = ()
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
     probed: list[Endpoint] = field(default_factory=list)
     timeouts: set[tuple[str, float]] = field(default_factory=set)
 
-    async def discover(self, bootstrap_servers: Iterable[Endpoint], timeout_s: float) -> tuple[Broker, ...]:
-        self.asked.append(tuple(bootstrap_servers))
+    async def discover(
+        self, servers: Iterable[Endpoint], access: KafkaAccess, timeout_s: float
+    ) -> tuple[Broker, ...]:
+        self.asked.append(tuple(servers))
         self.timeouts.add(("discover", timeout_s))
+        if not self.listed:
+            raise NoMetadata(self.why)
         return self.listed
 
-    async def probe_broker(self, endpoint: Endpoint, timeout_s: float) -> bool:
+    async def probe_broker(self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None) -> str | None:
         self.probed.append(endpoint)
         self.timeouts.add(("probe", timeout_s))
-        return endpoint in self.up
+        return None if endpoint in self.up else self.why
 
 
 @dataclass
@@ -186,6 +194,39 @@ async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
     assert changes.count == before
 
 
+async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_answer(cluster: Cluster) -> None:
+    """It wants credentials, and the member has none: what clients' responses carry is all there is."""
+    cluster.up = {at(B1), at(B2)}
+    watch = BrokerWatch(settings(), Changes())
+    watch.saw([B1, B2, B3])
+    async with running(watch):
+        await until(lambda: watch.listed == (B1, B2) and watch.unreachable == (3,))
+        cluster.up = {at(B2), at(B3)}
+        await until(lambda: watch.listed == (B2, B3))
+        # Once it tells, it is to be believed.
+        cluster.listed = (B1,)
+        await until(lambda: watch.listed == (B1,))
+
+
+async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    watch = BrokerWatch(settings(), Changes())
+    async with running(watch):
+        await until(lambda: len(cluster.asked) >= 3)
+        watch.saw([B1])
+        await rounds(cluster)
+        cluster.why = "it is somebody else"
+        await until(lambda: "somebody else" in caplog.text)
+        cluster.up, cluster.listed = {at(B1)}, (B1,)
+        await until(lambda: "again" in caplog.text)
+    assert [each.getMessage() for each in caplog.records] == [
+        "no broker says which brokers there are: it is not there",
+        "broker 1 at kafka-1:9092 cannot be reached: it is not there",
+        "no broker says which brokers there are: it is somebody else",
+        "broker 1 at kafka-1:9092 is reached again",
+    ]
+
+
 async def test_what_is_seen_after_the_clusters_answer_counts_as_listed(cluster: Cluster) -> None:
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
@@ -271,10 +312,10 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
     watch = BrokerWatch(settings(SELDOM), Changes())
     times_s: list[float] = []
 
-    async def probe_broker(endpoint: Endpoint, timeout_s: float) -> bool:
+    async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
         watch.lost([1])  # workers go on losing it, which does not hasten anything
-        return await cluster.probe_broker(endpoint, timeout_s)
+        return await cluster.probe_broker(endpoint, timeout_s, tls)
 
     monkeypatch.setattr(brokers, "probe_broker", probe_broker)
     async with running(watch):

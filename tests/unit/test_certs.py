@@ -263,7 +263,7 @@ class TestListeners:
         section = {
             "certificate": "tls/{proxy_id}-external.crt",
             "key": "tls/{proxy_id}-external.key",
-            "client_ca": "tls/clients-ca.pem",
+            "client_ca": "tls/ca.pem",
             "client_certificates": "required",
             "probe_certificate": "tls/probe.crt",
             "probe_key": "tls/probe.key",
@@ -313,3 +313,71 @@ class TestListeners:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump(document))
         certs.check_member(load(file, {}), "p3")
+
+
+class TestUpstream:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        """A way to the brokers with every file that it may have, all of them here and right."""
+        own = Authority(tmp_path).issue("proxy").both
+        own.replace(tmp_path / "own.pem")
+        (tmp_path / "password").touch(0o600)
+        (tmp_path / "password").write_text("hidden")
+        sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "password"}}
+        tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.pem"}
+        file = tmp_path / "fleet.yaml"
+        file.write_text(yaml.safe_dump({**tree(), "upstream": {"tls": tls, "sasl": sasl}}, sort_keys=False))
+        return load(file, {})
+
+    def test_right_files_are_right(self, settings: Settings) -> None:
+        assert certs.check_upstream(settings, must_be_there=True) == ()
+        assert certs.check_upstream(settings, must_be_there=False) == ()
+
+    def test_what_is_not_here_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
+        for name in ("ca.pem", "own.pem", "password"):
+            (tmp_path / name).unlink()
+        names = [str(tmp_path / name) for name in ("ca.pem", "own.pem", "own.pem", "password")]
+        assert certs.check_upstream(settings, must_be_there=False) == tuple(names)
+        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        assert [each.split(": ")[1] for each in found] == [
+            "upstream.tls.ca",
+            "upstream.tls.certificate",
+            "upstream.tls.key",
+            "upstream.sasl.password",
+        ]
+
+    @pytest.mark.parametrize("must_be_there", [True, False])
+    def test_each_mistake_says_line_field_file_rule_and_fix(
+        self, settings: Settings, tmp_path: Path, must_be_there: bool
+    ) -> None:
+        (tmp_path / "other").mkdir()
+        (tmp_path / "ca.pem").write_text("no certificate")
+        own = (tmp_path / "own.pem").read_bytes()
+        key, _, _ = (
+            Authority(tmp_path / "other").issue("proxy").both.read_bytes().partition(b"-----BEGIN CERT")
+        )
+        (tmp_path / "own.pem").write_bytes(key + own[own.index(b"-----BEGIN CERT") :])
+        (tmp_path / "password").chmod(0o604)
+        at, where = settings.source, tmp_path
+        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=must_be_there))
+        assert [each.partition(":")[2].partition(": ")[2] for each in found] == [
+            f"upstream.tls.ca: {where}/ca.pem: is not a PEM certificate; name the right file; "
+            "ask who runs the brokers for it",
+            f"upstream.tls.key: {where}/own.pem: is not the key of {where}/own.pem; "
+            "copy certificate and key from the same place",
+            f"upstream.sasl.password: {where}/password: nobody but its owner may read it; "
+            f"chmod 600 {where}/password",
+        ]
+        assert all(each.startswith(f"{at}:") for each in found)
+
+    def test_a_variable_is_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"env": "KAFKA_PASSWORD"}}
+        file = tmp_path / "fleet.yaml"
+        file.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}))
+        settings = load(file, {})
+        monkeypatch.delenv("KAFKA_PASSWORD", raising=False)
+        assert certs.check_upstream(settings, must_be_there=False) == ("$KAFKA_PASSWORD",)
+        (found,) = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        assert found.endswith("$KAFKA_PASSWORD: is not set, or empty; set the variable KAFKA_PASSWORD")
+        monkeypatch.setenv("KAFKA_PASSWORD", "hidden")
+        assert certs.check_upstream(settings, must_be_there=True) == ()

@@ -126,3 +126,35 @@ def test_a_node_does_not_start_with_wrong_files(
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, told["error"]["kind"], started) == (2, "config", ["p1"])
     assert "names fleet://demo/p3, and must name fleet://demo/p2" in told["error"]["message"]
+
+
+def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_says_so(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def run(settings: object, proxy_id: str) -> int:
+        started.append(proxy_id)
+        return 0
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
+    config, password = tmp_path / "fleet.yaml", tmp_path / "password"
+    config.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}), encoding="utf-8")
+    code, told = run_json(capsys, "check", "-c", str(config))
+    said = f"upstream: not on this machine, and not verified: {password}"
+    assert (code, said in told["warnings"]) == (0, True)
+
+    password.write_text("correct-horse")
+    password.chmod(0o640)
+    for command in (("check",), ("check", "--node", "p1"), ("node", "--node", "p1")):
+        code, told = run_json(capsys, *command, "-c", str(config))
+        assert (code, told["error"]["kind"]) == (2, "config")
+        assert told["error"]["message"].endswith(f"nobody but its owner may read it; chmod 600 {password}")
+        assert "correct-horse" not in str(told)
+    assert started == []
+
+    password.chmod(0o600)
+    assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
+    code, told = run_json(capsys, "check", "-c", str(config), "--node", "p1")
+    assert (code, started, "correct-horse" in str(told)) == (0, ["p1"], False)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from fleet.config import (
     AdminSettings,
@@ -19,6 +20,7 @@ from fleet.config import (
     PeerTlsFiles,
     Settings,
     Timing,
+    UpstreamSettings,
     advice,
     bootstrap_endpoints,
     identity_owners,
@@ -36,7 +38,9 @@ from fleet.config.schema import (
     ListenerTlsShape,
     MemberShape,
     PeerTlsShape,
+    SaslShape,
     TokensShape,
+    UpstreamTlsShape,
 )
 from fleet.config.secrets import Secret
 from fleet.errors import ConfigError, UnknownMember
@@ -47,6 +51,7 @@ EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
 
 
 TOKENS = {"read": {"env": "READ"}, "write": {"file": "secrets/write-token"}}
+SASL = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"env": "PASSWORD"}}
 
 
 def member(number: int) -> dict[str, Any]:
@@ -378,6 +383,51 @@ def test_a_token_in_the_file_is_not_shown(tokens: Any) -> None:
     assert "hidden" not in " ".join(said)
 
 
+def test_the_way_to_the_brokers_is_plaintext_unless_it_says_more() -> None:
+    assert parse(tree()).upstream == UpstreamSettings()
+    # A section without a value is a section: nobody means to have no TLS by it.
+    for empty in ({}, None):
+        tls = parse(changed("upstream.tls", empty)).upstream.tls
+        assert tls is not None
+        assert (tls.files, tls.check_hostname) == ({}, True)
+
+
+def test_the_files_for_the_way_to_the_brokers_stand_beside_the_configuration() -> None:
+    data = changed("upstream.tls", {"ca": "kafka-ca.pem", "certificate": "a.crt", "key": "/etc/a.key"})
+    data["upstream"]["sasl"] = {**SASL, "password": {"file": "secrets/kafka"}}
+    upstream = parse(data, base="/etc/fleet").upstream
+    assert upstream.tls is not None
+    assert upstream.tls.files == {
+        "ca": Path("/etc/fleet/kafka-ca.pem"),
+        "certificate": Path("/etc/fleet/a.crt"),
+        "key": Path("/etc/a.key"),
+    }
+    assert upstream.sasl is not None
+    assert (upstream.sasl.mechanism, upstream.sasl.username) == ("SCRAM-SHA-512", "fleet")
+    assert upstream.sasl.password.file == Path("/etc/fleet/secrets/kafka")
+
+
+def test_no_mistake_shows_a_password_that_was_written_into_the_file() -> None:
+    for password in ("hidden", {"value": "hidden"}, ["hidden"], {"file": ["hidden"]}):
+        assert "hidden" not in only_mistake(changed("upstream.sasl", {**SASL, "password": password}))
+    data = changed("upstream.sasl", {**SASL, "password": "${PASSWORD}"})
+    assert "hidden" not in only_mistake(data, environ={"PASSWORD": "hidden"})
+
+
+def test_settings_cross_to_children_with_the_place_of_the_password_and_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PASSWORD", "hidden")
+    settings = parse(changed("upstream.sasl", SASL))
+    adapter = TypeAdapter(Settings)
+    crossed = adapter.dump_json(settings)
+    assert adapter.validate_json(crossed) == settings
+    assert settings.upstream.sasl is not None
+    assert settings.upstream.sasl.password.read("") == "hidden"
+    assert b"hidden" not in crossed
+    assert "hidden" not in repr(settings)
+
+
 def test_merge_keys_and_anchors_share_settings() -> None:
     text = yaml.safe_dump(tree(1)).replace("  p1:", "  p1: &m", 1)
     text += "  p2:\n    <<: *m\n    peer: 127.0.0.1:1\n    admin: 127.0.0.1:2\n    data_dir: x\n"
@@ -514,6 +564,18 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("balance.min_gain", 1, "balance.min_gain: 1: must be below 1"),
         ("balance.every_s", 0, "balance.every_s: 0: must be at least 1"),
         ("balance", 5, "balance: 5: must be a map"),
+        ("upstream", 5, "upstream: 5: must be a map"),
+        ("upstream.ssl", {}, "upstream.ssl: there is no such setting"),
+        ("upstream.tls", "yes", 'upstream.tls: "yes": must be a map'),
+        ("upstream.tls", {"ca": ""}, 'upstream.tls.ca: "": must not be empty'),
+        ("upstream.tls", {"certificate": "a"}, 'upstream.tls.certificate: "a": wants a key; add `key:`'),
+        ("upstream.tls", {"key": "a"}, 'upstream.tls.key: "a": wants a certificate; add `certificate:`'),
+        ("upstream.tls", {"key": "a", "certificate": 5}, "upstream.tls.certificate: 5: must be text"),
+        ("upstream.tls", {"check_hostname": "no"}, 'check_hostname: "no": must be true or false'),
+        ("upstream.sasl", {**SASL, "mechanism": "GSSAPI"}, '"GSSAPI": is none of the values that there are'),
+        ("upstream.sasl", {**SASL, "username": ""}, 'upstream.sasl.username: "": must not be empty'),
+        ("upstream.sasl", {"mechanism": "PLAIN", "username": "fleet"}, "upstream.sasl.password: is required"),
+        ("upstream.sasl", {**SASL, "password": "hidden"}, "upstream.sasl.password: a secret is not written"),
     ],
 )
 def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
@@ -686,6 +748,15 @@ def test_what_is_allowed_and_probably_not_meant() -> None:
     said = " ".join(advice(parse(data)))
     assert "members.p1.admin: 0.0.0.0:7201 is not loopback, so it is read-only" in said
     assert "some have none: p1, p3" in said
+    data = changed("upstream.sasl", {**SASL, "mechanism": "PLAIN"})
+    assert "PLAIN without TLS shows the password to the network on the way to k1:9092" in " ".join(
+        advice(parse(data))
+    )
+    data["upstream"]["tls"] = {}
+    assert advice(parse(data)) == ()
+    data = changed("upstream.sasl", {**SASL, "mechanism": "PLAIN"})
+    data["bootstrap_servers"] = ["127.0.0.1:9092"]
+    assert advice(parse(data)) == ()
 
 
 def documented() -> dict[str, str]:
@@ -702,6 +773,8 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     expected |= {f"admin.{name}" for name in AdminShape.model_fields}
     expected |= {f"admin.tokens.{name}" for name in TokensShape.model_fields}
     expected |= {f"identities.{name}" for name in IdentitiesShape.model_fields}
+    expected |= {f"upstream.tls.{name}" for name in UpstreamTlsShape.model_fields}
+    expected |= {f"upstream.sasl.{name}" for name in SaslShape.model_fields}
     expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
     expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
     expected |= {f"listener_tls.NAME.{name}" for name in ListenerTlsShape.model_fields}

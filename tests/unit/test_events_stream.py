@@ -19,6 +19,7 @@ from fleet.membership import Transition
 from fleet.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.raft_state import Applied
 from fleet.state import BrokersSeen, MemberUp, OwnershipSet, apply, stamp
+from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0
 NOW_MS = 5_000
@@ -31,7 +32,7 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         settings = EventsSettings(spool_bytes=1 << 20)
-        self.stream = EventStream(settings, "demo", "p2", 7, folder, tuple)
+        self.stream = EventStream(settings, "demo", "p2", 7, folder, tuple, PLAINTEXT)
         self.state = FleetState()
         self._number = 0
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
+from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
+from fleet.tls import to_brokers
+from tests.certificates import Authority
 
 PATIENT_S = 30.0
 HASTY_S = 0.1
+HANGS_UP = "it hangs up when it is asked for ApiVersions"
 
 Script = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -48,9 +54,11 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(script: Script) -> AsyncIterator[tuple[Server, Endpoint]]:
+async def serving(
+    script: Script, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Server, Endpoint]]:
     server = Server(script)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=tls)
     yield server, Endpoint("127.0.0.1", listening.sockets[0].getsockname()[1])
     listening.close()
     async with asyncio.timeout(PATIENT_S):
@@ -179,7 +187,7 @@ async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
 
 async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
     async with serving(answer(0)) as (server, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S) is True
+        assert await probe_broker(endpoint, PATIENT_S) is None
     (frame,) = server.asked
     header, size = entity_reader(RequestHeaderV1)(frame, 0)
     assert (header.request_api_key, header.request_api_version) == (18, 0)
@@ -187,22 +195,40 @@ async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
     assert size == len(frame)
 
 
+async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker").both)
+    tls = to_brokers(
+        UpstreamSettings(
+            UpstreamTlsSettings(authority.certificate, None, None, check_hostname=True, lines={})
+        )
+    )
+    async with serving(answer(0), context) as (server, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S, tls) is None
+        assert len(server.asked) == 1
+        assert await probe_broker(endpoint, PATIENT_S) == HANGS_UP + "; does it want TLS?"
+    async with serving(answer(0)) as (server, endpoint):
+        assert await probe_broker(endpoint, HASTY_S, tls) == "timed out"
+        assert server.asked == []
+
+
 @pytest.mark.parametrize("error_code", [35, 1])
 async def test_a_broker_that_gives_an_error_is_not_reachable(error_code: int) -> None:
     async with serving(answer(error_code)) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S) is False
+        assert await probe_broker(endpoint, PATIENT_S)
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
 async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Script) -> None:
     async with serving(script) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S) is False
+        assert await probe_broker(endpoint, PATIENT_S)
 
 
 async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpoint) -> None:
-    assert await probe_broker(nobody, PATIENT_S) is False
+    assert "Connect call failed" in (await probe_broker(nobody, PATIENT_S) or "")
     async with serving(silence) as (_, frozen):
-        assert await probe_broker(frozen, HASTY_S) is False
+        assert await probe_broker(frozen, HASTY_S) == "timed out"
 
 
 # ---- connections that are held

@@ -25,6 +25,8 @@ from fleet.config.settings import (
     MemberSettings,
     Settings,
     Timing,
+    UpstreamSettings,
+    UpstreamTlsSettings,
 )
 from fleet.ipc import (
     BOOTSTRAP,
@@ -42,6 +44,7 @@ from fleet.proxy import counters, feed, upstream, worker
 from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
+from tests.certificates import Authority
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -55,6 +58,31 @@ AT_ONCE = Limits(moves_per_second=1_000)
 def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most tests have no control process, and no reason to wait for one."""
     monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the worker and its brokers speak to each other."""
+
+    upstream: UpstreamSettings
+    tls: ssl.SSLContext | None
+
+
+PLAINTEXT = Way(UpstreamSettings(), None)
+
+
+@pytest.fixture(params=["plaintext", "tls"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
+    """For what depends on what a transport does, and a TLS one does differently."""
+    return PLAINTEXT if request.param == "plaintext" else secured(Authority(tmp_path))
+
+
+def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
+    """TLS with brokers that one authority certifies, and a worker that believes it, or another one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("broker", [host]).both)
+    tls = UpstreamTlsSettings((believed or authority).certificate, None, None, check_hostname=True, lines={})
+    return Way(UpstreamSettings(tls), context)
 
 
 # ---- a little Kafka
@@ -138,10 +166,10 @@ class BrokerScript:
 
 
 @contextlib.asynccontextmanager
-async def broker_script(answer: Answer = answer_at_once) -> AsyncIterator[BrokerScript]:
+async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -> AsyncIterator[BrokerScript]:
     script = BrokerScript(answer)
     script.reads.set()
-    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB)
+    server = await asyncio.start_server(script.serve, "127.0.0.1", 0, limit=MIB, ssl=way.tls)
     script.port = server.sockets[0].getsockname()[1]
     yield script
     server.close()
@@ -210,6 +238,7 @@ def make_spec(
     limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
+    way: Way = PLAINTEXT,
     **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
@@ -234,6 +263,7 @@ def make_spec(
         timing=Timing(**{"drain_timeout_s": 5.0, **timing}),
         limits=limits,
         listener_tls={} if listener_tls is None else {"external": listener_tls},
+        upstream=way.upstream,
     )
     return ChildSpec(
         settings=settings,
@@ -258,11 +288,12 @@ async def running(
     limits: Limits = AT_ONCE,
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
+    way: Way = PLAINTEXT,
     **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, **timing)
+    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, way, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -281,8 +312,14 @@ async def running(
 # ---- forwarding
 
 
-async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(tmp_path: Path) -> None:
-    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(
+    tmp_path: Path, way: Way
+) -> None:
+    async with (
+        broker_script(way=way) as one,
+        broker_script(way=way) as two,
+        running(tmp_path, [one.port], way=way) as at,
+    ):
         two.known = [Broker(1, "127.77.0.1", 19092), Broker(2, "127.77.0.2", 29092)]
         at.worker.apply(at.directory([one, two]))
         reader, writer = await at.connect(2)
@@ -412,7 +449,44 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
             writer.close()
 
 
-async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("serves", "said"),
+    [
+        ("foreign", "its certificate is refused: unable to get local issuer certificate"),
+        ("misnamed", "its certificate is refused: IP address mismatch"),
+        ("plaintext", "it does not speak TLS"),
+        ("silent", "timed out"),
+    ],
+)
+async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, said: str
+) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if serves == "plaintext":
+            writer.write(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+
+    authority = Authority(tmp_path)
+    way = secured(authority)
+    if serves == "foreign":
+        way = secured(authority, believed=Authority(tmp_path, "foreign"))
+    elif serves == "misnamed":
+        way = secured(authority, host="127.0.0.2")
+    context = way.tls if serves in ("foreign", "misnamed") else None
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context)
+    broker = BrokerScript(port=server.sockets[0].getsockname()[1])
+    limit_s = 0.3 if serves == "silent" else LIMIT_S
+    async with running(tmp_path, [broker.port], way=way, upstream_connect_timeout_s=limit_s) as at:
+        at.worker.apply(at.directory([broker]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await ends(reader) == b""
+        writer.close()
+        assert at.worker.count().upstream_up == {1: False}
+    server.close()
+    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {said}" in caplog.text
+
+
+async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
     sent = bytearray(struct.pack(">ii", 1 << 30, 1))
     piece = bytes(DATA_BYTES // 4)
     watched: list[ClientConnection] = []
@@ -429,8 +503,8 @@ async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path) 
         writer.close()
 
     async with (
-        broker_script(answer_until_the_client_is_behind) as one,
-        running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at,
+        broker_script(answer_until_the_client_is_behind, way) as one,
+        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
     ):
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -452,8 +526,8 @@ async def reset(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.
     writer.transport.abort()
 
 
-async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
-    async with broker_script(reset) as one, running(tmp_path, [one.port]) as at:
+async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) -> None:
+    async with broker_script(reset, way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
@@ -466,8 +540,11 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path) -> None:
 # ---- clients that go, or misbehave
 
 
-async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
+async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: Way) -> None:
+    async with (
+        broker_script(way=way) as one,
+        running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
+    ):
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         _, writer = await at.connect(1)
@@ -533,14 +610,14 @@ async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -
 # ---- back-pressure
 
 
-async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: Way) -> None:
     size = 64 * MIB
 
     async def much(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id, bytes(size)))
         await writer.drain()
 
-    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+    async with broker_script(much, way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         transport = cast(asyncio.Transport, writer.transport)
@@ -559,9 +636,9 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path) -> Non
         writer.close()
 
 
-async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path) -> None:
+async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: Way) -> None:
     size = 64 * MIB
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(at.directory([one]))
         one.reads.clear()
         reader, writer = await at.connect(1)

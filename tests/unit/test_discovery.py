@@ -1,0 +1,61 @@
+"""Why nobody says which brokers there are; a real Kafka says it in the integration tests."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSettings
+from fleet.discovery import discover
+from fleet.errors import NoMetadata
+from fleet.kafka_client import KafkaAccess
+from fleet.model import Endpoint
+from tests.certificates import Authority
+from tests.conftest import PLAINTEXT
+
+PATIENT_S = 30.0
+
+
+async def why(servers: list[Endpoint], access: KafkaAccess, timeout_s: float = PATIENT_S) -> str:
+    with pytest.raises(NoMetadata) as caught:
+        await discover(servers, access, timeout_s)
+    return str(caught.value)
+
+
+async def test_each_server_has_its_reason(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.close()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Authority(tmp_path, "foreign").issue("broker").both)
+    plain = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    foreign = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
+    servers = [Endpoint("127.0.0.1", each.sockets[0].getsockname()[1]) for each in (plain, foreign)]
+    tls = UpstreamTlsSettings(Authority(tmp_path).certificate, None, None, check_hostname=True, lines={})
+    said = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
+    assert f"{servers[0]}: hung up in the handshake" in said
+    assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in said
+    plain.close()
+    gone = servers[0]
+    assert "Connect call failed" in await why([gone], PLAINTEXT)
+
+
+async def test_a_server_that_says_nothing_has_timed_out() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    silent = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert await why([silent], PLAINTEXT, 0.1) == f"{silent}: timed out"
+
+
+async def test_without_a_password_nobody_is_asked() -> None:
+    secret = Secret(None, "FLEET_TEST_NO_SUCH_VARIABLE", ("upstream", "sasl", "password"), 3)
+    access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret)), "fleet.yaml")
+    said = await why([Endpoint("127.0.0.1", 1)], access)
+    assert said.startswith("fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set")
