@@ -27,7 +27,7 @@ BROKER = [
     (55, 0, 2),
     (999, 0, 3),
 ]
-CLIENT = [(0, 0, 13), (1, 4, 15), (3, 0, 13), (18, 0, 4), (55, 0, 1)]
+CLIENT = [(0, 0, 13), (1, 4, 18), (3, 0, 13), (18, 0, 4), (55, 0, 1)]
 
 
 def response(
@@ -84,8 +84,8 @@ def test_elements_keep_their_unknown_tags() -> None:
         body = struct.pack(">ih", 5, 0) + bytes([len(ranges) + 1]) + keys + bytes(4) + tags
         return struct.pack(">i", len(body)) + body
 
-    play.broker(framed((999, 0, 1), (3, 0, 99), (1, 4, 16)))
-    assert bytes(play.to_client) == framed((3, 0, 13), (1, 4, 15))
+    play.broker(framed((999, 0, 1), (3, 0, 99), (1, 4, 19)))
+    assert bytes(play.to_client) == framed((3, 0, 13), (1, 4, 18))
 
 
 def test_no_range_is_empty_or_inverted() -> None:
