@@ -30,8 +30,7 @@ from fleet.config import PeerTlsFiles, PeerTlsSettings, Settings, UpstreamTlsSet
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.model import ProxyId
-from fleet.peer_tls import member_uri, rehearse
-from fleet.tls import explain
+from fleet.peer_tls import explain, member_uri, rehearse
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"

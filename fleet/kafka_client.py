@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 
 from fleet.config import UpstreamSettings
 from fleet.errors import ConfigError
-from fleet.tls import to_brokers
+from fleet.upstream_tls import to_brokers
 
 FAILURES: Final = (ConfigError, OSError, ValueError, KeyError)
 """What making a client may raise beside KafkaError. The last two are of SCRAM, where a broker does not prove
@@ -48,7 +48,7 @@ class KafkaAccess:
         """
         found = Options()
         if self.tls is not None:
-            found["ssl_context"] = self.tls.now()
+            found["ssl_context"] = self.tls.get()
         if self._sasl is not None:
             found["sasl_mechanism"] = self._sasl.mechanism
             found["sasl_plain_username"] = self._sasl.username

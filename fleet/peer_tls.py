@@ -1,4 +1,4 @@
-"""Mutual TLS between members: their contexts, and whom a certificate names.
+"""Mutual TLS between members: contexts that follow their files, and whom a certificate names.
 
 A member's certificate has the URI ``fleet://FLEET/ID`` among its subject alternative names; no other name in
 it counts. Who may issue it is said by the file ``ca``.
@@ -6,15 +6,22 @@ it counts. Who may issue it is said by the file ``ca``.
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Final, TypeAlias
 
 from fleet.config import PeerTlsFiles, Settings
 from fleet.model import ProxyId
-from fleet.tls import Followed
+
+log = logging.getLogger(__name__)
+
+_PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
+"""What OpenSSL calls the first bytes of a peer that speaks something else."""
 
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
+Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 def member_uri(fleet: str, proxy_id: ProxyId) -> str:
@@ -32,15 +39,37 @@ class PeerTls:
     """The TLS contexts of one member's links, made anew whenever one of its files has changed."""
 
     def __init__(self, files: PeerTlsFiles) -> None:
-        paths = (files.ca, files.certificate, files.key)
-        self._contexts = Followed(paths, lambda: make_contexts(files))
+        self._paths: tuple[Path, ...] = (files.ca, files.certificate, files.key)
+        self._files = files
+        self._stamp: Stamp | None = None
+        self._contexts: Contexts | None = None
 
     def context(self, *, server: bool) -> ssl.SSLContext:
-        """The context for a connection that is made now; see `Followed.now`.
+        """The context for a connection that is made now.
+
+        Files that have changed and do not fit each other, as in the middle of a rotation, change nothing: the
+        former certificates stay in use, where there are any.
 
         Raises: OSError: the files cannot be used, and never could
         """
-        return self._contexts.now()[0 if server else 1]
+        stamp = self._look()
+        if stamp != self._stamp or self._contexts is None:
+            self._stamp = stamp
+            try:
+                self._contexts = make_contexts(self._files)
+            except OSError as error:
+                if self._contexts is None:
+                    raise ssl.SSLError(f"the certificates of this member cannot be used: {error}") from error
+                log.warning("the new certificates cannot be used, the former stay: %s", error)
+        return self._contexts[0 if server else 1]
+
+    def _look(self) -> Stamp | None:
+        """What changes when a file does; None where one is missing."""
+        try:
+            found = [path.stat() for path in self._paths]
+        except OSError:
+            return None
+        return tuple((each.st_mtime_ns, each.st_ino, each.st_size) for each in found)
 
 
 def of_member(settings: Settings, proxy_id: ProxyId) -> PeerTls | None:
@@ -82,3 +111,18 @@ def rehearse(files: PeerTlsFiles) -> None:
             except ssl.SSLWantReadError:
                 continue
             waiting.remove(side)
+
+
+def explain(error: Exception) -> str:
+    """What has ended a connection, in words for an operator."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if not isinstance(error, ssl.SSLError):
+        # asyncio says nothing of a peer that ends the handshake.
+        return f"connection lost: {error}" if str(error) else "hung up in the handshake; its log says why"
+    reason = getattr(error, "reason", None)  # OpenSSL's own errors have one
+    if reason is None:
+        return str(error.args[0]) if error.args else "TLS failed"
+    if reason in _PLAINTEXT:
+        return "it does not speak TLS"
+    return f"TLS: {reason.lower().replace('_', ' ')}"

@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.tls import BrokerTls, explain_dial
+from fleet.upstream_tls import BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -160,7 +160,7 @@ async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | No
     Returns: what keeps it from answering in time, in words for an operator; None where nothing does
     """
     try:
-        context = None if tls is None else tls.now()
+        context = None if tls is None else tls.get()
         async with asyncio.timeout(timeout_s):
             async with _asked(endpoint, 0, context) as (answer, *_):
                 return None if answer == 0 else "it does not answer as a broker does"

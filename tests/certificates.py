@@ -1,8 +1,10 @@
-"""Certificates of brokers that tests start: an authority, and what it issues."""
+"""An authority that tests issue certificates with: for listeners, for brokers, for clients."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,47 +12,65 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LIFE = timedelta(days=1)
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The files of a certificate and of its key; PEM."""
+
+    certificate: Path
+    key: Path
 
 
 class Authority:
-    """Issues certificates for as long as a test runs.
+    """Issues into one folder, where its own certificate is `NAME-ca.pem`."""
 
-    Args:
-        folder: everything is written there, as PEM; its own certificate as `NAME.pem`.
-    """
-
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "clients") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _common_name(name)
-        builder = _builder(self._name, self._name, self._key)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        self.file = folder / f"{name}.pem"
-        self.file.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} authority")])
+        builder = self._builder(self._name, self._key, datetime.now(UTC) + 7 * DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        self.certificate = folder / f"{name}-ca.pem"
+        signed = builder.sign(self._key, hashes.SHA256())
+        self.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
 
-    def issue(self, name: str, host: str = "127.0.0.1") -> Path:
-        """A key and its certificate in one file, for an address."""
+    def issue(self, name: str, hosts: Sequence[str] = ("127.0.0.1",), until: datetime | None = None) -> Pair:
+        """A certificate for servers at these hosts, and for a client of that name; replaces a former one."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_common_name(name), self._name, key)
-        address = x509.IPAddress(ipaddress.ip_address(host))
-        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
-        file = self._folder / f"{name}.pem"
-        file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate)
-        return file
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        builder = self._builder(subject, key, until or datetime.now(UTC) + 7 * DAY)
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = builder.add_extension(names, critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        made = Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        signed = builder.sign(self._key, hashes.SHA256())
+        made.key.write_bytes(private)
+        made.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
+        return made
+
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, until: datetime
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(min(until, datetime.now(UTC)) - DAY)
+            .not_valid_after(until)
+        )
 
 
-def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key.public_key())
-    builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - LIFE).not_valid_after(now + LIFE)
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

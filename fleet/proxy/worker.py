@@ -31,7 +31,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.sockets import BACKLOG
-from fleet.tls import explain_dial, to_brokers
+from fleet.upstream_tls import explain_dial, to_brokers
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
@@ -327,7 +327,7 @@ class Worker:
 
     async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
         loop, at = asyncio.get_running_loop(), candidate.endpoint
-        context = None if self._tls is None else self._tls.now()
+        context = None if self._tls is None else self._tls.get()
         async with asyncio.timeout(self._timing.upstream_connect_timeout_s):
             await loop.create_connection(
                 lambda: BrokerConnection(self, connection), at.host, at.port, ssl=context

@@ -54,6 +54,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Two brokers with ACLs: on `tls` they want a certificate, on `scram` a password, elsewhere nothing."""
+    own, keystore = authority.issue("broker"), tmp_path_factory.mktemp("keystore") / "broker.pem"
+    keystore.write_bytes(own.key.read_bytes() + own.certificate.read_bytes())
     scram = "listener.name.scram.scram-sha-512.sasl.jaas.config"
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -61,9 +63,9 @@ def secured(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> I
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
         scram: "org.apache.kafka.common.security.scram.ScramLoginModule required;",
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(authority.issue("broker")),
+        "ssl.keystore.location": str(keystore),
         "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.file),
+        "ssl.truststore.location": str(authority.certificate),
         "listener.name.tls.ssl.client.auth": "required",
     }
     with KafkaCluster(
@@ -136,16 +138,17 @@ def refusal(bootstrap: str, topic: str, **config: Any) -> int:
 def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_now(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path
 ) -> None:
-    foreign, ca, own = Authority(tmp_path, "foreign").file, tmp_path / "ca.pem", authority.issue("proxy")
+    foreign, ca = Authority(tmp_path, "foreign").certificate, tmp_path / "ca.pem"
+    own = authority.issue("proxy")
     shutil.copy(foreign, ca)
-    tls = {"ca": "ca.pem", "certificate": str(own), "key": str(own)}
+    tls = {"ca": "ca.pem", "certificate": str(own.certificate), "key": str(own.key)}
     fleet = make_secured("tls", 1, {"tls": tls})
     refused = "its certificate is refused: unable to get local issuer certificate"
     untold = f"no broker says which brokers there are: .*{refused}"
     wait_for(lambda: says(fleet, untold), "a refusal in the log")
     assert not fleet.ownership("p1").identities
 
-    shutil.copy(authority.file, ca)
+    shutil.copy(authority.certificate, ca)
     fleet.await_settled(frozenset(secured.brokers))
     values = [b"%d" % number for number in range(100)]
     produce(fleet.bootstrap(), OPEN, values)
@@ -154,7 +157,7 @@ def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_n
 
     shutil.copy(foreign, ca)
     wait_for(lambda: says(fleet, f"broker 1 at .* cannot be reached: {refused}"), "it is down")
-    shutil.copy(authority.file, ca)
+    shutil.copy(authority.certificate, ca)
     wait_for(lambda: says(fleet, "broker 1 at .* is reached again"), "it is up")
     produce(fleet.bootstrap(), OPEN, values)
 
@@ -178,7 +181,7 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
     password.touch(0o600)
     password.write_text("wrong")
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
-    upstream = {"tls": {"ca": str(authority.file)}, "sasl": sasl}
+    upstream = {"tls": {"ca": str(authority.certificate)}, "sasl": sasl}
     fleet = make_secured("scram", 3, upstream, events={})
     untold = "no broker says which brokers there are: .*SaslAuthenticationFailed"
     wait_for(lambda: says(fleet, untold), "the reason in the log")
@@ -198,7 +201,7 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
 
     # Clients are whom they say they are, and may do what they might without a fleet.
     direct = ",".join(str(each) for each in settings.bootstrap_servers)
-    trust = {"ssl.ca.location": str(authority.file)}
+    trust = {"ssl.ca.location": str(authority.certificate)}
     for bootstrap, config in (
         (direct, {**APP, **trust, "security.protocol": "SASL_SSL"}),
         (fleet.bootstrap(), APP),
@@ -216,7 +219,7 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
 def test_without_a_principal_brokers_are_learned_from_what_passes_and_owned_by_all(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured
 ) -> None:
-    fleet = make_secured("scram", 3, {"tls": {"ca": str(authority.file)}})
+    fleet = make_secured("scram", 3, {"tls": {"ca": str(authority.certificate)}})
     untold = "no broker says which brokers there are: .*gives no Metadata to who has no credentials"
     wait_for(lambda: says(fleet, untold), "the reason in the log")
     assert not fleet.ownership("p1").identities

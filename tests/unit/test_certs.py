@@ -248,12 +248,11 @@ class TestUpstream:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         """A way to the brokers with every file that it may have, all of them here and right."""
-        own = Authority(tmp_path).issue("proxy")
-        own.replace(tmp_path / "own.pem")
+        Authority(tmp_path).issue("proxy")
         (tmp_path / "password").touch(0o600)
         (tmp_path / "password").write_text("hidden")
         sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "password"}}
-        tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.pem"}
+        tls = {"ca": "clients-ca.pem", "certificate": "proxy.crt", "key": "proxy.key"}
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"tls": tls, "sasl": sasl}}, sort_keys=False))
         return load(file, {})
@@ -263,10 +262,10 @@ class TestUpstream:
         assert certs.check_upstream(settings, must_be_there=False) == ()
 
     def test_what_is_not_here_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
-        for name in ("ca.pem", "own.pem", "password"):
-            (tmp_path / name).unlink()
-        names = [str(tmp_path / name) for name in ("ca.pem", "own.pem", "own.pem", "password")]
-        assert certs.check_upstream(settings, must_be_there=False) == tuple(names)
+        files = [tmp_path / name for name in ("clients-ca.pem", "proxy.crt", "proxy.key", "password")]
+        for file in files:
+            file.unlink()
+        assert certs.check_upstream(settings, must_be_there=False) == tuple(map(str, files))
         found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
         assert [each.split(": ")[1] for each in found] == [
             "upstream.tls.ca",
@@ -279,17 +278,14 @@ class TestUpstream:
     def test_each_mistake_says_line_field_file_rule_and_fix(
         self, settings: Settings, tmp_path: Path, must_be_there: bool
     ) -> None:
-        (tmp_path / "other").mkdir()
-        (tmp_path / "ca.pem").write_text("no certificate")
-        own = (tmp_path / "own.pem").read_bytes()
-        key, _, _ = Authority(tmp_path / "other").issue("proxy").read_bytes().partition(b"-----BEGIN CERT")
-        (tmp_path / "own.pem").write_bytes(key + own[own.index(b"-----BEGIN CERT") :])
+        (tmp_path / "clients-ca.pem").write_text("no certificate")
+        Authority(tmp_path / "other").issue("proxy").key.replace(tmp_path / "proxy.key")
         (tmp_path / "password").chmod(0o604)
         at, where = settings.source, tmp_path
         found = mistakes(lambda: certs.check_upstream(settings, must_be_there=must_be_there))
         assert [each.partition(":")[2].partition(": ")[2] for each in found] == [
-            f"upstream.tls.ca: {where}/ca.pem: is not a PEM certificate; name the right file",
-            f"upstream.tls.key: {where}/own.pem: is not the key of {where}/own.pem; "
+            f"upstream.tls.ca: {where}/clients-ca.pem: is not a PEM certificate; name the right file",
+            f"upstream.tls.key: {where}/proxy.key: is not the key of {where}/proxy.crt; "
             "copy certificate and key from the same place",
             f"upstream.sasl.password: {where}/password: nobody but its owner may read it; "
             f"chmod 600 {where}/password",

@@ -31,11 +31,12 @@ async def test_each_server_has_its_reason(tmp_path: Path) -> None:
         writer.close()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(Authority(tmp_path, "foreign").issue("broker"))
+    pair = Authority(tmp_path, "foreign").issue("broker")
+    context.load_cert_chain(pair.certificate, pair.key)
     plain = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     foreign = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
     servers = [Endpoint("127.0.0.1", each.sockets[0].getsockname()[1]) for each in (plain, foreign)]
-    tls = UpstreamTlsSettings(Authority(tmp_path).file, None, None, check_hostname=True, lines={})
+    tls = UpstreamTlsSettings(Authority(tmp_path).certificate, None, None, check_hostname=True, lines={})
     said = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
     assert f"{servers[0]}: hung up in the handshake" in said
     assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in said

@@ -25,7 +25,7 @@ def sasl(folder: Path, password: str) -> SaslSettings:
 
 
 def test_each_part_of_the_configuration_is_apart_from_the_other(tmp_path: Path) -> None:
-    secure, principal = tls(Authority(tmp_path).file), sasl(tmp_path, "hidden")
+    secure, principal = tls(Authority(tmp_path).certificate), sasl(tmp_path, "hidden")
     credentials = {
         "sasl_mechanism": "SCRAM-SHA-256",
         "sasl_plain_username": "fleet",
@@ -46,13 +46,12 @@ def test_each_part_of_the_configuration_is_apart_from_the_other(tmp_path: Path) 
 
 
 def test_a_new_password_and_a_new_authority_are_in_use_at_once(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
     authority, successor = Authority(tmp_path), Authority(tmp_path / "new")
-    access = KafkaAccess(UpstreamSettings(tls(authority.file), sasl(tmp_path, "first")), "f")
+    access = KafkaAccess(UpstreamSettings(tls(authority.certificate), sasl(tmp_path, "first")), "f")
     before = access.options()
     assert access.options()["ssl_context"] is before["ssl_context"]
     (tmp_path / "password").write_text("second")
-    successor.file.replace(authority.file)
+    successor.certificate.replace(authority.certificate)
     after = access.options()
     assert after["sasl_plain_password"] == "second"
     assert after["ssl_context"].get_ca_certs() != before["ssl_context"].get_ca_certs()

@@ -21,7 +21,7 @@ from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
-from fleet.tls import to_brokers
+from fleet.upstream_tls import to_brokers
 from tests.certificates import Authority
 
 PATIENT_S = 30.0
@@ -195,9 +195,12 @@ async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
 async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.issue("broker"))
+    pair = authority.issue("broker")
+    context.load_cert_chain(pair.certificate, pair.key)
     tls = to_brokers(
-        UpstreamSettings(UpstreamTlsSettings(authority.file, None, None, check_hostname=True, lines={}))
+        UpstreamSettings(
+            UpstreamTlsSettings(authority.certificate, None, None, check_hostname=True, lines={})
+        )
     )
     async with serving(answer(0), context) as (server, endpoint):
         assert await probe_broker(endpoint, PATIENT_S, tls) is None

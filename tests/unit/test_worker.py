@@ -78,8 +78,9 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
 def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
     """TLS with brokers that one authority certifies, and a worker that believes it, or another one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.issue("broker", host))
-    tls = UpstreamTlsSettings((believed or authority).file, None, None, check_hostname=True, lines={})
+    pair = authority.issue("broker", [host])
+    context.load_cert_chain(pair.certificate, pair.key)
+    tls = UpstreamTlsSettings((believed or authority).certificate, None, None, check_hostname=True, lines={})
     return Way(UpstreamSettings(tls), context)
 
 
