@@ -39,8 +39,7 @@ from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.listener_tls import probe_context, server_context
 from fleet.model import ProxyId
-from fleet.peer_tls import make_contexts, member_uri, rehearse
-from fleet.tls import explain
+from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"

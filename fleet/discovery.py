@@ -10,7 +10,7 @@ from typing import Final
 from fleet.errors import ConfigError, NoMetadata
 from fleet.kafka_client import FAILURES, KafkaAccess, Options
 from fleet.model import Broker, Endpoint
-from fleet.tls import explain_dial
+from fleet.upstream_tls import explain_dial
 
 _CLIENT_ID: Final = "fleet-discovery"
 

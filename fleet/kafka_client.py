@@ -10,7 +10,7 @@ from typing import Final, TypedDict
 
 from fleet.config import UpstreamSettings
 from fleet.errors import ConfigError
-from fleet.tls import to_brokers
+from fleet.upstream_tls import to_brokers
 
 FAILURES: Final = (ConfigError, OSError, ValueError, KeyError)
 """What making a client may raise beside KafkaError. The last two are of SCRAM, where a broker does not prove

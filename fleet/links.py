@@ -27,9 +27,8 @@ from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fleet.model import Endpoint, ProxyId
-from fleet.peer_tls import PeerTls, certificate_uris, member_uri
+from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
 from fleet.tcp import no_delay
-from fleet.tls import explain
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fleet.config import PeerTlsFiles, Settings
 from fleet.followed import Followed
 from fleet.model import ProxyId
+
+_PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
+"""What OpenSSL calls the first bytes of a peer that speaks something else."""
 
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
 
@@ -85,3 +88,20 @@ def rehearse(server_context: ssl.SSLContext, client_context: ssl.SSLContext, hos
             except ssl.SSLWantReadError:
                 continue
             waiting.remove(side)
+
+
+def explain(error: Exception) -> str:
+    """What has ended a connection, in words for an operator."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if not isinstance(error, ssl.SSLError):
+        # asyncio says nothing of a peer that ends the handshake.
+        return f"connection lost: {error}" if str(error) else "hung up in the handshake; its log says why"
+    reason = getattr(error, "reason", None)  # OpenSSL's own errors have one
+    if reason is None:
+        return str(error.args[0]) if error.args else "TLS failed"
+    if reason == "CALLBACK_FAILED":  # the one callback that there is says so
+        return "the server name that it gives is none of this listener's"
+    if reason in _PLAINTEXT:
+        return "it does not speak TLS"
+    return f"TLS: {reason.lower().replace('_', ' ')}"

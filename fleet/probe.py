@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.tls import BrokerTls, explain_dial
+from fleet.upstream_tls import BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767

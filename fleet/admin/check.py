@@ -15,8 +15,7 @@ from fleet.config.document import Problem
 from fleet.config.secrets import Secret
 from fleet.errors import ConfigError
 from fleet.model import Endpoint, ProxyId
-from fleet.peer_tls import rehearse
-from fleet.tls import explain
+from fleet.peer_tls import explain, rehearse
 
 
 def check_member(settings: Settings, proxy_id: ProxyId, environ: Mapping[str, str] = os.environ) -> None:

@@ -14,7 +14,7 @@ from fleet.admin.documents import ADMIN_HEADER, DRAIN, ERROR, OWNERSHIP, DrainDo
 from fleet.config.settings import Settings, is_loopback, is_wildcard
 from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.model import Endpoint, ProxyId
-from fleet.tls import explain
+from fleet.peer_tls import explain
 
 ASK_TIMEOUT_S: Final = 2.0
 DRAIN_TIMEOUT_S: Final = 10.0

@@ -15,8 +15,8 @@ from typing import Final, cast
 from weakref import WeakKeyDictionary
 
 from fleet.model import BrokerId
+from fleet.peer_tls import explain
 from fleet.proxy.server_names import ServerNames
-from fleet.tls import explain
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
-from fleet.tls import explain_dial, to_brokers
+from fleet.upstream_tls import explain_dial, to_brokers
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 

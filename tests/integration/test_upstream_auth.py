@@ -179,11 +179,14 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
         assert done.returncode == 0, done.stderr
 
     password = tmp_path / "password"
-    password.write_text(f"{FLEET_PASSWORD}\n")
-    password.chmod(0o600)
+    password.touch(0o600)
+    password.write_text("wrong")
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
     upstream = {"tls": {"ca": str(authority.certificate)}, "sasl": sasl}
     fleet = make_secured("scram", 3, upstream, events={})
+    untold = "no broker says which brokers there are: .*SaslAuthenticationFailed"
+    wait_for(lambda: says(fleet, untold), "the reason in the log")
+    password.write_text(f"{FLEET_PASSWORD}\n")
     fleet.await_settled(frozenset(secured.brokers))
 
     members = read_all(secured.bootstrap_servers, "fleet.members", 3, partitions=3)

@@ -16,7 +16,7 @@ from fleet.config.settings import Settings, Timing
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, Endpoint, IdentitySpace
-from fleet.tls import BrokerTls
+from fleet.upstream_tls import BrokerTls
 
 BOOTSTRAP = Endpoint("bootstrap", 9092)
 B1, B2, B3 = (Broker(broker_id, f"kafka-{broker_id}", 9092, "a") for broker_id in (1, 2, 3))

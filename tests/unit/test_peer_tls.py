@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fleet import certs
 from fleet.config import PeerTlsFiles
 from fleet.links import Hello, Kind
-from fleet.peer_tls import PeerTls, make_contexts, rehearse
-from fleet.tls import explain
+from fleet.peer_tls import PeerTls, explain, make_contexts, rehearse
 from tests.unit.test_links import Member, Network, Stranger, until
 
 MEMBERS = ("p1", "p2", "p3")

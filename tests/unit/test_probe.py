@@ -21,7 +21,7 @@ from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member
 from fleet.proxy.wire.api_versions import error_reply
-from fleet.tls import to_brokers
+from fleet.upstream_tls import to_brokers
 from tests.certificates import Authority
 
 PATIENT_S = 30.0

@@ -1,0 +1,43 @@
+"""TLS towards the brokers, and why one of them cannot be reached."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TypeAlias
+
+from fleet.config import UpstreamSettings, UpstreamTlsSettings
+from fleet.followed import Followed
+from fleet.peer_tls import explain
+
+BrokerTls: TypeAlias = Followed[ssl.SSLContext]
+
+
+def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
+    """What connections to brokers are secured with; None where they are in plaintext."""
+    tls = upstream.tls
+    if tls is None:
+        return None
+    return Followed(tls.files.values(), lambda: _context(tls), "certificates for brokers")
+
+
+def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
+    """Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate."""
+    try:
+        for path in tls.files.values():
+            path.open("rb").close()  # its error names the file, and OpenSSL's does not
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.check_hostname = tls.check_hostname
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password="")  # never ask a terminal
+    except OSError as error:
+        raise ssl.SSLError(f"the files of upstream.tls cannot be used: {error}") from error
+    return context
+
+
+def explain_dial(error: OSError) -> str:
+    """Why a broker cannot be reached, in words for an operator; with TLS or without."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, ssl.SSLError) or not str(error):
+        return explain(error)
+    return str(error)
