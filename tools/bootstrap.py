@@ -26,8 +26,9 @@ VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
 POM = ROOT / "deploy" / "kafka" / "pom.xml"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
-PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool"
-PROMTOOL_VERSION = "v0.305.0"
+PROMETHEUS = "github.com/prometheus/prometheus"
+PROMETHEUS_VERSION = "v0.305.0"
+PROMETHEUS_TOOLS = ("promtool", "prometheus")
 FAKETIME = BUILD / "faketime" / "libfaketime.so.1"
 FAKETIME_FOLDERS = ("lib/*/faketime", "lib/faketime", "lib64/faketime")
 """Where distributions put it, below /usr."""
@@ -114,7 +115,7 @@ def build_toxiproxy() -> None:
 
 
 def bring_prometheus() -> None:
-    """promtool and Prometheus below `build/prometheus/bin`; promtool alone where there is no apt."""
+    """promtool and Prometheus below `build/prometheus/bin`: Debian's, or built where there is no apt."""
     folder = BUILD / "prometheus"
 
     def bring() -> None:
@@ -122,13 +123,13 @@ def bring_prometheus() -> None:
         (folder / "bin").mkdir(parents=True)
         try:
             unpack_debian_package("prometheus", folder / "debian")
-            for tool in ("promtool", "prometheus"):
+            for tool in PROMETHEUS_TOOLS:
                 (folder / "bin" / tool).symlink_to(Path("..", "debian", "usr", "bin", tool))
         except (OSError, subprocess.CalledProcessError):
-            print("bootstrap: building promtool, for want of a Debian package", file=sys.stderr, flush=True)
-            build_promtool(folder / "source", folder / "bin")
+            print("bootstrap: building Prometheus, for want of a Debian package", file=sys.stderr, flush=True)
+            build_prometheus(folder / "source", folder / "bin")
 
-    once(folder / "brought", "bringing Prometheus", (PROMTOOL, PROMTOOL_VERSION), bring)
+    once(folder / "brought", "bringing Prometheus", (PROMETHEUS, PROMETHEUS_VERSION), bring)
 
 
 def bring_faketime() -> None:
@@ -170,13 +171,14 @@ def bring_browser() -> None:
         run(*install, env=environment)
 
 
-def build_promtool(source: Path, target: Path) -> None:
-    """Build promtool in a module of our own: `go install …@version` refuses Prometheus's `exclude` lines."""
+def build_prometheus(source: Path, target: Path) -> None:
+    """Build it in a module of our own: `go install …@version` refuses Prometheus's `exclude` lines."""
     source.mkdir(parents=True)
     environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": ""}
-    run("go", "mod", "init", "promtool", cwd=source, env=environment)
-    run("go", "get", f"{PROMTOOL}@{PROMTOOL_VERSION}", cwd=source, env=environment)
-    run("go", "install", PROMTOOL, cwd=source, env=environment)
+    run("go", "mod", "init", "prometheus-tools", cwd=source, env=environment)
+    commands = [f"{PROMETHEUS}/cmd/{tool}" for tool in PROMETHEUS_TOOLS]
+    run("go", "get", *(f"{command}@{PROMETHEUS_VERSION}" for command in commands), cwd=source, env=environment)
+    run("go", "install", *commands, cwd=source, env=environment)
 
 
 def go_install(module: str, folder: Path = BUILD / "bin") -> None:

@@ -42,7 +42,6 @@ class Timing:
     election_min_s: float = 0.2
     election_max_s: float = 0.4
     leader_fallback_s: float = 0.5
-    handshake_timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,7 @@ class Worker:
             names = ServerNames(everywhere, self._spec.settings.identities)
             named = NamedClients(context, names, partial(self._factory, listener))
             context, factory = named.context, named.protocol
-        limit_s = self._timing.handshake_timeout_s
+        limit_s = self._limits.first_request_timeout_s
         return TlsServer(sock, context, factory, self._no_handshake, limit_s, self.linger_s)
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:

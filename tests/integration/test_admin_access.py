@@ -102,7 +102,6 @@ def test_a_token_is_replaced_while_members_run(guarded: LocalFleet, fleet_comman
     file.write_text(former)
 
 
-@pytest.mark.skipif(not PROMETHEUS.exists(), reason="no Debian package of Prometheus here")
 def test_prometheus_scrapes_with_the_token_to_read(guarded: LocalFleet, tmp_path: Path) -> None:
     """With the configuration of deploy/prometheus, but for where members and files are."""
     document = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus-tls.yml").read_text())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config.settings import ListenerTlsSettings
+from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.ipc import BOOTSTRAP
 from fleet.model import Broker
 from fleet.proxy import tls_server, worker
@@ -138,7 +138,7 @@ async def test_a_handshake_that_does_not_end_is_ended(
 ) -> None:
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, handshake_timeout_s=0.1) as at,
+        running(tmp_path, [one.port], Limits(first_request_timeout_s=0.1), tls) as at,
     ):
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -155,7 +155,7 @@ async def test_those_that_begin_no_handshake_keep_nobody_out(
     monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 3)
     async with (
         broker_script() as one,
-        running(tmp_path, [one.port], listener_tls=tls, handshake_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], Limits(first_request_timeout_s=LIMIT_S), tls) as at,
     ):
         at.worker.apply(at.directory([one]))
         silent = [await at.connect(1) for _ in range(3)]
