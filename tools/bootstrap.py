@@ -176,9 +176,9 @@ def build_prometheus(source: Path, target: Path) -> None:
     source.mkdir(parents=True)
     environment = {**os.environ, "GOBIN": str(target), "GOFLAGS": ""}
     run("go", "mod", "init", "prometheus-tools", cwd=source, env=environment)
-    commands = [f"{PROMETHEUS}/cmd/{tool}" for tool in PROMETHEUS_TOOLS]
-    run("go", "get", *(f"{command}@{PROMETHEUS_VERSION}" for command in commands), cwd=source, env=environment)
-    run("go", "install", *commands, cwd=source, env=environment)
+    tools = [f"{PROMETHEUS}/cmd/{tool}" for tool in PROMETHEUS_TOOLS]
+    run("go", "get", *(f"{tool}@{PROMETHEUS_VERSION}" for tool in tools), cwd=source, env=environment)
+    run("go", "install", *tools, cwd=source, env=environment)
 
 
 def go_install(module: str, folder: Path = BUILD / "bin") -> None:

@@ -105,13 +105,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One API that brokers serve: what its request says of versions, and the fields of its response."""
+    """One API that brokers serve: what its request says of versions, and the fields of both.
+
+    Those of the request are for whoever generates messages; no table is made of them.
+    """
 
     api_key: int
     name: str
     versions: Range
     flexible: Range
     response: tuple[Field, ...]
+    request: tuple[Field, ...] = ()
 
     @property
     def first_flexible(self) -> int:
@@ -145,6 +149,12 @@ def _fields(raw: object, structs: Mapping[str, object]) -> tuple[Field, ...]:
     return tuple(made)
 
 
+def _all_fields(raw: Mapping[str, object]) -> tuple[Field, ...]:
+    shared = raw.get("commonStructs", [])
+    assert isinstance(shared, list)
+    return _fields(raw["fields"], {struct["name"]: struct["fields"] for struct in shared})
+
+
 def read_messages(texts: Mapping[str, str]) -> list[Message]:
     """The APIs that brokers serve, by key.
 
@@ -159,9 +169,6 @@ def read_messages(texts: Mapping[str, str]) -> list[Message]:
             continue
         versions = Range.parse(str(raw["validVersions"]))
         response = responses[raw["apiKey"]]
-        shared = response.get("commonStructs", [])
-        assert isinstance(shared, list)
-        structs = {struct["name"]: struct["fields"] for struct in shared}
         name = str(raw["name"]).removesuffix("Request")
         assert response["flexibleVersions"] == raw["flexibleVersions"], name
         messages.append(
@@ -170,7 +177,8 @@ def read_messages(texts: Mapping[str, str]) -> list[Message]:
                 name=name,
                 versions=versions,
                 flexible=Range.parse(str(raw["flexibleVersions"])),
-                response=_fields(response["fields"], structs),
+                response=_all_fields(response),
+                request=_all_fields(raw),
             )
         )
     return sorted(messages, key=lambda message: message.api_key)

@@ -1,0 +1,1 @@
+"""Every API and version that Kafka defines, through a fleet, in both directions."""
