@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit integration pipeline chaos test-long bench lock clean ready-demo ready-test
+.PHONY: help demo test lint unit integration conformance pipeline chaos test-long bench lock clean ready-demo ready-test
 
 PYTHON ?= python3
 ARGS ?=
@@ -20,8 +20,8 @@ help: ## This list
 demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, shows the takeover, audits the records
 	@$(BIN)/python -m fleet demo $(ARGS)
 
-test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, pipeline and chaos tests
-	@$(PYTEST) tests/unit tests/property tests/integration tests/pipeline tests/judged tests/chaos
+test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
+	@$(PYTEST) tests/unit tests/property tests/integration tests/conformance tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check
@@ -37,6 +37,9 @@ unit: ready-test ## Unit and property tests
 
 integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
 	@$(PYTEST) tests/integration
+
+conformance: ready-test ## Every API and version that Kafka defines through a fleet; with ARGS, as a report: ARGS=--json
+	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.conformance $(ARGS),$(PYTEST) tests/conformance)
 
 chaos: ready-test ## Tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
 	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
