@@ -125,16 +125,25 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
-@pytest.fixture(scope="session")
-def make_topic(kafka: KafkaCluster) -> MakeTopic:
-    """Makes topics with names of their own, straight at the brokers."""
-    numbers = itertools.count(1)
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def make_topic(kafka: KafkaCluster) -> Iterator[MakeTopic]:
+    """Makes topics with names of their own, straight at the brokers, for one module.
+
+    Removed in the end: some thousand partitions of earlier tests took the brokers half a core.
+    """
+    made: list[str] = []
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
     def make(partitions: int = 12, replication: int = BROKERS, **config: str) -> str:
-        name = f"topic-{os.getpid()}-{next(numbers)}"
+        name = f"topic-{os.getpid()}-{next(_NUMBERS)}"
         topic = NewTopic(name, partitions, replication, config=config)
         admin.create_topics([topic])[name].result(30)
+        made.append(name)
         return name
 
-    return make
+    yield make
+    for deletion in admin.delete_topics(made).values() if made else ():
+        deletion.result(30)
