@@ -57,13 +57,14 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
 
 NORMALIZATIONS: Final = (
     (r"(advertised\.listeners|listeners|controller\.quorum\.voters)=\S*(.*)", r"\1=ADDRESS"),
-    (r'"endpoints": \[[^\]]*\]', '"endpoints": []'),
+    (r', "endpoints": \[[^\]]*\]', ""),
     (r"(LeaderEpoch|HighWatermark|MaxFollowerLag|MaxFollowerLagTimeMs):\s+-?\d+", r"\1: N"),
     (r"FinalizedVersionLevel: (\S+)\s+Epoch: \d+", r"FinalizedVersionLevel: \1 Epoch: N"),
     (r'"offsetLag":\d+', '"offsetLag":N'),
     (r"[ \t]+", " "),
 )
-"""What is no difference: addresses, which the fleet blanks or replaces, and what goes on while tools run."""
+"""What is no difference: addresses, which the fleet blanks, replaces or, of controllers, does not offer; and
+what goes on while tools run."""
 
 
 def advertised(fleet: LocalFleet) -> dict[BrokerId, Endpoint]:
