@@ -5,12 +5,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from fleet.config import ListenerTlsSettings, Settings
 from fleet.followed import Followed
 from fleet.model import ProxyId
+from fleet.pem import load_pair, need
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -30,10 +30,10 @@ def server_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION  # a way to have a server work for nothing
     if tls.ciphers is not None:
         context.set_ciphers(tls.ciphers)
-    _load(context, tls.certificate, tls.key)
+    load_pair(context, tls.certificate, tls.key)
     context.verify_mode = _VERIFY[tls.client_certificates]
     if tls.client_ca is not None:
-        tls.client_ca.open("rb").close()
+        need(tls.client_ca)
         context.load_verify_locations(tls.client_ca)
     return context
 
@@ -50,14 +50,8 @@ def probe_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if tls.probe_certificate is not None and tls.probe_key is not None:
-        _load(context, tls.probe_certificate, tls.probe_key)
+        load_pair(context, tls.probe_certificate, tls.probe_key)
     return context
-
-
-def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    for path in (certificate, key):
-        path.open("rb").close()  # its error names the file, and OpenSSL's does not
-    context.load_cert_chain(certificate, key, password="")  # never ask a terminal
 
 
 def servers(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Followed[ssl.SSLContext]]:

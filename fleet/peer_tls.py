@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from fleet.config import PeerTlsFiles, Settings
 from fleet.followed import Followed
 from fleet.model import ProxyId
+from fleet.pem import load_pair, need
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
@@ -59,8 +60,7 @@ def make_contexts(files: PeerTlsFiles) -> Contexts:
 
     Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate
     """
-    for path in (files.ca, files.certificate, files.key):
-        path.open("rb").close()  # its error names the file, and OpenSSL's does not
+    need(files.ca, files.certificate, files.key)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # members are known by their ids, wherever they are
     server.num_tickets = 0  # every connection is verified anew
@@ -68,7 +68,7 @@ def make_contexts(files: PeerTlsFiles) -> Contexts:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(files.ca)
-        context.load_cert_chain(files.certificate, files.key, password="")  # never ask a terminal
+        load_pair(context, files.certificate, files.key)
     return server, client
 
 

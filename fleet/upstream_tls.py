@@ -8,6 +8,7 @@ from typing import TypeAlias
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.followed import Followed
 from fleet.peer_tls import explain
+from fleet.pem import load_pair, need
 
 BrokerTls: TypeAlias = Followed[ssl.SSLContext]
 
@@ -23,12 +24,11 @@ def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
 def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
     """Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate."""
     try:
-        for path in tls.files.values():
-            path.open("rb").close()  # its error names the file, and OpenSSL's does not
+        need(*tls.files.values())
         context = ssl.create_default_context(cafile=tls.ca)
         context.check_hostname = tls.check_hostname
-        if tls.certificate is not None:
-            context.load_cert_chain(tls.certificate, tls.key, password="")  # never ask a terminal
+        if tls.certificate is not None and tls.key is not None:
+            load_pair(context, tls.certificate, tls.key)
     except OSError as error:
         raise ssl.SSLError(f"the files of upstream.tls cannot be used: {error}") from error
     return context

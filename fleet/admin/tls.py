@@ -7,6 +7,7 @@ import ssl
 
 from fleet.config import AdminTlsSettings
 from fleet.followed import Followed
+from fleet.pem import load_pair
 
 log = logging.getLogger(__name__)
 
@@ -16,10 +17,8 @@ def make_context(files: AdminTlsSettings) -> ssl.SSLContext:
 
     Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate
     """
-    for path in (files.certificate, files.key):
-        path.open("rb").close()  # its error names the file, and OpenSSL's does not
     context = _context()
-    context.load_cert_chain(files.certificate, files.key, password="")  # never ask a terminal
+    load_pair(context, files.certificate, files.key)
     return context
 
 

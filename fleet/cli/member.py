@@ -29,7 +29,7 @@ def node(config: str, node: str, as_json: bool) -> int:
     """
     settings = load(config, os.environ)
     settings.member(node)
-    if settings.peer_tls is not None or settings.listener_tls or settings.upstream != UpstreamSettings():
+    if _names_files(settings):
         from fleet import certs  # 15 MB that a supervisor without certificates does not need
 
         certs.check_member(settings, node)
@@ -62,7 +62,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
     elsewhere: tuple[str, ...] = ()
     if node is not None:
         settings.member(node)
-    if settings.peer_tls is not None or settings.listener_tls or settings.upstream != UpstreamSettings():
+    if _names_files(settings):
         from fleet import certs
 
         if node is not None:
@@ -79,13 +79,19 @@ def check(config: str, node: str | None, as_json: bool) -> int:
     return OK
 
 
+def _names_files(settings: Settings) -> bool:
+    """Whether there is anything for ``fleet.certs`` to look at."""
+    secured = settings.peer_tls is not None or bool(settings.listener_tls)
+    return secured or settings.upstream != UpstreamSettings()
+
+
 def config_document(
     settings: Settings, unverified: tuple[ProxyId, ...] = (), elsewhere: tuple[str, ...] = ()
 ) -> ConfigDocument:
     """What is said of a file that is right.
 
     Args:
-        unverified: members whose files of ``peer_tls`` are not all here.
+        unverified: members whose certificates are not all here.
         elsewhere: what else is not here, in words of the configuration.
     """
     warnings = advice(settings)

@@ -246,10 +246,7 @@ class AdminTlsSettings:
 
     def of(self, proxy_id: ProxyId) -> AdminTlsSettings:
         """The same with the paths of one member."""
-        certificate, key = (
-            Path(str(path).replace(PROXY_ID, proxy_id)) for path in (self.certificate, self.key)
-        )
-        return replace(self, certificate=certificate, key=key)
+        return replace(self, certificate=_of(self.certificate, proxy_id), key=_of(self.key, proxy_id))
 
 
 @dataclass(frozen=True, slots=True)
