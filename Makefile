@@ -21,7 +21,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
-	@$(PYTEST) tests/unit tests/property tests/integration tests/conformance tests/pipeline tests/judged tests/chaos
+	@$(PYTEST) tests/unit tests/property tests/fuzz tests/integration tests/conformance tests/hostile/test_brokers.py tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check
@@ -49,9 +49,11 @@ CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | 
 test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
-	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --report docs/judged.md >&2
+	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
+	@$(BIN)/python -m tests.fuzz --inputs 10000000 --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
+	@$(BIN)/python -m tests.hostile --connections 100000 --json > build/hostile.json && cp build/hostile.json docs/hostile.json
 	@$(BIN)/python -m fleet.chaos --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl
 

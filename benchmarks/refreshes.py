@@ -1,10 +1,13 @@
-"""How often one client asks for Metadata: a producer of its own, which librdkafka counts the requests of."""
+"""How often one client asks for Metadata, and what it is told: a producer of librdkafka of its own."""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import threading
 import time
+from collections.abc import Sequence, Set
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -12,12 +15,30 @@ from confluent_kafka import KafkaException, Producer
 
 from fleet.demo.workload import CLIENTS, ClientSettings
 from fleet.errors import DemoError
+from fleet.model import Endpoint
 
 STATISTICS_EVERY_MS: Final = 20
 RECORD_EVERY_S: Final = 0.01
 FLUSH_LIMIT_S: Final = 30.0
 START_LIMIT_S: Final = 30.0
 API: Final = "Metadata"
+_BROKER: Final = re.compile(r"Broker #(\d+)/\d+: (\S+):(\d+) NodeId")
+
+
+class Answers(logging.Handler):
+    """Reads the brokers of each Metadata response out of librdkafka's debug log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[set[Endpoint]] = []
+        """The addresses in each response, in the order of their arrival."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := _BROKER.search(record.getMessage()):
+            index, host, port = found.groups()
+            if index == "0":
+                self.seen.append(set())
+            self.seen[-1].add(Endpoint(host, int(port)))
 
 
 class Refreshes:
@@ -36,6 +57,9 @@ class Refreshes:
         """All Metadata requests, up to ``STATISTICS_EVERY_MS`` ago."""
         self._delivered = 0
         self._error: Exception | None = None
+        self._answers = Answers()
+        logger = logging.Logger("refreshes")
+        logger.addHandler(self._answers)
         self._producer = Producer(
             {
                 **CLIENTS[client],
@@ -43,9 +67,15 @@ class Refreshes:
                 "enable.idempotence": True,
                 "statistics.interval.ms": STATISTICS_EVERY_MS,
                 "stats_cb": self._note,
-                "log_level": 0,
-            }
+                "debug": "metadata",
+            },
+            logger=logger,
         )
+
+    @property
+    def answers(self) -> Sequence[Set[Endpoint]]:
+        """The addresses in each Metadata response so far."""
+        return self._answers.seen
 
     def __enter__(self) -> Self:
         self._thread.start()

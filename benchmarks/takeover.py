@@ -2,8 +2,9 @@
 
     python -m benchmarks.takeover --kills 20 --client recommended --json
 
-It is the demo, and what it measures, with two measures more: how long a record was under way at most, from
-`produce()` to its delivery report, and how many Metadata requests one client made. Exit code 1 where a
+It is the demo, and what it measures, with three measures more: how long a record was under way at most, from
+`produce()` to its delivery report, how many Metadata requests one client made, and how many of the answers
+still had an address of the member that was killed. Exit code 1 where a
 takeover or the audit failed; that a goal was missed is said, and only `--strict` makes a failure of it,
 because a goal is for a quiet machine.
 """
@@ -29,6 +30,7 @@ from fleet.demo.audit import Audit, audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
 from fleet.demo.history import Event, Record
+from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.result import Round
 from fleet.demo.rounds import Rounds
@@ -46,6 +48,7 @@ MEASURES: Final = (
     "producer_stall_ms",
     "delivery_ms",
     "metadata_requests",
+    "stale_answers",
 )
 MEDIAN, WORST = "median", "worst"
 
@@ -82,11 +85,13 @@ class Kill:
         delivery_ms: the longest that any record was under way, of those that arrived, or were still to
             arrive, while the kill was watched.
         metadata_requests: those of one client meanwhile.
+        stale_answers: how many of the answers that it got had an address of the member that was killed.
     """
 
     round: Round
     delivery_ms: float
     metadata_requests: int
+    stale_answers: int
 
     def value(self, measure: str) -> float | None:
         found: float | None = getattr(self if hasattr(self, measure) else self.round, measure)
@@ -161,11 +166,12 @@ async def measure(
             await rounds.flowing()
             with refreshes:
                 for number, wish in enumerate(options.kills, 1):
-                    kill = await _kill(rounds, deliveries, refreshes, wish)
+                    kill = await _kill(fleet, rounds, deliveries, refreshes, wish)
                     kills.append(kill)
                     view.say(
                         f"{number} of {len(options.kills)}: {round_line(kill.round)}; delivery "
-                        f"{milliseconds(kill.delivery_ms)}; Metadata requests {kill.metadata_requests}"
+                        f"{milliseconds(kill.delivery_ms)}; Metadata requests {kill.metadata_requests}, "
+                        f"stale {kill.stale_answers}"
                     )
                     await rounds.bring_back(kill.round.killed)
             await in_thread(workload.stop)
@@ -179,12 +185,17 @@ async def measure(
     return verdict, tuple(kills)
 
 
-async def _kill(rounds: Rounds, deliveries: Deliveries, refreshes: Refreshes, wish: str) -> Kill:
+async def _kill(
+    fleet: LocalFleet, rounds: Rounds, deliveries: Deliveries, refreshes: Refreshes, wish: str
+) -> Kill:
     victim, was_leader = await rounds.choose(wish)
-    since_s, requests = time.monotonic(), refreshes.requests
+    since_s, requests, answers = time.monotonic(), refreshes.requests, len(refreshes.answers)
     measured = await rounds.kill(victim, was_leader)
     longest_ms = deliveries.longest_ms(since_s, time.monotonic())
-    return Kill(measured, longest_ms, refreshes.requests - requests)
+    stale = sum(
+        any(fleet.owner_of(each) == victim for each in answer) for answer in refreshes.answers[answers:]
+    )
+    return Kill(measured, longest_ms, refreshes.requests - requests, stale)
 
 
 def figures(kills: Sequence[Kill]) -> dict[str, Figures]:

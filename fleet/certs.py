@@ -1,4 +1,4 @@
-"""Certificates of member links: makes them, and says what is wrong with those, and those towards the brokers.
+"""Certificates of member links: makes them, and says what is wrong with those, and with all others.
 
 A folder that ``make`` has filled: ``ca.pem`` and ``ca-key.pem``, the authority; ``ID.crt`` and ``ID.key`` for
 each member. Only ``ca.pem`` and its own two files go to a member; ``ca-key.pem`` belongs on none of them.
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.config import (
+    AdminTlsSettings,
     ListenerTlsSettings,
     PeerTlsFiles,
     PeerTlsSettings,
@@ -38,8 +39,9 @@ from fleet.config import (
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
 from fleet.listener_tls import probe_context, server_context
-from fleet.model import ProxyId
+from fleet.model import Endpoint, ProxyId
 from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
+from fleet.pem import load_pair
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -363,14 +365,13 @@ def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
         elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
     if sasl is not None:
-        file, env = sasl.password.file, sasl.password.env
-        if must_be_there or (os.access(file, os.F_OK) if file is not None else env in os.environ):
+        if must_be_there or sasl.password.is_here():
             try:
                 sasl.password.read(settings.source)
             except ConfigError as error:
                 mistakes.append(str(error))
         else:
-            elsewhere.append(f"${env}" if file is None else str(file))
+            elsewhere.append(sasl.password.where)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return tuple(elsewhere)
@@ -397,6 +398,9 @@ def _files(settings: Settings, proxy_id: ProxyId) -> Iterator[Path]:
         yield from (files.ca, files.certificate, files.key)
     for listener in _listeners(settings, proxy_id).values():
         yield from listener.files.values()
+    if settings.admin.tls is not None:
+        own = settings.admin.tls.of(proxy_id)
+        yield from (own.certificate, own.key)  # the authority is for who asks
 
 
 def _listeners(settings: Settings, proxy_id: ProxyId) -> Mapping[str, ListenerTlsSettings]:
@@ -411,6 +415,9 @@ def _problems(settings: Settings, proxy_id: ProxyId, *, must_be_there: bool) -> 
         problems += _peer_problems(settings, settings.peer_tls, proxy_id, must_be_there)
     for name, tls in _listeners(settings, proxy_id).items():
         problems += _listener_problems(name, tls, must_be_there)
+    if settings.admin.tls is not None:
+        at = settings.member(proxy_id).admin
+        problems += _admin_problems(settings.admin.tls.of(proxy_id), at, must_be_there)
     return problems
 
 
@@ -456,6 +463,28 @@ def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool)
         field = "certificate" if tls.probe_certificate is None else "probe_certificate"
         fix = "have it issued for servers; that of the probe for clients, by an authority in client_ca"
         reader.report(field, f"members could not ask each other here: {explain(error)}", fix)
+    return reader.problems
+
+
+def _admin_problems(tls: AdminTlsSettings, at: Endpoint, must_be_there: bool) -> list[Problem]:
+    reader = _Reader(("admin", "tls"), tls.lines, tls.files, must_be_there, "`fleet certs init` makes it")
+    # Where the authority is not here, which a member does not need, the certificate is taken for its own.
+    judge = tls.certificate
+    if tls.ca is not None and os.access(tls.ca, os.R_OK):
+        reader.authorities("ca")
+        judge = tls.ca
+    reader.pair("certificate", "key")
+    if reader.problems or not reader.complete:
+        return reader.problems
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=judge)
+    load_pair(server, tls.certificate, tls.key)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client.check_hostname = not is_wildcard(at.host)
+    try:
+        rehearse(server, client, at.host)
+    except OSError as error:
+        fix = f"have it issued for {at.host}, for servers, by an authority in admin.tls.ca"
+        reader.report("certificate", f"commands would refuse it: {explain(error)}", fix)
     return reader.problems
 
 

@@ -77,6 +77,8 @@ GIVE_UP_PERIODS = 2.0
 """How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
 HOLD_AGAIN_S = 0.25
 """After a held connection has ended, or could not be had."""
+DRAIN = "drain"
+"""Why identities move from a member that is alive."""
 WORKERS_START_S = 1.0
 """How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
 
@@ -329,7 +331,7 @@ class Control:
             was = before.members.get(proxy_id)
             if was is not None and was.eligible and not member.eligible:
                 self._note_takeover(
-                    proxy_id, "drain" if member.status is not MemberStatus.DOWN else "down", before
+                    proxy_id, DRAIN if member.status is not MemberStatus.DOWN else "down", before
                 )
         if self.events is not None:
             leads = status.role == "leader"
@@ -419,7 +421,9 @@ class Control:
         now, noticed = moment(), self._noticed.pop(proxy_id, None)
         if noticed is None or now.mono_s - noticed.mono_s > self._timing.suspect_after_s:
             noticed = now
-        self.takeovers.detected(proxy_id, reason, state, noticed)
+        well = reason == DRAIN or proxy_id == self.me
+        alive_s = None if well else self.detector.alive_s(proxy_id)
+        self.takeovers.detected(proxy_id, reason, state, noticed, alive_s)
         self.takeovers.published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())

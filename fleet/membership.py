@@ -15,9 +15,10 @@ that nothing reaches the peer, though its heartbeats arrive; and where answers t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -146,6 +147,17 @@ class _Peer:
     """The first question on the held connection since the last answer to one; None while there is none."""
     worker_heard_s: float | None = None
     """The last answer on a held connection."""
+    open_questions_s: deque[float] = field(default_factory=deque)
+    """When what is not answered yet was asked on the held connection. This and what follows is on the clock
+    of whoever calls, which does not stand still where this process does."""
+    probe_out_s: float = 0.0
+    """When the last probe was sent."""
+    alive_s: float | None = None
+    """See ``Detector.alive_s``."""
+
+    def answered(self, asked_s: float) -> None:
+        """A worker has answered what it was asked then."""
+        self.alive_s = asked_s if self.alive_s is None else max(self.alive_s, asked_s)
 
 
 class Detector:
@@ -195,6 +207,7 @@ class Detector:
         at_s, record = self._clock(now_s), self._peers[peer]
         record.probe_now = True
         record.asked_s = None
+        record.open_questions_s.clear()
         steady_since_s = max(record.linked_since_s, record.doubted_until_s)
         if record.liveness is Liveness.UP and at_s - steady_since_s >= DOUBT_AFTER_S:
             record.doubted_until_s = at_s + DOUBT_S
@@ -202,6 +215,7 @@ class Detector:
     def worker_asked(self, peer: ProxyId, now_s: float) -> None:
         """A question went out on the connection that is held to a peer's worker."""
         at_s, record = self._clock(now_s), self._peers[peer]
+        record.open_questions_s.append(now_s)
         if record.asked_s is None:
             record.asked_s = at_s
 
@@ -210,12 +224,15 @@ class Detector:
         record = self._peers[peer]
         record.worker_heard_s = self._clock(now_s)
         record.asked_s = None
+        if record.open_questions_s:
+            record.answered(record.open_questions_s.popleft())
 
     def worker_given_up(self, peer: ProxyId, now_s: float) -> None:
         """The connection that was held to a peer's worker was silent for too long; there is none now."""
         self._clock(now_s)
         record = self._peers[peer]
         record.asked_s = None
+        record.open_questions_s.clear()
         record.probe_now = True
 
     def heartbeat(self, peer: ProxyId, report_ready: bool, incarnation: int, now_s: float) -> None:
@@ -240,6 +257,7 @@ class Detector:
             record.failures = 0
             # The answer shows that the peer was alive when it was asked, not how it is by now.
             record.answered_s = record.probe_sent_s
+            record.answered(record.probe_out_s)
         elif not void:
             if record.failures == 0:
                 record.failing_since_s = at_s if record.probe_sent_s is None else record.probe_sent_s
@@ -255,6 +273,7 @@ class Detector:
         record = self._peers[peer]
         self._clock(now_s)
         record.failures = 0
+        record.answered(sent_s)
         sent_s -= self._paused_s
         record.answered_s = sent_s if record.answered_s is None else max(record.answered_s, sent_s)
 
@@ -277,6 +296,11 @@ class Detector:
     def liveness(self) -> Mapping[ProxyId, Liveness]:
         """What is held of each peer, as of the last tick."""
         return {peer: record.liveness for peer, record in self._peers.items()}
+
+    def alive_s(self, peer: ProxyId) -> float | None:
+        """The last moment of which it is sure that a peer's worker was alive: when it was asked what it has
+        answered since, on the clock of whoever calls; None where it never has."""
+        return self._peers[peer].alive_s
 
     def suspects(
         self, now_s: float, has_quorum: bool, committed_down: AbstractSet[ProxyId]
@@ -318,6 +342,7 @@ class Detector:
                 record.probing = True
                 record.probe_now = False
                 record.probe_sent_s = at_s
+                record.probe_out_s = now_s
                 due.append(peer)
         return due
 

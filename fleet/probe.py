@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.upstream_tls import BrokerTls, explain_dial
+from fleet.upstream_tls import NOT_REACHED, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767
@@ -123,7 +123,7 @@ async def hold(
     greater, lets go of the members' link: as early as its clients learn of it.
 
     Args:
-        asked, answered: called with every question but the first, and with every answer to one.
+        asked, answered: called before every question but the first, and with every answer to one.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -144,8 +144,8 @@ async def hold(
 async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, asked: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(interval_s)
-        writer.write(_request(_IMPOSSIBLE_VERSION))
         asked()
+        writer.write(_request(_IMPOSSIBLE_VERSION))
 
 
 async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callable[[], None]) -> HoldEnd:
@@ -175,5 +175,5 @@ async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | No
                 return None if answer == 0 else "it does not answer as a broker does"
     except asyncio.IncompleteReadError:
         return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
-    except OSError as error:
+    except NOT_REACHED as error:
         return explain_dial(error)

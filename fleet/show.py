@@ -105,13 +105,22 @@ class ControlSource:
 
     def _certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me
-        files: dict[str, Path] = {}
+        sections: dict[str, Mapping[str, Path]] = {
+            f"listener_tls.{name}": tls.of(me).files for name, tls in settings.listener_tls.items()
+        }
         if settings.peer_tls is not None:
             own = settings.peer_tls.files(me)
-            files |= {"peer_tls.ca": own.ca, "peer_tls.certificate": own.certificate}
-        for name, tls in settings.listener_tls.items():
-            named = tls.of(me).files.items()
-            files |= {f"listener_tls.{name}.{field}": path for field, path in named if "key" not in field}
+            sections["peer_tls"] = {"ca": own.ca, "certificate": own.certificate}
+        if settings.admin.tls is not None:
+            sections["admin.tls"] = settings.admin.tls.of(me).files
+        if settings.upstream.tls is not None:
+            sections["upstream.tls"] = settings.upstream.tls.files
+        files = {
+            f"{section}.{field}": path
+            for section, named in sections.items()
+            for field, path in named.items()
+            if "key" not in field
+        }
         if not files:
             return {}
         from fleet import certs  # 15 MB that a fleet without certificates does not need

@@ -21,15 +21,19 @@ class TakeoverWatch:
         self._revisions: dict[ProxyId, int] = {}
         """Of open takeovers that are not advertised yet: the first directory that goes around the member."""
 
-    def detected(self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment) -> None:
+    def detected(
+        self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment, alive_s: float | None = None
+    ) -> None:
         """This member stopped to believe in an owner, or learnt that it is to own nothing.
 
         Args:
             state: what was committed at that moment.
+            alive_s: see `fleet.membership.Detector.alive_s`.
         """
         owned = tuple(sorted(b for b, ownership in state.ownership.items() if proxy_id in ownership.owners))
         if owned and proxy_id not in self._open:
-            self._put(Takeover(proxy_id, reason, now, owned))
+            alive = None if alive_s is None else now.back_to(min(alive_s, now.mono_s))
+            self._put(Takeover(proxy_id, reason, now, owned, alive=alive))
 
     def published(self, directory: Directory) -> None:
         """This directory was handed to the workers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.followed import Followed
@@ -34,10 +34,14 @@ def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
     return context
 
 
-def explain_dial(error: OSError) -> str:
+NOT_REACHED: Final = (OSError, ValueError, OverflowError)
+"""What dialling a broker raises; the last two where its address is none, whoever gave it."""
+
+
+def explain_dial(error: Exception) -> str:
     """Why a broker cannot be reached, in words for an operator; with TLS or without."""
     if isinstance(error, TimeoutError):
         return "timed out"
-    if isinstance(error, ssl.SSLError) or not str(error):
+    if isinstance(error, OSError) and (isinstance(error, ssl.SSLError) or not str(error)):
         return explain(error)
     return str(error)

@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Endpoint
+from tests.compatibility import Notes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +63,10 @@ TELLING: Final = range(0x80, 0xFF)
 as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1: small numbers and -1 are everywhere."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Notes())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Names the logs of what ran beside a test that failed."""
@@ -72,15 +76,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     return report
 
 
+AUTHORIZER: Final = MappingProxyType(
+    {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+)
+"""Brokers that keep ACLs, and let everybody in who has no name."""
+
+
+def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
+    """Brokers with addresses that nobody mistakes for anything else, not started yet."""
+    while True:
+        cluster = KafkaCluster(BROKERS, folder, host_of=broker_host, **options)
+        if all(broker.port % 256 in TELLING for broker in cluster.brokers.values()):
+            return cluster
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers; a test that stops one starts it again."""
     folder = tmp_path_factory.mktemp("kafka")
-    make = partial(KafkaCluster, BROKERS, folder, host_of=broker_host, more_listeners={AWAY_LISTENER: AWAY})
-    cluster = make()
-    while not all(broker.port % 256 in TELLING for broker in cluster.brokers.values()):
-        cluster = make()
-    with cluster:
+    with make_cluster(folder, more_listeners={AWAY_LISTENER: AWAY}, properties=AUTHORIZER) as cluster:
         _FOLDERS.append(cluster.logs)
         yield cluster
 

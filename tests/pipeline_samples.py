@@ -16,7 +16,7 @@ from fleet.events.schema import OwnershipEvent
 from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.timeline import Change, Known, Row
-from fleet.pipeline.timeline_job import current
+from fleet.pipeline.timeline_job import current, read
 
 Plain: TypeAlias = tuple[Any, ...]
 
@@ -52,7 +52,8 @@ def tellings(chance: random.Random, generations: int = 60) -> list[OwnershipEven
             delay_ms = chance.randrange(50)
             told.append(replace(event, told_by=member, committed_at_ms=now_ms + delay_ms))
             if chance.random() < 0.5:
-                told.append(replace(told[-1], detected_at_ms=now_ms - 5, advertised_at_ms=now_ms + delay_ms))
+                taken = replace(told[-1], detected_at_ms=now_ms - 5, advertised_at_ms=now_ms + delay_ms)
+                told.append(replace(taken, alive_at_ms=now_ms - 5 - chance.randrange(90)))
         if chance.random() < 0.1:
             told.append(replace(event, owners=("p9",)))
     # Each is late by some places.
@@ -77,7 +78,7 @@ def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes]) -> None:
 
 def found(spark: SparkSession, site: Site) -> list[Plain]:
     """The timeline that holds."""
-    rows = current(spark.read.parquet(site.timeline).drop("day")).collect()
+    rows = current(read(spark, site.timeline)).collect()
     return sorted(
         plain(row.fleet, row.broker_id, Row(**{name: row[name] for name in Row.__dataclass_fields__}))
         for row in rows
@@ -94,5 +95,6 @@ def wanted(told: Sequence[OwnershipEvent]) -> list[Plain]:
 
 
 def plain(fleet: str, broker_id: int, row: Row) -> Plain:
-    times = (row.from_ms, row.to_ms, row.committed_at_ms, row.detected_at_ms, row.advertised_at_ms)
+    known = (row.from_ms, row.to_ms, row.committed_at_ms)
+    times = (*known, row.alive_at_ms, row.detected_at_ms, row.advertised_at_ms)
     return (fleet, broker_id, row.what, row.generation, tuple(row.owners), *(each or 0 for each in times))

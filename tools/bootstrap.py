@@ -1,8 +1,8 @@
 """Brings what the demo and the tests need beyond the machine's own Python, Java, Maven and Go.
 
     python3 tools/bootstrap.py demo      virtual environment, Kafka
-    python3 tools/bootstrap.py test      the same, the development packages, Toxiproxy, Prometheus, Chromium,
-                                         libfaketime
+    python3 tools/bootstrap.py test      the same, the development packages, older Kafkas, Kafka Streams and
+                                         Connect, kcat, franz-go, Toxiproxy, Prometheus, Chromium, libfaketime
 
 Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
 done again. All output is on standard error: standard output belongs to the command that is run afterwards.
@@ -14,17 +14,21 @@ import argparse
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
 POM = ROOT / "deploy" / "kafka" / "pom.xml"
+OLDER_KAFKAS = ("3.9.2", "4.0.2")
+"""Releases that the tests run beside the newest one, which the pom names."""
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
 PROMETHEUS = "github.com/prometheus/prometheus"
 PROMETHEUS_VERSION = "v0.305.0"
@@ -32,8 +36,15 @@ PROMETHEUS_TOOLS = ("promtool", "prometheus")
 FAKETIME = BUILD / "faketime" / "libfaketime.so.1"
 FAKETIME_FOLDERS = ("lib/*/faketime", "lib/faketime", "lib64/faketime")
 """Where distributions put it, below /usr."""
+KAFKA_CLIENTS = BUILD / "kafka" / "clients"
+KCAT = BUILD / "kcat" / "kcat"
+FRANZ_GO = BUILD / "bin" / "franz-go-client"
+FRANZ_GO_SOURCE = ROOT / "tests" / "clients" / "franz"
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
+APT = BUILD / "apt"
+OUR_LISTS = ("-o", f"Dir::State::lists={APT / 'lists'}", "-o", f"Dir::Cache={APT / 'cache'}")
+UNPRIVILEGED = ("-o", "APT::Sandbox::User=", "-o", "Debug::NoLocking=1")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -86,22 +97,80 @@ def make_venv(lock: Path) -> None:
     )
 
 
+def copy_jars(profile: str, folder: Path, *options: str) -> None:
+    """What a profile of the pom depends on."""
+    fresh = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
+    run("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", POM, "-P", profile, *goal, *options)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+
+
 def bring_kafka() -> None:
     """Kafka's jars, and the client jar whose message definitions the wire tables are generated from."""
 
-    def copy(profile: str, folder: str, *options: str) -> None:
-        fresh = BUILD / "kafka" / f"{folder}.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
-        run("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", POM, "-P", profile, *goal, *options)
-        shutil.rmtree(fresh.with_suffix(""), ignore_errors=True)
-        fresh.rename(fresh.with_suffix(""))
-
     def both() -> None:
-        copy("broker", "libs")
-        copy("definitions", "definitions", "-DexcludeTransitive=true")
+        copy_jars("broker", BUILD / "kafka" / "libs")
+        copy_jars("definitions", BUILD / "kafka" / "definitions", "-DexcludeTransitive=true")
 
     once(BUILD / "kafka" / "brought", "bringing Apache Kafka's jars", (POM,), both)
+
+
+def older_kafka(version: str) -> Path:
+    """The folder of an older release's jars."""
+    return BUILD / "kafka" / f"libs-{version}"
+
+
+def bring_older_kafkas() -> None:
+    """The jars of releases that the tests run beside the newest one; all log as that one does."""
+    other_logging = "-DexcludeArtifactIds=slf4j-reload4j"
+    for version in OLDER_KAFKAS:
+        folder = older_kafka(version)
+        once(
+            folder.with_name(f"brought-{version}"),
+            f"bringing Apache Kafka {version}",
+            (POM, version),
+            partial(copy_jars, "broker", folder, f"-Dkafka.version={version}", other_logging),
+        )
+
+
+def bring_kafka_clients() -> None:
+    """Kafka Streams with its examples, and Kafka Connect with its connectors for files."""
+
+    def copy() -> None:
+        copy_jars("clients", KAFKA_CLIENTS)
+
+    stamp = KAFKA_CLIENTS.with_name("clients-brought")
+    once(stamp, "bringing Kafka Streams and Connect", (POM,), copy)
+
+
+def bring_kcat() -> None:
+    """kcat as `build/kcat/kcat`: the machine's own, or Debian's."""
+
+    def bring() -> None:
+        installed = shutil.which("kcat")
+        if installed is None:
+            unpack_debian_program("kcat", "usr/bin/kcat", KCAT.parent)
+        else:
+            shutil.rmtree(KCAT.parent, ignore_errors=True)
+            KCAT.parent.mkdir(parents=True)
+            KCAT.symlink_to(installed)
+
+    once(KCAT.with_name("brought"), "bringing kcat", ("kcat",), bring)
+
+
+def build_franz_go() -> None:
+    """The tests' program around franz-go, a Go client."""
+    sources = [FRANZ_GO_SOURCE / name for name in ("go.mod", "go.sum", "main.go")]
+
+    def build() -> None:
+        FRANZ_GO.parent.mkdir(parents=True, exist_ok=True)
+        command = ("go", "build", "-buildvcs=false", "-o", FRANZ_GO, ".")
+        # It wants a newer Go than the rest, which brings that one as it brings modules.
+        run(*command, cwd=FRANZ_GO_SOURCE, env={**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"})
+
+    once(FRANZ_GO.with_name("franz-go-built"), "building a client of franz-go", sources, build)
 
 
 def build_toxiproxy() -> None:
@@ -197,16 +266,66 @@ def unpack_debian_package(name: str, folder: Path) -> None:
         run("apt-get", "-q", "download", name, cwd=folder)
     except subprocess.CalledProcessError:
         # The machine's package lists are missing or too old; ours need no privileges.
-        apt = BUILD / "apt"
         for each in ("lists/partial", "cache/archives/partial"):
-            (apt / each).mkdir(parents=True, exist_ok=True)
-        ours = ("-o", f"Dir::State::lists={apt / 'lists'}", "-o", f"Dir::Cache={apt / 'cache'}")
-        unprivileged = ("-o", "APT::Sandbox::User=", "-o", "Debug::NoLocking=1")
-        run("apt-get", "-q", *ours, *unprivileged, "update")
-        run("apt-get", "-q", *ours, *unprivileged, "download", name, cwd=folder)
+            (APT / each).mkdir(parents=True, exist_ok=True)
+        run("apt-get", "-q", *OUR_LISTS, *UNPRIVILEGED, "update")
+        run("apt-get", "-q", *OUR_LISTS, *UNPRIVILEGED, "download", name, cwd=folder)
     (package,) = folder.glob("*.deb")
     run("dpkg-deb", "-x", package, folder)
     package.unlink()
+
+
+def unpack_debian_program(package: str, program: str, folder: Path) -> Path:
+    """A program of a Debian package, with the libraries that neither the package nor the machine has.
+
+    Args:    program: its path in the package
+             folder: where all of that goes; what was there before is removed
+    Returns: what starts it: of the program's name, in the folder
+    Raises:  OSError, CalledProcessError: there is no apt here, or it has no such package
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    unpack_debian_package(package, folder / "debian")
+    binary, libraries = folder / "debian" / program, folder / "libraries"
+    wanted = iter(absent_dependencies(package))
+    while missing := missing_libraries(binary, folder):
+        more = next(wanted, None)
+        if more is None:
+            raise OSError(f"without {', '.join(missing)}")
+        unpack_debian_package(more, libraries / more)
+    launcher = folder / binary.name
+    found = shlex.quote(library_path(folder))
+    launcher.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={found} exec {shlex.quote(str(binary))} "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
+
+
+def absent_dependencies(package: str) -> Iterator[str]:
+    """The libraries that a Debian package needs, directly or not, and that are not installed."""
+    only_depends = [f"--no-{each}" for each in ("recommends", "suggests", "conflicts", "breaks", "replaces")]
+    lists = OUR_LISTS if APT.exists() else ()
+    asked = ("depends", "--recurse", *only_depends, "--no-enhances", package)
+    listing = output_of("apt-cache", *lists, *asked)
+    for name in (line for line in listing.splitlines() if line.startswith("lib")):
+        status = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Status}", name], capture_output=True, text=True, check=False
+        )
+        if "ok installed" not in status.stdout:
+            yield name
+
+
+def missing_libraries(binary: Path, folder: Path) -> list[str]:
+    """What a program's loader does not find, neither on the machine nor in what is unpacked in a folder."""
+    listing = output_of("ldd", str(binary), env={**os.environ, "LD_LIBRARY_PATH": library_path(folder)})
+    return [line.split()[0] for line in listing.splitlines() if line.endswith("not found")]
+
+
+def library_path(folder: Path) -> str:
+    """The folders that hold libraries of what is unpacked in a folder."""
+    return os.pathsep.join(sorted({str(library.parent) for library in folder.rglob("*.so.*")}))
+
+
+def output_of(*command: str, env: dict[str, str] | None = None) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
 
 def make_locks() -> None:
@@ -250,6 +369,10 @@ def main(arguments: Sequence[str]) -> int:
             make_venv(ROOT / "requirements" / ("demo.lock" if purpose == "demo" else "dev.lock"))
             bring_kafka()
             if purpose == "test":
+                bring_older_kafkas()
+                bring_kafka_clients()
+                bring_kcat()
+                build_franz_go()
                 build_toxiproxy()
                 bring_prometheus()
                 bring_faketime()

@@ -14,7 +14,7 @@ from typing import Any, Final
 from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
-from fleet.chaos.spark import JUDGED
+from fleet.chaos.judged import JUDGED
 from fleet.events import schema as events
 from fleet.game_day.report import GAME_DAY
 from fleet.pipeline import outside

@@ -46,9 +46,12 @@ if [ "$purpose" = test ]; then
     if { ! have chromium || ! have chromedriver; } && { [ "$(id -u 2>/dev/null || echo 1)" -ne 0 ] || ! have apt-get; }; then
         lacks "Chromium and its driver" "apt-get install chromium chromium-driver"
     fi
-    # where there is apt-get, tools/bootstrap.py unpacks the library below build
+    # where there is apt-get, tools/bootstrap.py unpacks these two below build
     if ! have apt-get && ! have faketime; then
         lacks "libfaketime" "apt-get install faketime"
+    fi
+    if ! have apt-get && ! have kcat; then
+        lacks "kcat" "apt-get install kcat"
     fi
 fi
 exit "$missing"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from fleet.config import TokenSettings
+from fleet.config import Settings, TokenSettings
 from fleet.config.document import Problem
 from fleet.errors import ConfigError
 from fleet.followed import Followed
@@ -81,6 +81,23 @@ def read_tokens(settings: TokenSettings, source: str, environ: Mapping[str, str]
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return Tokens(*found)
+
+
+def check_tokens(
+    settings: Settings, *, must_be_there: bool, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Read the tokens, where there are to be any.
+
+    Returns: what is not all on this machine
+    Raises:  ConfigError: as of ``read_tokens``; with ``must_be_there`` that one is not here, too
+    """
+    tokens = settings.admin.tokens
+    if tokens is None:
+        return ()
+    if not must_be_there and not (tokens.read.is_here(environ) and tokens.write.is_here(environ)):
+        return ("admin.tokens",)
+    read_tokens(tokens, settings.source, environ)
+    return ()
 
 
 class Gate:

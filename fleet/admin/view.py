@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Final, Literal, Protocol, TypeAlias
 
 from fleet.ipc import WorkerCounters
@@ -50,6 +51,10 @@ class Moment:
     wall_ms: int
     mono_s: float
 
+    def back_to(self, mono_s: float) -> Moment:
+        """An earlier instant, in whole milliseconds not after it."""
+        return Moment(self.wall_ms - ceil(1000 * (self.mono_s - mono_s)), mono_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
@@ -62,6 +67,8 @@ class Takeover:
         detected: when this member stopped to believe in the owner (or learnt of the drain).
         advertised: when the directory that goes around it was handed to this member's workers.
         committed: when Raft had committed it here; None until then.
+        alive: the last moment at which this member is sure that the owner's worker was alive; None where it
+            is of none, and of a drain.
     """
 
     proxy_id: ProxyId
@@ -70,6 +77,7 @@ class Takeover:
     broker_ids: tuple[BrokerId, ...] = ()
     advertised: Moment | None = None
     committed: Moment | None = None
+    alive: Moment | None = None
 
     @property
     def seconds(self) -> float | None:

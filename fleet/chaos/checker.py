@@ -83,10 +83,15 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who stands for each identity in a member's Metadata, from a moment on."""
+    """Who stands for each identity in a member's Metadata, from a moment on.
+
+    Args:
+        asked_s: when the last answer that said so was asked for.
+    """
 
     at_s: float
     owners: Mapping[BrokerId, ProxyId | None]
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ class Outage:
         survivors: the members that can.
         until_s: when the fault began to be healed.
         bound_s: by when the survivors must advertise one another alone.
+        there_s: when the fault was there for certain; `at_s` is right before.
     """
 
     kind: str
@@ -105,6 +111,7 @@ class Outage:
     at_s: float
     until_s: float
     bound_s: float
+    there_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

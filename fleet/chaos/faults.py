@@ -118,8 +118,9 @@ class Injector:
         processes = [process for victim in victims for process in self._tree(victim)]
         self._tell(fault, victims)
         at_s = await in_thread(lambda: self._fleet.kill(*victims))
+        there_s = time.monotonic()
         await prove(lambda: all(map(is_gone, processes)), f"the end of {len(processes)} processes")
-        outage = await self._outage(fault, victims, at_s, REFUSED_LIMIT_S)
+        outage = await self._outage(fault, victims, at_s, there_s, REFUSED_LIMIT_S)
         self._fleet.start(*victims)
         return await self._done(fault, victims, at_s, f"{len(processes)} processes gone", outage)
 
@@ -128,9 +129,10 @@ class Injector:
         processes = self._tree(victim)
         self._tell(fault, (victim,))
         at_s = await in_thread(lambda: self._fleet.freeze(victim))
+        there_s = time.monotonic()
         try:
             await prove(lambda: all(map(is_stopped, processes)), f"{len(processes)} processes in state T")
-            outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
+            outage = await self._outage(fault, (victim,), at_s, there_s, SILENT_LIMIT_S)
         finally:
             self._fleet.thaw(victim)
         await prove(lambda: not any(map(is_stopped, processes)), f"{victim} goes on")
@@ -227,8 +229,9 @@ class Injector:
         at_s = time.monotonic()
         try:
             await self._swallow([*links, *doors], fault)
+            there_s = time.monotonic()
             proofs = [await prove_black(doors[0]), await self._prove_silent(victim, fault)]
-            outage = await self._outage(fault, (victim,), at_s, SILENT_LIMIT_S)
+            outage = await self._outage(fault, (victim,), at_s, there_s, SILENT_LIMIT_S)
         finally:
             await in_thread(lambda: self._network.heal([*links, *doors]))
         return await self._done(fault, (victim,), at_s, "; ".join(proofs), outage)
@@ -392,9 +395,10 @@ class Injector:
     # ---------------------------------------------------------------------------------------------- parts
 
     async def _outage(
-        self, fault: Fault, victims: tuple[ProxyId, ...], at_s: float, bound_s: float
+        self, fault: Fault, victims: tuple[ProxyId, ...], at_s: float, there_s: float, bound_s: float
     ) -> Outage | None:
-        """Hold a fault as long as the plan says, and until the others have taken over or it is too late."""
+        """Hold a fault that is there as long as the plan says, and until the others have taken over or it is
+        too late."""
         survivors = tuple(each for each in self._fleet.running if each not in victims)
         bound_s += SLOW_SLACK_S if self._slow else 0.0
         if survivors:
@@ -403,7 +407,7 @@ class Injector:
         await asyncio.sleep(max(0.0, at_s + fault.duration_s - time.monotonic()))
         if not survivors:
             return None
-        return Outage(fault.kind.value, victims, survivors, at_s, time.monotonic(), bound_s)
+        return Outage(fault.kind.value, victims, survivors, at_s, time.monotonic(), bound_s, there_s)
 
     async def _done(
         self, fault: Fault, victims: tuple[str, ...], at_s: float, proof: str, outage: Outage | None = None

@@ -19,7 +19,8 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    member, producer = Member("VerifiableConsumer", spec), Producer(spec)
+    member = Member("VerifiableConsumer", spec, "--group-protocol", spec.group_protocol)
+    producer = Producer(spec)
     while not stopping.wait(_EVERY_S):
         member.check()
         producer.check()

@@ -77,7 +77,11 @@ class Observer:
         """What each member's Metadata has said, at each change."""
         return {
             proxy_id: [
-                View(change.at_s, {each: self._owner_of(at) for each, at in change.table.items()})
+                View(
+                    change.at_s,
+                    {each: self._owner_of(at) for each, at in change.table.items()},
+                    change.asked_s,
+                )
                 for change in changes
             ]
             for proxy_id, changes in self._prober.changes.items()

@@ -111,7 +111,8 @@ async def witness(
         events: the fleet's configuration of them; None where it is to tell nothing.
     """
     clients = ", ".join(plan.workloads)
-    say(f"plan {plan.name}: {plan.members} members; {clients}; {len(plan.faults)} faults")
+    links = " over TLS" if plan.secured else ""
+    say(f"plan {plan.name}: {plan.members} members{links}; {clients}; {len(plan.faults)} faults")
     for fault in plan.faults:
         say(f"  {fault}")
     run = _Run(plan, ground, folder, say, events)
@@ -141,6 +142,7 @@ class _Run:
             plan.members,
             identities=identities,
             timing=_TIMING,
+            peer_tls=plan.secured,
             events=events,
         )
         self._observer: Observer | None = None

@@ -74,6 +74,9 @@ BROKER_LINKS: Final = frozenset(
 )
 """Want a Toxiproxy between the proxies and the brokers."""
 
+OUTAGES: Final = frozenset({Kind.KILL_MEMBER, Kind.FREEZE_MEMBER, Kind.BLACKHOLE_MEMBER})
+"""What keeps clients from a member, while there are others."""
+
 BROKER_ENDS: Final = frozenset({Kind.KILL_BROKER, Kind.ROLLING_BROKER_RESTART})
 """A record that its leader alone has may be lost then: also one that ends in order waits for no follower."""
 
@@ -168,6 +171,7 @@ class Plan:
         name: how it is asked for again: a seed, or one of `CHOSEN`.
         workloads: the clients that are at work meanwhile; see `fleet.chaos.workloads`.
         members: how many the fleet has.
+        secured: whether the links between them are mutual TLS.
     """
 
     name: str
@@ -175,6 +179,7 @@ class Plan:
     workloads: tuple[str, ...] = ("idempotent",)
     length_s: float = LENGTH_S
     members: int = 3
+    secured: bool = False
 
     @property
     def brokers_fail(self) -> bool:
@@ -201,6 +206,8 @@ def plan_of(seed: int, length_s: float = LENGTH_S) -> Plan:
         ("idempotent", first, second),
         length_s,
         chance.choice(MEMBERS),
+        # Drawn apart, so that faults and clients of a seed are those that they were before.
+        random.Random(f"secured {seed}").random() < 0.5,
     )
 
 
@@ -247,9 +254,12 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
 )
 """Clients and faults by the name of the plan: what `make test` runs."""
 
+SECURED: Final = frozenset({"leader-kill", "blackhole"})
+"""Of these plans, those with links between members that are mutual TLS."""
+
 
 def chosen(name: str) -> Plan:
     """A plan by its name."""
     others, faults = CHOSEN[name]
     length_s = max(fault.at_s + fault.duration_s for fault in faults) + 2.0
-    return Plan(name, faults, ("idempotent", *others), length_s)
+    return Plan(name, faults, ("idempotent", *others), length_s, secured=name in SECURED)

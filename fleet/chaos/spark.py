@@ -3,7 +3,8 @@
     python -m fleet.chaos.spark --seed 3 --json        what `make pipeline ARGS=…` starts
 
 The fleet tells its events; what its clients and its observer saw is written to a topic, as `outside` events.
-The jobs run over both.
+The jobs run over both. What operators would be told of the fleet's availability is held against the events
+themselves, and against what the observer saw (`fleet.chaos.windows`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,25 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
 
-from fleet.admin.documents import Codec
+from fleet.chaos import windows
 from fleet.chaos.checker import History, Outage, Stream, View, audit_of, takeover_s
 from fleet.chaos.command import run_alone, say
+from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument, page, text, total
 from fleet.chaos.run import prepare, remove, witness
-from fleet.chaos.schedule import CHOSEN, Plan, chosen, plan_of
+from fleet.chaos.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
+from fleet.chaos.windows import Told
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
 from fleet.errors import FleetError
-from fleet.events.schema import OUTSIDE
+from fleet.events.schema import OUTSIDE, TOPICS
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.judge import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
@@ -37,36 +41,8 @@ from fleet.pipeline.outside import EVENTS, KINDS, LedgerEntry, OutageEvent, Outs
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
 
-
-@dataclass(frozen=True, slots=True)
-class AuditTotals:
-    """Of all clients together."""
-
-    lost: int
-    duplicated: int
-    reordered: int
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedDocument:
-    """What ``make pipeline ARGS=--json`` prints.
-
-    Args:
-        events: how many records the jobs have read.
-        gaps, overlaps: in the timelines of the identities.
-        windows: outages of which Spark says how long it took until all was advertised elsewhere.
-        differs_from_checker: verdicts on clients, windows and owners in which Spark and the checker differ.
-    """
-
-    events: int
-    gaps: int
-    overlaps: int
-    windows: int
-    audit: AuditTotals
-    differs_from_checker: int
-
-
-JUDGED: Final = Codec(JudgedDocument)
+_WINDOWS_OF: Final = ("ownership", "connection")
+"""The kinds of events that say when an identity was to be had."""
 
 
 def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
@@ -114,19 +90,33 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) ->
         )
 
 
-def judge(spark: SparkSession, servers: str, prefix: str, history: History, out: Path) -> JudgedDocument:
+def judge(
+    spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
+) -> JudgedDocument:
     """Run the jobs on what is in the topics, and compare.
 
     Args:
         out: a folder for Parquet and checkpoints.
     Raises: FleetError: a job failed.
     """
-    found = run_jobs(spark, servers, prefix, str(out), keys_of(history))
+    until_ms = time.time_ns() // 1_000_000
+    found = run_jobs(spark, servers, prefix, str(out), keys_of(history), until_ms)
+    told = windows.told(windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms)
+    missed = windows.seen_missing(history)
+    spans = told.windows(until_ms)
+    covers = [windows.around(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000) for each in missed]
     audits = {name: Audit(**verdict) for name, verdict in found.audits.items()}
     differences = [
         *differing(audits, {each.name: audit_of(each) for each in history.streams}),
         *differing(found.took_us, took_us(history)),
         *_other_owners(found.owners, history),
+        *_other_windows(windows.of_document(found.available), told),
+        *(
+            f"identity {each.broker_id} was missing from {each.there_s:.3f} to {each.asked_s:.3f} s on a "
+            f"clock that is {clocks.wall_us / 1e6:.3f} s behind: told is {spans.get(each.broker_id)}"
+            for each, cover in zip(missed, covers, strict=True)
+            if cover is None
+        ),
     ]
     for difference in differences:
         say(f"  Spark and the checker differ: {difference}")
@@ -135,8 +125,44 @@ def judge(spark: SparkSession, servers: str, prefix: str, history: History, out:
         sum(each.duplicated for each in audits.values()),
         sum(each.out_of_order for each in audits.values()),
     )
-    windows = sum(each is not None for each in found.took_us.values())
-    return JudgedDocument(found.events, found.gaps, found.overlaps, windows, totals, len(differences))
+    within = [each for each in covers if each is not None]
+    return JudgedDocument(
+        events=found.events,
+        gaps=found.gaps,
+        overlaps=found.overlaps,
+        windows=sum(each is not None for each in found.took_us.values()),
+        takeovers=len(told.takeovers),
+        outages=len(told.outages),
+        seen_missing=len(missed),
+        before_ms=tuple(each.before_ms for each in within),
+        after_ms=tuple(each.after_ms for each in within if each.after_ms is not None),
+        audit=totals,
+        differs_from_checker=len(differences),
+    )
+
+
+def _other_windows(found: Told, wanted: Told) -> Iterator[str]:
+    """Where operators are told something else of availability than what the fleet's events say."""
+    yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(wanted.takeovers)))
+    yield from (f"outage {each}" for each in sorted(found.outages ^ wanted.outages, key=str))
+    yield from (f"missing {each}" for each in differing(_named(found.missing_ms), _named(wanted.missing_ms)))
+
+
+def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): figure for name, figure in figures.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The machine's two clocks in a run.
+
+    Args:
+        wall_us: how far the wall clock is before the monotonic one, at the end.
+        drift_us: by how much that has changed since its beginning.
+    """
+
+    wall_us: int
+    drift_us: int
 
 
 def audit_alone(stream: Stream) -> Audit:
@@ -209,31 +235,43 @@ def _us(at_s: float) -> int:
     return round(at_s * 1_000_000)
 
 
+def _wall_us() -> int:
+    """How far the wall clock is before the machine's monotonic one."""
+    return _us(time.time() - time.monotonic())
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--seed", type=click.IntRange(0), help="Of the run.  [default: the plan leader-kill]")
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many seeds.")
+@click.option(
+    "--outages", is_flag=True, help="Of seeds in which members cannot be reached; others are passed over."
+)
 @click.option("--plan", "name", type=click.Choice(list(CHOSEN)), default="leader-kill", show_default=True)
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
-def command(seed: int | None, runs: int, name: str, report: Path | None, as_json: bool) -> int:
+def command(seed: int | None, runs: int, outages: bool, name: str, report: Path | None, as_json: bool) -> int:
     """Break a fleet, and have both the checker and Spark judge it.
 
     Exit code 1 where they differ, or where a promise was broken.
     """
-    plans = [chosen(name)] if seed is None else [plan_of(seed + number) for number in range(runs)]
+    drawn = (plan_of(each) for each in count(seed or 0))
+    wanted = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
+    plans = [chosen(name)] if seed is None else list(islice(wanted, runs))
     try:
-        documents, violations = asyncio.run(_main(plans))
+        documents, violations = asyncio.run(_main(plans, report))
     except FleetError as error:
         raise click.ClickException(str(error)) from error
-    document = _sum(list(documents.values()))
-    if report is not None:
-        report.write_text(_page(documents, document), encoding="utf-8")
-    click.echo(JUDGED.encode(document) if as_json else _text(document))
+    document = total(list(documents.values()))
+    click.echo(JUDGED.encode(document) if as_json else text(document))
     return 1 if violations or document.differs_from_checker else 0
 
 
-async def _main(plans: Sequence[Plan]) -> tuple[dict[str, JudgedDocument], int]:
-    """Returns: by plan, what came out; and how many promises were broken."""
+async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, JudgedDocument], int]:
+    """Returns: by plan, what came out; and how many promises were broken.
+
+    Args:
+        report: where a page about it goes, which is written anew after each of them.
+    """
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
     documents: dict[str, JudgedDocument] = {}
@@ -242,7 +280,7 @@ async def _main(plans: Sequence[Plan]) -> tuple[dict[str, JudgedDocument], int]:
         async with prepare(folder, say) as ground:
             servers = ground.kafka.bootstrap_servers
             for number, plan in enumerate(plans, 1):
-                prefix = f"pipeline-{number}."
+                prefix, began_us = f"pipeline-{number}.", _wall_us()
                 result, history = await witness(
                     plan, ground, folder / f"run-{number}", say, {"topic_prefix": prefix}
                 )
@@ -252,67 +290,21 @@ async def _main(plans: Sequence[Plan]) -> tuple[dict[str, JudgedDocument], int]:
                 if history is None:
                     continue
                 say("  Spark judges it")
-                wall_us = _us(time.time() - time.monotonic())
+                wall_us = _wall_us()
+                clocks = Clocks(wall_us, abs(wall_us - began_us))
                 told = ((prefix + OUTSIDE, None, EVENTS.encode(each)) for each in outside(history, wall_us))
-                count = await in_thread(partial(produce, {"bootstrap.servers": servers}, told))
-                say(f"  {count} events of what was seen from outside")
+                sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, told))
+                say(f"  {sent} events of what was seen from outside")
                 out = folder / f"out-{number}"
-                documents[plan.name] = await in_thread(partial(judge, spark, servers, prefix, history, out))
+                judging = partial(judge, spark, servers, prefix, history, out, clocks)
+                documents[plan.name] = await in_thread(judging)
+                if report is not None:
+                    await in_thread(partial(report.write_text, page(documents), encoding="utf-8"))
                 if not result.violations:
                     remove(result)
     finally:
         await in_thread(spark.stop)
     return documents, violations
-
-
-def _sum(documents: Sequence[JudgedDocument]) -> JudgedDocument:
-    def total(name: str) -> int:
-        return sum(getattr(each, name) for each in documents)
-
-    audits = [each.audit for each in documents]
-    return JudgedDocument(
-        total("events"),
-        total("gaps"),
-        total("overlaps"),
-        total("windows"),
-        AuditTotals(
-            sum(each.lost for each in audits),
-            sum(each.duplicated for each in audits),
-            sum(each.reordered for each in audits),
-        ),
-        total("differs_from_checker"),
-    )
-
-
-def _page(documents: Mapping[str, JudgedDocument], total: JudgedDocument) -> str:
-    """The report, in Markdown."""
-    heads = ("seed", "events", "gaps", "overlaps", "outages timed", "lost", "repeated", "out of order")
-    lines = [
-        "# Judged twice",
-        "",
-        f"{len(documents)} chaos runs of a real fleet, each judged by the checker and by Spark "
-        "(`python -m fleet.chaos.spark`); they differ in",
-        f"{total.differs_from_checker} verdicts. What is lost, repeated or out of order is of clients that "
-        "are promised nothing: `acks=0`, or no idempotence.",
-        "",
-        "| " + " | ".join((*heads, "differences")) + " |",
-        "|---" * (len(heads) + 1) + "|",
-    ]
-    for name, each in {**documents, "**all**": total}.items():
-        audit = each.audit
-        figures = (each.events, each.gaps, each.overlaps, each.windows)
-        verdict = (audit.lost, audit.duplicated, audit.reordered, each.differs_from_checker)
-        lines.append("| " + " | ".join((name, *map(str, (*figures, *verdict)))) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _text(document: JudgedDocument) -> str:
-    audit = document.audit
-    return (
-        f"{document.events} events; {document.gaps} gaps and {document.overlaps} overlaps in the timelines; "
-        f"{document.windows} outages timed; {audit.lost} lost, {audit.duplicated} duplicated, "
-        f"{audit.reordered} reordered; {document.differs_from_checker} differences from the checker"
-    )
 
 
 def main() -> None:

@@ -68,6 +68,7 @@ class Client:
         settings: librdkafka's.
         client_config: a file with further settings of the client.
         rate_per_s: records per second that it produces.
+        group_protocol: another one than its kind has.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Client:
         settings: ClientSettings = "recommended",
         client_config: str = "",
         rate_per_s: int = _RATE_PER_S,
+        group_protocol: GroupProtocol | None = None,
     ) -> None:
         folder.mkdir(parents=True)
         self.name = name
@@ -93,7 +95,7 @@ class Client:
             rate_per_s=rate_per_s,
             client=settings,
             acks=self.kind.acks,
-            group_protocol=self.kind.group_protocol,
+            group_protocol=group_protocol or self.kind.group_protocol,
             keys=self.kind.keys,
             client_config=client_config,
         )

@@ -7,9 +7,9 @@ import os
 
 import click
 
-from fleet.admin import check as admin_check
 from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
+from fleet.admin.tokens import check_tokens
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
 from fleet.config import Settings, UpstreamSettings, advice, load, survives
@@ -34,7 +34,7 @@ def node(config: str, node: str, as_json: bool) -> int:
 
         certs.check_member(settings, node)
         certs.check_upstream(settings, must_be_there=True)
-    admin_check.check_member(settings, node)
+    check_tokens(settings, must_be_there=True)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
@@ -70,10 +70,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
         else:
             unverified = certs.check_present(settings)
         elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
-    if node is not None:
-        admin_check.check_member(settings, node)
-    else:
-        elsewhere += admin_check.check_present(settings)
+    elsewhere += check_tokens(settings, must_be_there=node is not None)
     document = config_document(settings, unverified, elsewhere)
     print_document(document, CHECK, as_json, tables.print_config)
     return OK
@@ -81,7 +78,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
 
 def _names_files(settings: Settings) -> bool:
     """Whether there is anything for ``fleet.certs`` to look at."""
-    secured = settings.peer_tls is not None or bool(settings.listener_tls)
+    secured = settings.peer_tls is not None or settings.admin.tls is not None or bool(settings.listener_tls)
     return secured or settings.upstream != UpstreamSettings()
 
 

@@ -33,6 +33,15 @@ class Secret:
     path: Path
     line: int
 
+    @property
+    def where(self) -> str:
+        """In words for an operator."""
+        return f"${self.env}" if self.file is None else str(self.file)
+
+    def is_here(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether the variable is set, or the file may be opened; what is wrong with it, ``read`` says."""
+        return self.env in environ if self.file is None else os.access(self.file, os.R_OK)
+
     def read(self, source: str, environ: Mapping[str, str] = os.environ) -> str:
         """The secret as it is now, without the line break at its end.
 
@@ -74,8 +83,7 @@ class Secret:
             raise self._wrong(source, "is not UTF-8 text", "is it the right file?") from None
 
     def _wrong(self, source: str, rule: str, fix: str) -> ConfigError:
-        where = f"${self.env}" if self.file is None else str(self.file)
-        return ConfigError(Problem(self.line, self.path, where, rule, fix).text(source))
+        return ConfigError(Problem(self.line, self.path, self.where, rule, fix).text(source))
 
 
 def secret(value: Value, path: Path, base: FilePath, document: Document) -> Secret | None:

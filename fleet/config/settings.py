@@ -60,7 +60,8 @@ class Limits:
     first_request_timeout_s: float = 10.0
     request_timeout_s: float = 60.0
     idle_timeout_s: float = 660.0
-    client_bytes_per_second: int | None = None
+    to_broker_bytes_per_second: int | None = None
+    to_client_bytes_per_second: int | None = None
     listen_backlog: int = 4096
 
 
@@ -243,6 +244,12 @@ class AdminTlsSettings:
     certificate: Path
     key: Path
     lines: Mapping[str, int]
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that there are, by field."""
+        own = {"certificate": self.certificate, "key": self.key}
+        return own if self.ca is None else {"ca": self.ca, **own}
 
     def of(self, proxy_id: ProxyId) -> AdminTlsSettings:
         """The same with the paths of one member."""

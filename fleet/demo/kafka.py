@@ -37,6 +37,7 @@ START_LIMIT_S = 90.0
 STOPPED = 128 + signal.SIGTERM
 """The exit code of a virtual machine that ends in order at SIGTERM."""
 _JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _BROKER_HEAP = ("-Xms128m", "-Xmx512m")
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -64,7 +65,7 @@ share.coordinator.state.topic.replication.factor={replication}
 share.coordinator.state.topic.min.isr={in_sync}
 log.cleaner.backoff.ms=1000
 """
-_LOGGING = """\
+LOGGING = """\
 status=ERROR
 appender.console.type=Console
 appender.console.name=console
@@ -72,6 +73,10 @@ appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%d{ISO8601} %-5p %c{1} %m%n
 rootLogger.level=WARN
 rootLogger.appenderRef.console.ref=console
+"""
+"""log4j2's properties for whatever of Kafka's runs."""
+_LOGGING = f"""\
+{LOGGING}\
 logger.server.name=kafka.server
 logger.server.level=INFO
 logger.config.name=org.apache.kafka.common.config
@@ -93,7 +98,8 @@ class KafkaCluster:
         secured: by name, the security protocol of one more listener, advertised where it listens; what it
             needs besides goes into `properties`.
         properties: of each broker, beside those that it has anyway.
-        scram: passwords by user, for SCRAM-SHA-512.
+        scram: passwords by user, for either SCRAM.
+        jvm: what the brokers' virtual machines are started with besides.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class KafkaCluster:
         secured: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
         scram: Mapping[str, str] | None = None,
+        jvm: Sequence[str] = (),
     ) -> None:
         self._folder = folder.resolve()
         self._libs = libs.resolve()
@@ -117,6 +124,7 @@ class KafkaCluster:
         self._secured = {name.upper(): protocol for name, protocol in (secured or {}).items()}
         self._more_properties = "".join(f"{name}={value}\n" for name, value in (properties or {}).items())
         self._scram = dict(scram or {})
+        self._machine = (*_BROKER_HEAP, *jvm)
         self._advertised = {name.upper(): advertised for name, advertised in (more_listeners or {}).items()}
         names = (*self._advertised, *self._secured, "CONTROLLER")
         ports = free_ports((1 + len(names)) * brokers, tuple(dict.fromkeys(hosts.values())))
@@ -205,7 +213,7 @@ class KafkaCluster:
         running = self._processes.get(broker_id)
         if running is not None and running.poll() is None:
             raise DemoError(f"broker {broker_id} is running already")
-        command = self._java(_BROKER_HEAP, "kafka.Kafka", str(self._properties(broker_id)))
+        command = self._java(self._machine, "kafka.Kafka", str(self._properties(broker_id)))
         self._processes[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)
 
     def stop_broker(self, broker_id: BrokerId, patience_s: float = 30.0) -> int:
@@ -351,8 +359,9 @@ class KafkaCluster:
                 # In one word, because one id in 64 begins with a dash.
                 settings = (f"--cluster-id={self._cluster_id()}", "-c", str(self._properties(broker_id)))
                 scram = [
-                    f"--add-scram=SCRAM-SHA-512=[name={user},password={password}]"
+                    f"--add-scram={mechanism}=[name={user},password={password}]"
                     for user, password in self._scram.items()
+                    for mechanism in _SCRAM
                 ]
                 command = self._java((), "kafka.tools.StorageTool", "format", *settings, *scram)
                 formatting[broker_id] = spawn(command, self.log(broker_id), cwd=self._folder)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fleet.errors import FleetError, MalformedFrame, TruncatedFrame
@@ -70,10 +70,12 @@ class Change:
 
     Args:
         at_s: when the answer had come, on the machine's monotonic clock.
+        asked_s: when the last answer that said the same was asked for.
     """
 
     at_s: float
     table: Table
+    asked_s: float = 0.0
 
 
 class Prober:
@@ -160,7 +162,9 @@ class Prober:
                     table = brokers_of(await reader.readexactly(size), correlation_id)
                 self.heard_s[proxy_id] = now_s = time.monotonic()
                 if not changes or changes[-1].table != table:
-                    changes.append(Change(now_s, table))
+                    changes.append(Change(now_s, table, asked_s))
+                else:
+                    changes[-1] = replace(changes[-1], asked_s=asked_s)
                 await asyncio.sleep(asked_s + (self._fast_s if self.fast else _SLOW_S) - now_s)
         finally:
             writer.transport.abort()

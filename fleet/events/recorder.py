@@ -183,7 +183,8 @@ class Recorder:
         takeover = _takeover(event, takeovers)
         if takeover is None:
             return event
-        event = replace(event, detected_at_ms=takeover.detected.wall_ms)
+        alive_at_ms = None if takeover.alive is None else takeover.alive.wall_ms
+        event = replace(event, detected_at_ms=takeover.detected.wall_ms, alive_at_ms=alive_at_ms)
         if takeover.advertised is not None:
             return replace(event, advertised_at_ms=takeover.advertised.wall_ms)
         if len(self._unadvertised) < _PENDING_LIMIT:

@@ -40,6 +40,9 @@ class OwnershipEvent:
             owners were not replaced for that.
         advertised_at_ms: when all the teller's workers had gone around that owner; null also while they have
             not: another event with this id follows then.
+        alive_at_ms: the last moment at which the teller is sure that the worker of the owner that is gone
+            was alive: when it was asked what it has answered since. Null where the teller is sure of none,
+            and in events of before there was this field.
     """
 
     id: str
@@ -54,6 +57,7 @@ class OwnershipEvent:
     committed_at_ms: int
     detected_at_ms: int | None = None
     advertised_at_ms: int | None = None
+    alive_at_ms: int | None = None
     kind: Literal["ownership"] = "ownership"
     version: Literal[1] = 1
 

@@ -13,7 +13,7 @@ from fleet.errors import PipelineError
 from fleet.events.schema import ConnectionEvent, LivenessEvent
 from fleet.pipeline import anomalies as odd
 from fleet.pipeline import audit as records
-from fleet.pipeline import slo
+from fleet.pipeline import slo, timeline_job
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.outside import LedgerEntry
@@ -87,7 +87,8 @@ def availability(
 def _intervals(spark: SparkSession, site: Site, from_ms: int, to_ms: int) -> DataFrame:
     """Of the timeline, what touches a stretch of time."""
     ends = F.coalesce("to_ms", F.lit(to_ms))
-    held = current(_table(spark, site.timeline, "timeline").drop("day")).where("what = 'interval'")
+    _table(spark, site.timeline, "timeline")
+    held = current(timeline_job.read(spark, site.timeline)).where("what = 'interval'")
     return held.where((F.col("from_ms") < to_ms) & (ends > from_ms))
 
 

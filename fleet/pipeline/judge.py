@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fleet.errors import PipelineError
 from fleet.events.schema import OUTSIDE
+from fleet.pipeline.answers import availability
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.availability import windows
-from fleet.pipeline.jobs import Site, finish, start_timeline
+from fleet.pipeline.jobs import Site, finish, start_connections, start_timeline
 from fleet.pipeline.outside import KINDS
 from fleet.pipeline.parse import REASON, events, parse
+from fleet.pipeline.report import AvailabilityDocument
 from fleet.pipeline.streams import Kafka, records
-from fleet.pipeline.timeline_job import current
+from fleet.pipeline.timeline_job import current, read
+
+OBJECTIVE: Final = 0.9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class Judged:
     Args:
         audits: by client; the columns of `fleet.pipeline.audit.audit`.
         took_us: by outage.
+        available: what operators are told.
         owners: by broker id and the generation from which on they were it.
     """
 
@@ -35,20 +41,26 @@ class Judged:
     audits: Mapping[str, Mapping[str, int]]
     took_us: Mapping[str, int | None]
     owners: Mapping[tuple[int, int], tuple[str, ...]]
+    available: AvailabilityDocument
 
 
-def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mapping[str, int]) -> Judged:
+def judge(
+    spark: SparkSession, servers: str, prefix: str, out: str, keys: Mapping[str, int], until_ms: int
+) -> Judged:
     """Run the jobs once, over the fleet's topics and over the one with what was seen from outside.
 
     Args:
         prefix: of the topics.
         out: where Parquet and checkpoints go.
         keys: see `fleet.pipeline.audit.audit`.
+        until_ms: the end of what has not ended.
     Raises: PipelineError: a job failed, or a record was no event.
     """
     site = Site(Kafka(servers), prefix, out)
-    read = finish(start_timeline(spark, site, True))
-    timeline = current(spark.read.parquet(site.timeline).drop("day")).collect()
+    queries = [start(spark, site, True) for start in (start_timeline, start_connections)]
+    count = sum(map(finish, queries))
+    timeline = current(read(spark, site.timeline)).collect()
+    available = availability(spark, site, 0, until_ms, OBJECTIVE, "day")
 
     outside = prefix + OUTSIDE
     parsed = parse(records(spark, site.kafka, [outside], streaming=False), KINDS).persist()
@@ -64,7 +76,7 @@ def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mappin
         by_records.unpersist()
         parsed.unpersist()
     return Judged(
-        events=read + seen,
+        events=count + seen,
         gaps=sum(row.what == "gap" for row in timeline),
         overlaps=sum(row.what == "overlap" for row in timeline),
         audits={verdict.pop("client"): verdict for verdict in verdicts},
@@ -72,4 +84,5 @@ def judge(spark: SparkSession, servers: str, prefix: str, out: str, keys: Mappin
         owners={
             (row.broker_id, row.generation): tuple(row.owners) for row in timeline if row.what == "interval"
         },
+        available=available,
     )

@@ -10,7 +10,7 @@ import jinja2
 
 from fleet.errors import PipelineError
 from fleet.pipeline.pictures import PICTURES
-from fleet.pipeline.report import STALLS_SHOWN, ReportDocument, is_faulty
+from fleet.pipeline.report import STALLS_SHOWN, TAKEOVER_HEADS, ReportDocument, is_faulty, times_of
 
 
 def write(report: ReportDocument, path: Path) -> list[Path]:
@@ -35,6 +35,7 @@ def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
         loader=jinja2.PackageLoader("fleet.pipeline", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["moment"] = _moment
+    environment.filters["times"] = times_of
     environment.tests["faulty"] = is_faulty
     fleets = report.availability.fleets
     known_ms = sum(each.known_ms for each in fleets)
@@ -45,6 +46,7 @@ def render(report: ReportDocument, pictures: dict[str, bytes]) -> str:
         hot_brokers=report.hot_brokers,
         audit=report.audit,
         stalls_shown=STALLS_SHOWN,
+        takeover_heads=TAKEOVER_HEADS,
         brokers=len({(each.fleet, each.broker_id) for each in report.intervals}),
         available=1 - missing_ms / known_ms if known_ms else 1.0,
         missed=sum(each.left_ms < 0 for each in fleets),

@@ -15,7 +15,7 @@ from matplotlib.dates import AutoDateFormatter, AutoDateLocator
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fleet.pipeline.report import ReportDocument
+from fleet.pipeline.report import TAKEOVER_HEADS, ReportDocument, times_of
 
 _COLOURS: Final = mpl.color_sequences["tab10"]
 _INCH_A_ROW: Final = 0.3
@@ -49,17 +49,14 @@ def ownership(report: ReportDocument) -> bytes:
 
 
 def takeovers(report: ReportDocument) -> bytes:
-    """How long each takeover kept a broker from its clients."""
+    """How long each takeover kept a broker from its clients, since its owner was last alive."""
     figure, axes = _axes()
     taken = report.availability.takeovers
-    for label, ends in (
-        ("advertised", [each.advertised_ms for each in taken]),
-        ("first request", [each.first_request_ms for each in taken]),
-    ):
-        told = [(each, end) for each, end in zip(taken, ends, strict=True) if end is not None]
-        times = [end - each.began_ms for each, end in told]
-        axes.plot([_day(each.began_ms) for each, _ in told], times, "o", label=label)
-    axes.set_ylabel("ms after the first sign")
+    for place, label in enumerate(TAKEOVER_HEADS[1:]):
+        told = [(each.began_ms, times_of(each)[place]) for each in taken]
+        shown = [(_day(at_ms), after_ms) for at_ms, after_ms in told if after_ms is not None]
+        axes.plot([day for day, _ in shown], [after_ms for _, after_ms in shown], "o", label=label)
+    axes.set_ylabel("ms after it was last alive")
     axes.set_ylim(bottom=0)
     return _png(figure, axes, report)
 

@@ -41,7 +41,8 @@ class TakenDocument:
     """One identity in one takeover; times are Unix milliseconds, null where nobody told.
 
     Args:
-        began_ms: the first sign that its owner was gone.
+        alive_ms: the last moment at which its owner is known to have been alive.
+        began_ms: the first sign that it was gone.
         advertised_ms: when the last survivor that told advertised another one.
         first_request_ms: when a client first asked a new owner for something.
     """
@@ -50,10 +51,20 @@ class TakenDocument:
     broker_id: BrokerId
     generation: int
     owners: tuple[ProxyId, ...]
+    alive_ms: int | None
     began_ms: int
     advertised_ms: int
     committed_ms: int
     first_request_ms: int | None
+
+    @property
+    def since_ms(self) -> int:
+        """From when on it is taken for missing."""
+        return self.began_ms if self.alive_ms is None else self.alive_ms
+
+    def after_ms(self, moment_ms: int | None) -> int | None:
+        """How long after that something was."""
+        return None if moment_ms is None else moment_ms - self.since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +275,16 @@ class ReportDocument:
     audit: AuditDocument
 
 
+TAKEOVER_HEADS: Final = ("last alive (UTC)", "detected", "advertised", "committed", "first request")
+
+
+def times_of(taken: TakenDocument) -> tuple[int | None, ...]:
+    """Of a takeover, how many milliseconds after its owner was last alive the other heads were."""
+    detected_ms = None if taken.alive_ms is None else taken.began_ms
+    moments = (detected_ms, taken.advertised_ms, taken.committed_ms, taken.first_request_ms)
+    return tuple(map(taken.after_ms, moments))
+
+
 STALLS_SHOWN: Final = 20
 """Of those in a document, to people."""
 
@@ -284,14 +305,11 @@ def print_report(document: PipelineDocument, console: Console) -> None:
 
 def print_availability(document: AvailabilityDocument, console: Console) -> None:
     """The same for people."""
-    table = _table(
-        "Takeovers", "fleet", "broker", "began (UTC)", "advertised after", "first request after", "by"
-    )
+    table = _table("Takeovers, ms after the owner was last alive", "fleet", "broker", *TAKEOVER_HEADS, "by")
     for each in document.takeovers:
-        asked = "" if each.first_request_ms is None else f"{each.first_request_ms - each.began_ms} ms"
-        taken = f"{each.advertised_ms - each.began_ms} ms"
-        owners = escape(", ".join(each.owners))
-        table.add_row(escape(each.fleet), str(each.broker_id), _when(each.began_ms), taken, asked, owners)
+        times = ("" if after_ms is None else str(after_ms) for after_ms in times_of(each))
+        identity = (escape(each.fleet), str(each.broker_id), _when(each.since_ms))
+        table.add_row(*identity, *times, escape(", ".join(each.owners)))
     console.print(table)
     for out in document.outages:
         until = "to this day" if out.ended_ms is None else f"for {(out.ended_ms - out.began_ms) / 1000:.3f} s"

@@ -1,7 +1,9 @@
 """For how long identities were not to be had, by what the fleet itself tells, and how that keeps a promise.
 
-A takeover begins with the first sign that an owner was gone, and ends when the last survivor that told had
-advertised another one. What clients felt before that sign, only a client can tell: see the chaos runs. An
+An owner that went is missing from the last moment at which anybody is sure that it was alive, until the last
+survivor that told had advertised another one: it takes in the time until its death was detected, and a little
+of the time before, as members ask one another now and then. Where nobody told that moment it is missing from
+the first sign that it was gone. How long a client waited, only the client can tell: see the chaos runs. An
 outage begins when an owner turns a client away because it cannot reach the broker, and ends when one serves
 a client again.
 
@@ -22,8 +24,10 @@ DAY_MS: Final = 24 * 3600 * 1000
 
 
 def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
-    """One row for each identity and takeover: fleet, broker_id, generation, owners, began_ms, advertised_ms,
-    committed_ms, and `first_request_ms`: when a client first asked one of the new owners for something.
+    """One row for each identity and takeover: fleet, broker_id, generation, owners, `alive_ms` (the last
+    moment at which its owner is known to have been alive), `began_ms` (the first sign that it was gone),
+    advertised_ms, committed_ms, and `first_request_ms`: when a client first asked one of the new owners for
+    something.
 
     Args:
         intervals: of the timeline that holds.
@@ -33,6 +37,10 @@ def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
         *IDENTITY,
         "generation",
         "owners",
+        # Another member may have been sure of it after the first one was not, as where a link is broken.
+        F.when(F.col("alive_at_ms") < F.col("detected_at_ms"), F.col("alive_at_ms"))
+        .when(F.col("alive_at_ms").isNotNull(), F.col("detected_at_ms"))
+        .alias("alive_ms"),
         F.col("detected_at_ms").alias("began_ms"),
         F.coalesce("advertised_at_ms", "committed_at_ms").alias("advertised_ms"),
         F.col("committed_at_ms").alias("committed_ms"),
@@ -85,7 +93,8 @@ def unavailable(taken: DataFrame, out: DataFrame, until_ms: int) -> DataFrame:
         taken, out: what `takeovers` and `outages` give.
         until_ms: the end of what has not ended.
     """
-    spans = taken.select(*IDENTITY, F.col("began_ms").alias("from_ms"), F.col("advertised_ms").alias("to_ms"))
+    since = F.coalesce("alive_ms", "began_ms").alias("from_ms")
+    spans = taken.select(*IDENTITY, since, F.col("advertised_ms").alias("to_ms"))
     ended = F.coalesce("ended_ms", F.lit(until_ms))
     spans = spans.union(out.select(*IDENTITY, "began_ms", ended))
     in_order = Window.partitionBy(*IDENTITY).orderBy("from_ms", "to_ms")

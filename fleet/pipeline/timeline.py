@@ -28,6 +28,7 @@ class Change:
         committed_at_ms: when the first one learned of it.
         detected_at_ms: the first sign that somebody saw; None where it was no takeover.
         advertised_at_ms: when the last one of those who told had gone around the old owner.
+        alive_at_ms: the last moment at which anybody was sure that the old owner was alive.
     """
 
     generation: int
@@ -38,6 +39,7 @@ class Change:
     committed_at_ms: int
     detected_at_ms: int | None = None
     advertised_at_ms: int | None = None
+    alive_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class Row:
     committed_at_ms: int | None = None
     detected_at_ms: int | None = None
     advertised_at_ms: int | None = None
+    alive_at_ms: int | None = None
     withdrawn: bool = False
 
     @property
@@ -112,6 +115,7 @@ def merge(one: Change, other: Change) -> Change:
         committed_at_ms=min(one.committed_at_ms, other.committed_at_ms),
         detected_at_ms=_least(one.detected_at_ms, other.detected_at_ms),
         advertised_at_ms=_greatest(one.advertised_at_ms, other.advertised_at_ms),
+        alive_at_ms=_greatest(one.alive_at_ms, other.alive_at_ms),
     )
 
 
@@ -132,7 +136,7 @@ def rows_of(changes: Sequence[Change], since_ms: int | None = None) -> list[Row]
         to_ms = None if after is None else max(from_ms, after.proposed_at_ms)
         if before is not None and each.before is not None and each.before != before.owners:
             rows.append(Row("gap", each.generation, each.before, each.reason, before_ms, from_ms))
-        times = (each.committed_at_ms, each.detected_at_ms, each.advertised_at_ms)
+        times = (each.committed_at_ms, each.detected_at_ms, each.advertised_at_ms, each.alive_at_ms)
         rows.append(Row("interval", each.generation, each.owners, each.reason, from_ms, to_ms, *times))
     rows += [
         Row("overlap", each.generation, each.owners, each.reason, each.proposed_at_ms, None)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -58,6 +58,11 @@ def current(rows: DataFrame) -> DataFrame:
     newest = F.max_by(F.struct(*columns), "revision").alias("newest")
     grouped = rows.withColumn("other", other).groupBy(*key).agg(newest)
     return grouped.select(*IDENTITY, "what", "generation", "newest.*").where(~F.col("withdrawn"))
+
+
+def read(spark: SparkSession, place: str) -> DataFrame:
+    """The rows that are written there; what was written before there was some column has null in it."""
+    return spark.read.schema(f"{ROW_SCHEMA}, day date").parquet(place).drop("day")
 
 
 def _all_at_once(key: tuple[Any, ...], told: pd.DataFrame) -> pd.DataFrame:

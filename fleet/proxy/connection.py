@@ -25,7 +25,7 @@ import termios
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from fleet.errors import LimitReached, TimeLimit, WireError
+from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.tcp import keep_alive, no_delay
@@ -48,7 +48,8 @@ _KEEPALIVE_INTERVAL_S: Final = 10
 _BROKER_IS_FULL: Final = 1
 _BROKER_IS_DIALLED: Final = 2
 _TOO_MUCH_IN_A_DRAIN: Final = 4
-_OVERDRAWN: Final = 8
+_OVERDRAWN_TO_BROKER: Final = 8
+_OVERDRAWN_TO_CLIENT: Final = 16
 
 
 class ReadBuffer:
@@ -90,7 +91,7 @@ class Host(Protocol):
     def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None: ...
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
-        """Its quota may be used up: call ``overdraw`` and, when it is not any more, ``repaid`` of it."""
+        """A quota of it may be used up: call ``overdraw`` and, when it is not any more, ``repaid`` of it."""
 
     def cut(self, connection: ClientConnection) -> None:
         """It leaves, and its client will not get every answer."""
@@ -139,11 +140,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         "moving",
         "number",
         "peer",
-        "quota",
         "session",
         "since_s",
         "source",
         "state",
+        "to_broker_quota",
+        "to_client_quota",
         "traffic",
         "watch",
     )
@@ -178,7 +180,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.from_client_bytes = 0
         self.from_broker_bytes = 0
         self.watch = Watch()
-        self.quota: Quota | None = None
+        self.to_broker_quota: Quota | None = None
+        self.to_client_quota: Quota | None = None
         self.state = State.IDLE
         self.moving = False
         self.draining = False
@@ -240,6 +243,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._advance()
 
     def eof_received(self) -> None:
+        # In a drain whole requests are kept, too.
+        cut_off = self._kept or not self.session.at_boundary
+        if cut_off and not self.draining and self.state is not State.LEAVING:
+            self._host.refused(self, TruncatedFrame("client", "it ends the connection inside a request"))
         self.close()
 
     def pause_writing(self) -> None:
@@ -285,6 +292,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         end = RESERVE_BYTES + nbytes
         self.traffic.to_client_bytes += nbytes
         self.from_broker_bytes += nbytes
+        if self.to_client_quota is not None and self.to_client_quota.spend(nbytes):
+            self._host.overdrawn(self, self.to_client_quota)
         try:
             consumed = self.session.receive_from_broker(buffer.view, start, end, self._transport.write)
         except WireError as error:
@@ -294,12 +303,17 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._advance()
         return bytes(buffer.view[consumed:end]) if consumed < end else b""
 
-    def broker_gone(self) -> None:
-        """The broker has closed, or reset, the connection."""
+    def broker_gone(self, kept: bytes) -> None:
+        """The broker has closed, or reset, the connection.
+
+        Args: kept: the beginning of a response, if there was too little of it to be looked at.
+        """
         self._broker = None
         if self.state is not State.LEAVING:
             self.end = "broker"
             self._host.broker_gone(self)
+            if kept or self.session.in_response:
+                self._host.refused(self, TruncatedFrame("broker", "it ends the connection inside a response"))
             self.close()
 
     def broker_unreachable(self) -> None:
@@ -336,12 +350,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             return None, 0
         return "idle_timeout_s", self.from_client_bytes + self.from_broker_bytes
 
-    def overdraw(self) -> None:
-        """Read no more from the client before ``repaid``."""
-        self._hold(_OVERDRAWN)
+    def overdraw(self, quota: Quota) -> None:
+        """Read no more from the client before ``repaid``; what it has asked for is answered."""
+        self._hold(self._overdrawn(quota))
 
-    def repaid(self) -> None:
-        self._release(_OVERDRAWN)
+    def repaid(self, quota: Quota) -> None:
+        self._release(self._overdrawn(quota))
 
     def move(self, patience_s: float, answer_s: float) -> None:
         """Leave in order, for the client to go elsewhere; called again, only the times are new.
@@ -382,6 +396,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     # ---- inside
 
+    def _overdrawn(self, quota: Quota) -> int:
+        return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
+
     def _hold(self, why: int) -> None:
         if self.state is not State.LEAVING:  # what comes after a goodbye is read, and discarded
             self._held |= why
@@ -394,8 +411,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _forward(self, data: bytes) -> None:
         self.traffic.to_broker_bytes += len(data)
-        if self.quota is not None and self.quota.spend(len(data)):
-            self._host.overdrawn(self, self.quota)
+        if self.to_broker_quota is not None and self.to_broker_quota.spend(len(data)):
+            self._host.overdrawn(self, self.to_broker_quota)
         if self._broker is not None:
             self._broker.write(data)
             return
@@ -566,7 +583,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _lose_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            client.broker_gone()
+            client.broker_gone(self._kept)
 
 
 def set_up(transport: asyncio.Transport, write_buffer_bytes: int) -> None:

@@ -12,7 +12,7 @@ from fleet.errors import LimitReached
 from fleet.proxy.admission import Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import SWEEP_S, Patience
-from fleet.proxy.quota import Quota
+from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 from fleet.sockets import connections_per_worker, most_probes
 
 SWEPT_AT_ONCE: Final = 256
@@ -31,7 +31,7 @@ class Guard:
         self, settings: Settings, member: MemberSettings, everyone: Callable[[], list[ClientConnection]]
     ) -> None:
         limits = settings.limits
-        per_source, bytes_per_second = limits.max_connections_per_source, limits.client_bytes_per_second
+        per_source = limits.max_connections_per_source
         self._everyone = everyone
         self._admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
@@ -40,13 +40,14 @@ class Guard:
         )
         self._patience = Patience(limits)
         self._sweeps_s = 0.0
-        self._bytes_per_second = None if bytes_per_second is None else bytes_per_second / member.workers
-        self._quotas: dict[str, Quota] = {}
+        self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)
+        self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, LONGEST_WAIT_S)
         self._indebted: dict[Quota, set[ClientConnection]] = {}
 
     def opened(self, connection: ClientConnection) -> None:
-        if self._bytes_per_second is not None:
-            self._give_quota(connection, self._bytes_per_second)
+        now_s = asyncio.get_running_loop().time()
+        connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
+        connection.to_client_quota = self._to_client.give(connection.source, now_s)
         too_many = self._admission.enter(connection, self._sweeps_s)
         if too_many is not None:
             refused, error = too_many
@@ -54,8 +55,9 @@ class Guard:
 
     def closed(self, connection: ClientConnection) -> None:
         self._admission.leave(connection)
-        if connection.quota is not None:
-            connection.quota.connections -= 1
+        for quota in (connection.to_broker_quota, connection.to_client_quota):
+            if quota is not None:
+                quota.connections -= 1
 
     def ask_for_broker(self, connection: ClientConnection) -> LimitReached | None:
         """Why a connection may not have one."""
@@ -79,17 +81,8 @@ class Guard:
             if number % SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)
         loop_s = asyncio.get_running_loop().time()
-        for source, quota in list(self._quotas.items()):
-            if not quota.connections and quota.is_full(loop_s):
-                del self._quotas[source]
-
-    def _give_quota(self, connection: ClientConnection, bytes_per_second: float) -> None:
-        quota = self._quotas.get(connection.source)
-        if quota is None:
-            quota = Quota(bytes_per_second, asyncio.get_running_loop().time())
-            self._quotas[connection.source] = quota
-        quota.connections += 1
-        connection.quota = quota
+        self._to_broker.forget(loop_s)
+        self._to_client.forget(loop_s)
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
         """Have a connection wait until its source has credit again."""
@@ -97,7 +90,7 @@ class Guard:
         wait_s = quota.refill(loop.time())
         if not wait_s:
             return
-        connection.overdraw()
+        connection.overdraw(quota)
         if quota not in self._indebted:
             self._indebted[quota] = set()
             loop.call_later(wait_s, self._repaid, quota)
@@ -110,4 +103,4 @@ class Guard:
             loop.call_later(wait_s, self._repaid, quota)
             return
         for connection in self._indebted.pop(quota):
-            connection.repaid()
+            connection.repaid(quota)

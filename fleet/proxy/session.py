@@ -156,8 +156,7 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
-        partly = 1 if self._broker_left or self._rewriter.busy else 0
-        return len(self._queue) - self._tokens + partly
+        return len(self._queue) - self._tokens + self.in_response
 
     @property
     def client_id(self) -> str:
@@ -168,6 +167,11 @@ class Session:
     def at_boundary(self) -> bool:
         """Whether the client side stands between two requests."""
         return not self._client_left
+
+    @property
+    def in_response(self) -> bool:
+        """Whether a response of the broker has come in part."""
+        return self._broker_left > 0 or self._rewriter.busy
 
     @property
     def quiet(self) -> bool:

@@ -34,7 +34,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
 from fleet.proxy.upstream import Candidate, Upstreams
-from fleet.upstream_tls import explain_dial, to_brokers
+from fleet.upstream_tls import NOT_REACHED, explain_dial, to_brokers
 
 log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
 
@@ -349,7 +349,7 @@ class Worker:
             except asyncio.CancelledError:
                 self._upstreams.given_up(candidate)
                 raise
-            except OSError as error:
+            except NOT_REACHED as error:
                 if candidate.broker_id is not None:
                     self._feed.lost(candidate.broker_id)
                 if self._upstreams.failed(candidate, time.monotonic()):

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
+from fleet.chaos.checker import audit_of
+from fleet.chaos.workloads import Client
 from fleet.demo.audit import audit
 from fleet.demo.background import alongside
 from fleet.demo.kafka import KafkaCluster
@@ -267,6 +269,40 @@ def under_load(
     assert (verdict.lost, verdict.duplicated, verdict.out_of_order) == (0, 0, 0), verdict
     for proxy_id, seen in scene.generations.items():
         assert seen == sorted(seen), f"the generation of {proxy_id} fell: {seen}"
+
+
+@contextmanager
+def at_work(clients: Sequence[Client], kafka: KafkaCluster, *, silent: bool = True) -> Iterator[None]:
+    """Clients of whose records none is lost, repeated or out of order.
+
+    Args: silent: whether they report no error meanwhile.
+    """
+    try:
+        for client in clients:
+            client.workload.start()
+        await_flow(clients)
+        yield
+        for client in clients:
+            client.stop()
+    finally:
+        for client in clients:
+            client.workload.kill()
+    for client in clients:
+        assert not silent or client.workload.reported() == [], client.name
+        verdict = audit_of(client.stream(kafka.bootstrap_servers))
+        assert verdict.passed, (client.name, verdict)
+
+
+def await_flow(clients: Sequence[Client]) -> None:
+    """Wait until every partition of every client has acknowledged and delivered something from now on."""
+    since_s = time.monotonic()
+
+    def flows() -> bool:
+        for client in clients:
+            client.workload.check()
+        return all([client.traffic.flows_since(since_s) for client in clients])
+
+    wait_for(flows, f"records of {', '.join(each.name for each in clients)}", FLOW_LIMIT_S)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, wait_for
@@ -11,6 +13,7 @@ QUIET_S = 4.0
 """Twice as long as a member must be steady before identities move to it."""
 
 
+@pytest.mark.proves("librdkafka", "silence")
 def test_a_frozen_member_is_taken_over_and_taken_in_again(
     fleet: LocalFleet, stage: Stage, note: Note
 ) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -16,6 +17,7 @@ from tests.chaos.scene import wait_for
 SESSION_S = 6.0
 
 
+@pytest.mark.proves("librdkafka", "classic group", "takeover")
 def test_a_group_of_librdkafka_outlives_the_proxy_of_its_coordinator(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:

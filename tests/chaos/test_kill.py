@@ -16,6 +16,7 @@ from tests.chaos.trees import Tree
 MOVE_STALL_LIMIT_MS = 5000.0
 
 
+@pytest.mark.proves("librdkafka", "produce", "classic group", "takeover")
 @pytest.mark.parametrize("role", ["follower", "leader"])
 def test_survivors_take_over_and_the_member_returns(
     fleet: LocalFleet, stage: Stage, note: Note, role: str

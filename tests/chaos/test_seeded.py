@@ -22,6 +22,9 @@ def ground(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield Ground(kafka, network, kafka.endpoints)
 
 
+@pytest.mark.proves("librdkafka", "consumer group", "transactions", "takeover", "silence", "broker fails")
+@pytest.mark.proves("Java", "share group", "silence", "broker fails")
+@pytest.mark.proves("aiokafka", "silence", "broker fails")
 @pytest.mark.parametrize("name", CHOSEN)
 async def test_a_chosen_plan_breaks_no_promise(ground: Ground, tmp_path: Path, name: str) -> None:
     plan = chosen(name)

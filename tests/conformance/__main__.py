@@ -10,15 +10,17 @@ from pathlib import Path
 import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from tests.conformance.catalogue import CASES
 from tests.conformance.exchange import Outcome
-from tests.conformance.kafka_tools import PARTITIONS, Printed, compare, leave_a_group
+from tests.conformance.kafka_tools import PARTITIONS, Printed, compare, compare_changes, leave_a_group
+from tests.conformance.real import Comparison
+from tests.conformance.releases import NEWEST, RELEASES, advertised, cluster, site
 from tests.conformance.scripted import definitions, ground
-from tests.conftest import broker_host
 
 TOPIC = "conformance"
 GROUP = "conformance-group"
+UNKNOWN_FIELDS = 0.5
+"""How likely a struct has some."""
 
 
 @click.command(
@@ -33,13 +35,15 @@ Examples:
 @click.option("--times", type=click.IntRange(1), default=4, show_default=True, help="Messages of each.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 def command(times: int, as_json: bool) -> None:
-    """Have every API and version that Kafka defines pass a fleet, and compare what Kafka's own tools print.
+    """Have every API and version that Kafka defines pass a fleet, and compare what real brokers of three
+    releases answer, and what Kafka's own tools print, straight and through it.
 
     Exit code 1 where a broker's address gets through, or something else differs.
     """
     with tempfile.TemporaryDirectory(prefix="fleet-conformance-") as folder:
         outcome = _versions(Path(folder), times)
-        printed = _tools(Path(folder))
+        for release in RELEASES:
+            printed = _real(Path(folder) / release, release, outcome)
     verdicts = {name: each.verdict for name, each in printed.items()}
     found = {
         "keys": len({key for key, _ in outcome.tried}),
@@ -70,18 +74,35 @@ def _versions(folder: Path, times: int) -> Outcome:
         conformance = there.through_the_fleet()
         outcome = conformance.run(times, say)
         outcome.differences += conformance.refused()
+        say("the same with tagged fields that nobody knows")
+        unknown = there.through_the_fleet(UNKNOWN_FIELDS).run(times)
+        outcome.differences += [f"with unknown fields: {each}" for each in unknown.differences]
+        outcome.leaks += [f"with unknown fields: {each}" for each in unknown.leaks]
     return outcome
 
 
-def _tools(folder: Path) -> dict[str, Printed]:
-    say("Kafka's own tools, in front of real brokers")
-    with KafkaCluster(3, folder / "kafka", host_of=broker_host) as kafka:
+def _real(folder: Path, release: str, outcome: Outcome) -> dict[str, Printed]:
+    """What differs between answers of real brokers is added to the outcome.
+
+    Returns: what the tools of the newest release print.
+    """
+    say(f"real brokers, {release}")
+    with cluster(release, folder / "kafka") as kafka, site(release, kafka, folder / "fleet") as there:
+        comparison = Comparison(kafka, advertised(there.fleet), CASES)
+        found = comparison.run()
+        say(f"{len(found.tried)} versions of {len(comparison.ranges)} APIs")
+        outcome.differences += [f"Kafka {release}: {each}" for each in found.differences]
+        outcome.leaks += [f"Kafka {release}: {each}" for each in found.leaks]
+        if release != NEWEST:
+            return {}
+        say("Kafka's own tools")
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(60)
-        with LocalFleet(folder / "fleet", kafka.endpoints, 3) as fleet:
-            fleet.await_settled(frozenset(kafka.brokers))
-            leave_a_group(kafka.bootstrap_servers, TOPIC, GROUP)
-            return compare(kafka, fleet, TOPIC, GROUP)
+        leave_a_group(kafka.bootstrap_servers, TOPIC, GROUP)
+        return {
+            **compare(kafka, there.fleet, TOPIC, GROUP),
+            **compare_changes(kafka, there.fleet, folder),
+        }
 
 
 def say(line: str) -> None:

@@ -14,10 +14,21 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from fleet.model import BrokerId, Endpoint
-from tests.conformance.messages import Form, Maker, Reader, Values, encode, for_client, without
+from tests.conformance.messages import (
+    UNKNOWN,
+    Form,
+    Maker,
+    Reader,
+    Values,
+    encode,
+    encode_tagged,
+    for_client,
+    without,
+)
 from tools.gen_tables import Message, offered
 
 API_VERSIONS, METADATA, SASL_HANDSHAKE = 18, 3, 17
@@ -28,6 +39,7 @@ ENDPOINTS: Final = {"Fetch": 16, "ShareFetch": 0}
 BEYOND: Final = 3
 """By how many versions the brokers are ahead of the definitions."""
 UNKNOWN_KEY: Final = 999
+NO_FIELDS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
 def request_form(message: Message, version: int) -> Form:
@@ -38,16 +50,20 @@ def response_form(message: Message, version: int) -> Form:
     return Form(message.name, message.response, version, version >= message.first_flexible)
 
 
-def request_frame(message: Message, version: int, correlation_id: int, body: bytes) -> bytes:
+def request_frame(
+    message: Message, version: int, correlation_id: int, body: bytes, unknown: Mapping[int, bytes] = NO_FIELDS
+) -> bytes:
     header = struct.pack(">hhih", message.api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
-    tags = b"\0" if version >= message.first_flexible else b""
+    tags = encode_tagged(unknown) if version >= message.first_flexible else b""
     return struct.pack(">i", len(header + tags + body)) + header + tags + body
 
 
-def response_frame(message: Message, version: int, correlation_id: int, body: bytes) -> bytes:
+def response_frame(
+    message: Message, version: int, correlation_id: int, body: bytes, unknown: Mapping[int, bytes] = NO_FIELDS
+) -> bytes:
     # The header of an ApiVersions response is always v0. Source: KIP-511
     tagged = version >= message.first_flexible and message.api_key != API_VERSIONS
-    rest = struct.pack(">i", correlation_id) + (b"\0" if tagged else b"") + body
+    rest = struct.pack(">i", correlation_id) + (encode_tagged(unknown) if tagged else b"") + body
     return struct.pack(">i", len(rest)) + rest
 
 
@@ -186,6 +202,7 @@ class Conformance:
         brokers: behind the fleet.
         ports: by broker id, where clients of the fleet find each; None for a bootstrap port.
         advertised: what clients are to be told.
+        unknown: how likely a struct, or a header, has tagged fields that nobody knows.
     """
 
     def __init__(
@@ -194,12 +211,13 @@ class Conformance:
         ports: Mapping[BrokerId | None, Endpoint],
         advertised: Mapping[BrokerId, Endpoint],
         seed: int,
+        unknown: float = 0.0,
     ) -> None:
         self._brokers = brokers
         self._ports = ports
         self._advertised = advertised
         self._chance = random.Random(seed)
-        self._maker = Maker(self._chance, brokers.endpoints)
+        self.maker = Maker(self._chance, brokers.endpoints, unknown)
         self._correlation_id = 0
         self._secrets = [
             secret
@@ -242,15 +260,16 @@ class Conformance:
     def _exchange(self, message: Message, version: int, at: Endpoint, outcome: Outcome) -> None:
         self._correlation_id += 1
         number = self._correlation_id
-        asked = self._maker.message(request_form(message, version))
+        asked = self.maker.message(request_form(message, version))
         if message.name == "Produce":
             asked["Acks"] = self._chance.choice((1, -1))  # none wants no answer
-        answer = self._maker.message(response_form(message, version))
+        answer = self.maker.message(response_form(message, version))
         if message.api_key == API_VERSIONS:
             answer["ApiKeys"] = self._brokers.api_keys()
-        request = request_frame(message, version, number, encode(request_form(message, version), asked))
-        form = response_form(message, version)
-        told = Told(request, response_frame(message, version, number, encode(form, answer)))
+        body = encode(request_form(message, version), asked)
+        request = request_frame(message, version, number, body, self.maker.unknown())
+        form, in_header = response_form(message, version), self.maker.unknown()
+        told = Told(request, response_frame(message, version, number, encode(form, answer), in_header))
         self._brokers.told[number] = told
         what = f"{message.name} v{version}"
         try:
@@ -266,12 +285,19 @@ class Conformance:
             outcome.differences.append(f"{what}: the request arrived otherwise than it was sent")
         if any(secret in received for secret in self._secrets):
             outcome.leaks.append(what)
-        problem = self._compare(message, version, number, answer, told.response, received)
+        problem = self._compare(message, version, number, answer, told.response, received, in_header)
         if problem:
             outcome.differences.append(f"{what}: {problem}")
 
     def _compare(
-        self, message: Message, version: int, number: int, answer: Values, sent: bytes, received: bytes
+        self,
+        message: Message,
+        version: int,
+        number: int,
+        answer: Values,
+        sent: bytes,
+        received: bytes,
+        in_header: Mapping[int, bytes],
     ) -> str:
         """What is wrong with a response; empty where nothing is."""
         form = response_form(message, version)
@@ -281,7 +307,7 @@ class Conformance:
                 {"ApiKey": key, "MinVersion": offered(each).low, "MaxVersion": offered(each).high}
                 for key, each in self._brokers.messages.items()
             ]
-        expected = response_frame(message, version, number, encode(form, wanted))
+        expected = response_frame(message, version, number, encode(form, wanted), in_header)
         if received == expected:
             return ""
         if version < ENDPOINTS.get(message.name, version + 1):
@@ -290,9 +316,15 @@ class Conformance:
         if len(received) != len(sent):
             return "the response has another length"
         head = len(expected) - len(encode(form, wanted))
-        reader = Reader(received[head:])
+        reader = Reader(received[head:], unknown=True)
         decoded = reader.message(form)
         reader.end()
+        sent_unknown, unknown = wanted.get(UNKNOWN, {}), decoded.pop(UNKNOWN, {})
+        if any(any(value) for tag, value in unknown.items() if tag not in sent_unknown):
+            return "the padding is not zeros"
+        kept = {tag: value for tag, value in unknown.items() if tag in sent_unknown}
+        if kept:
+            decoded[UNKNOWN] = kept
         if decoded == wanted:
             return ""
         if decoded.get("NodeEndpoints"):

@@ -6,16 +6,21 @@ from one run to the next taken out: see ``NORMALIZATIONS``.
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from confluent_kafka import Consumer
 
 from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, Endpoint
+from tests.conformance.releases import advertised
 from tests.integration.clients import produce, read_all
 
 Verdict: TypeAlias = Literal["same", "differs"]
@@ -55,27 +60,79 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Name → the class and what it is told, besides `--bootstrap-server`."""
 
+_ALTER_TOPIC = ("--entity-type", "topics", "--entity-name", TOPIC)
+_ACL = ("--allow-principal", "User:conformance", "--operation", "Read", "--topic", TOPIC, "--force")
+REASSIGNMENT: Final = "{reassignment}"
+DELETION: Final = "{deletion}"
+_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+_REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+
+CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "kafka-topics (create)": (
+        *("org.apache.kafka.tools.TopicCommand", "--create", "--topic", TOPIC),
+        *("--replica-assignment", "1:2:3"),
+    ),
+    "kafka-console-producer": ("org.apache.kafka.tools.ConsoleProducer", "--topic", TOPIC),
+    "kafka-console-consumer": (
+        *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", TOPIC, "--group", GROUP),
+        *("--from-beginning", "--max-messages", f"{RECORDS}", "--timeout-ms", "60000"),
+    ),
+    "kafka-consumer-groups (reset)": (
+        *(_GROUPS, "--reset-offsets", "--group", GROUP, "--topic", TOPIC),
+        *("--shift-by", "-7", "--execute"),
+    ),
+    "kafka-consumer-groups (after it)": (_GROUPS, "--describe", "--offsets", "--group", GROUP),
+    "kafka-reassign-partitions (execute)": (
+        *(_REASSIGN, "--execute", "--reassignment-json-file", REASSIGNMENT),
+    ),
+    "kafka-configs (alter)": (
+        *("kafka.admin.ConfigCommand", "--alter", "--add-config", "retention.ms=7200000", *_ALTER_TOPIC),
+    ),
+    "kafka-leader-election (preferred)": (
+        *("org.apache.kafka.tools.LeaderElectionCommand", "--election-type", "preferred"),
+        *("--topic", TOPIC, "--partition", "0"),
+    ),
+    "kafka-reassign-partitions (verify)": (
+        *(_REASSIGN, "--verify", "--reassignment-json-file", REASSIGNMENT),
+    ),
+    "kafka-delete-records": (
+        *("org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", DELETION),
+    ),
+    "kafka-topics (alter)": (
+        *("org.apache.kafka.tools.TopicCommand", "--alter", "--topic", TOPIC, "--partitions", "2"),
+        *("--replica-assignment", "2:3:1,3:1:2"),
+    ),
+    "kafka-acls (add)": ("org.apache.kafka.tools.AclCommand", "--add", *_ACL),
+    "kafka-topics (after it all)": (
+        "org.apache.kafka.tools.TopicCommand",
+        *("--describe", "--topic", TOPIC),
+    ),
+    "kafka-get-offsets (after it all)": (
+        *("org.apache.kafka.tools.GetOffsetShell", "--time", "earliest", "--topic", TOPIC),
+    ),
+    "kafka-acls (remove)": ("org.apache.kafka.tools.AclCommand", "--remove", *_ACL),
+    "kafka-consumer-groups (delete)": (_GROUPS, "--delete", "--group", GROUP),
+    "kafka-topics (delete)": ("org.apache.kafka.tools.TopicCommand", "--delete", "--topic", TOPIC),
+    "kafka-cluster (unregister)": ("org.apache.kafka.tools.ClusterTool", "unregister", "--id", "99"),
+}
+"""The same for what changes something, in this order: of a topic and a group that are there for it alone."""
+
+REFUSED: Final = ("kafka-cluster (unregister)",)
+"""What fails straight as well: there is no such broker."""
+
 NORMALIZATIONS: Final = (
     (r"(advertised\.listeners|listeners|controller\.quorum\.voters)=\S*(.*)", r"\1=ADDRESS"),
     (r', "endpoints": \[[^\]]*\]', ""),
+    (r"(?m)^\d{4}-\d\d-\d\dT\S+ WARN .*$", ""),
+    (r"(?m)^\d{4}-\d\d-\d\dT\S+ ", ""),
+    (r"TopicId: \S+", "TopicId: ID"),
     (r"(LeaderEpoch|HighWatermark|MaxFollowerLag|MaxFollowerLagTimeMs):\s+-?\d+", r"\1: N"),
     (r"FinalizedVersionLevel: (\S+)\s+Epoch: \d+", r"FinalizedVersionLevel: \1 Epoch: N"),
     (r'"offsetLag":\d+', '"offsetLag":N'),
     (r"[ \t]+", " "),
 )
 """What is no difference: addresses, which the fleet blanks, replaces or, of controllers, does not offer; and
-what goes on while tools run."""
-
-
-def advertised(fleet: LocalFleet) -> dict[BrokerId, Endpoint]:
-    """What a fleet at rest says in the place of each broker."""
-    found = {}
-    for each in fleet.ownership(fleet.members[0]).identities:
-        owner = fleet.settings.member(each.committed[0]).advertised(fleet.settings)
-        endpoint = owner.endpoint(LISTENER, each.broker_id)
-        assert endpoint is not None
-        found[each.broker_id] = endpoint
-    return found
+what goes on while tools run, or is only logged."""
 
 
 @dataclass(frozen=True)
@@ -95,23 +152,68 @@ def compare(kafka: KafkaCluster, fleet: LocalFleet, topic: str, group: str) -> d
 
     Args: topic, group: that are there, and at rest, as the fleet is.
     """
+    same = {TOPIC: topic, GROUP: group}
+    return _both(kafka, fleet, TOOLS, same, same)
+
+
+def compare_changes(kafka: KafkaCluster, fleet: LocalFleet, folder: Path) -> dict[str, Printed]:
+    """Run every tool that changes something, each way on a topic and a group of its own.
+
+    Args: folder: for files that they read.
+    """
+    straight, through = (
+        _of_its_own(f"changed-{os.getpid()}-{way}", folder) for way in ("straight", "by-fleet")
+    )
+    return _both(kafka, fleet, CHANGES, straight, through)
+
+
+def _of_its_own(name: str, folder: Path) -> dict[str, str]:
+    where = {"topic": name, "partition": 0}
+    moved, deleted = folder / f"{name}-moved.json", folder / f"{name}-deleted.json"
+    moved.write_text(json.dumps({"version": 1, "partitions": [{**where, "replicas": [2, 3, 1]}]}))
+    deleted.write_text(json.dumps({"version": 1, "partitions": [{**where, "offset": 5}]}))
+    return {TOPIC: name, GROUP: name, REASSIGNMENT: str(moved), DELETION: str(deleted)}
+
+
+def _both(
+    kafka: KafkaCluster,
+    fleet: LocalFleet,
+    tools: Mapping[str, tuple[str, ...]],
+    straight: Mapping[str, str],
+    through: Mapping[str, str],
+) -> dict[str, Printed]:
+    """Run tools, both ways at the same time.
+
+    Args: straight, through: what stands for what in their arguments.
+    """
     real = {broker_id: Endpoint(each.host, each.port) for broker_id, each in kafka.brokers.items()}
-    found = {}
-    for name, (tool, *told) in TOOLS.items():
-        arguments = [each.replace(TOPIC, topic).replace(GROUP, group) for each in told]
-        straight, through = (
-            normalized(_print(kafka, tool, servers, arguments), addresses)
-            for servers, addresses in (
-                (kafka.bootstrap_servers, real),
-                (fleet.bootstrap(), advertised(fleet)),
-            )
-        )
-        found[name] = Printed(straight, through)
-    return found
+    ways = (
+        (kafka.bootstrap_servers, real, straight),
+        (fleet.bootstrap(), advertised(fleet), through),
+    )
+
+    def run(way: tuple[str, Mapping[BrokerId, Endpoint], Mapping[str, str]]) -> list[str]:
+        servers, addresses, names = way
+        return [
+            normalized(_print(kafka, tool, servers, names, told), addresses).replace(names[TOPIC], TOPIC)
+            for tool, *told in tools.values()
+        ]
+
+    with ThreadPoolExecutor(len(ways)) as pool:
+        printed = zip(*pool.map(run, ways), strict=True)
+        return {name: Printed(*both) for name, both in zip(tools, printed, strict=True)}
 
 
-def _print(kafka: KafkaCluster, tool: str, servers: str, arguments: list[str]) -> str:
-    done = kafka.tool(tool, "--bootstrap-server", servers, *arguments, limit_s=120.0)
+def _print(
+    kafka: KafkaCluster, tool: str, servers: str, names: Mapping[str, str], told: Sequence[str]
+) -> str:
+    for each, name in names.items():
+        told = [argument.replace(each, name) for argument in told]
+    lines = "".join(f"{number}\n" for number in range(RECORDS))
+    where = ("--bootstrap-server", servers)
+    # Found by one that printed its usage, both ways: of kafka-cluster it belongs behind what is to be done.
+    arguments = (*told, *where) if tool.endswith("ClusterTool") else (*where, *told)
+    done = kafka.tool(tool, *arguments, stdin=lines, limit_s=180.0)
     return f"{done.stdout}\n{done.stderr}\nexit code {done.returncode}"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import struct
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -27,6 +27,10 @@ CONFIGS_WITH_ADDRESS: Final = (
     "controller.quorum.voters",
     "rsm.config.remote.log.metadata.common.client.bootstrap.servers",
 )
+UNKNOWN: Final = "?"
+"""Under which name a message has tagged fields that no definition has: their values by number."""
+UNKNOWN_TAGS: Final = (100, 125, 126, 127, 128, 20_000, 2**28)
+"""Among them those that the fleet takes for padding, where they are free: see ADR 16."""
 CONFIGS: Final = (*CONFIGS_WITH_ADDRESS, "log.dirs", "max.message.bytes", "listener.name.x.ssl.keystore.type")
 
 
@@ -57,11 +61,17 @@ class Maker:
     Args:
         chance: decides.
         brokers: the addresses that a broker's id has wherever one stands in a message.
+        unknown: how likely a struct has tagged fields that nobody knows, where it may have any.
     """
 
-    def __init__(self, chance: random.Random, brokers: Mapping[BrokerId, Endpoint]) -> None:
+    def __init__(
+        self, chance: random.Random, brokers: Mapping[BrokerId, Endpoint], unknown: float = 0.0
+    ) -> None:
         self._chance = chance
         self._brokers = brokers
+        self._unknown = unknown
+        self.made_unknown = 0
+        """How many of those there were."""
 
     def message(self, form: Form) -> Values:
         made: Values = {}
@@ -77,7 +87,16 @@ class Maker:
         for item in form.tagged:
             if self._chance.random() < 0.5:
                 made[item.name] = self._value(form, item)
-        return made
+        unknown = self.unknown() if form.flexible else {}
+        return {**made, UNKNOWN: unknown} if unknown else made
+
+    def unknown(self) -> dict[int, bytes]:
+        """Tagged fields that nobody knows, if any."""
+        if not self._unknown or self._chance.random() >= self._unknown:
+            return {}
+        tags = self._chance.sample(UNKNOWN_TAGS, self._chance.choice((1, 1, 2, 5)))
+        self.made_unknown += len(tags)
+        return {tag: self._chance.randbytes(self._chance.choice((0, 1, 30, 130))) for tag in tags}
 
     def _address(self) -> tuple[BrokerId, str, int]:
         if self._chance.random() < 0.1:
@@ -134,11 +153,20 @@ def _bounds(code: str) -> tuple[int, int]:
 def encode(form: Form, values: Values) -> bytes:
     parts = [_encode_field(form, item, values[item.name]) for item in form.plain]
     if form.flexible:
-        there = sorted((each for each in form.tagged if each.name in values), key=lambda each: each.tag or 0)
-        parts.append(unsigned_varint(len(there)))
-        for item in there:
-            value = _encode_field(form, item, values[item.name])
-            parts += (unsigned_varint(item.tag or 0), unsigned_varint(len(value)), value)
+        known = {
+            item.tag or 0: _encode_field(form, item, values[item.name])
+            for item in form.tagged
+            if item.name in values
+        }
+        parts.append(encode_tagged({**values.get(UNKNOWN, {}), **known}))
+    return b"".join(parts)
+
+
+def encode_tagged(fields: Mapping[int, bytes]) -> bytes:
+    """A section of tagged fields."""
+    parts = [unsigned_varint(len(fields))]
+    for tag, value in sorted(fields.items()):
+        parts += (unsigned_varint(tag), unsigned_varint(len(value)), value)
     return b"".join(parts)
 
 
@@ -181,11 +209,15 @@ def unsigned_varint(value: int) -> bytes:
 
 
 class Reader:
-    """Reads what ``encode`` writes; tagged fields that the definition does not know are passed over."""
+    """Reads what ``encode`` writes.
 
-    def __init__(self, data: bytes) -> None:
+    Args: unknown: whether tagged fields that the definition does not know are kept, and not passed over.
+    """
+
+    def __init__(self, data: bytes, *, unknown: bool = False) -> None:
         self._data = data
         self._pos = 0
+        self._unknown = unknown
 
     def message(self, form: Form) -> Values:
         values = {item.name: self._field(form, item) for item in form.plain}
@@ -197,6 +229,8 @@ class Reader:
                 if tag in known:
                     values[known[tag].name] = self._field(form, known[tag])
                     assert self._pos == ends, f"tagged field {tag} ends at {self._pos}, not at {ends}"
+                elif self._unknown:
+                    values.setdefault(UNKNOWN, {})[tag] = self._data[self._pos : ends]
                 self._pos = ends
         return values
 
@@ -254,18 +288,28 @@ class Reader:
 # ---- what a fleet makes of a message
 
 
-def for_client(form: Form, values: Values, advertised: Mapping[BrokerId, Endpoint]) -> Values:
+def for_client(
+    form: Form,
+    values: Values,
+    advertised: Mapping[BrokerId, Endpoint],
+    blanks: Callable[[str], bool] = CONFIGS_WITH_ADDRESS.__contains__,
+) -> Values:
     """The response that a client is to get: other addresses, and no configuration that carries one."""
-    return _for_client(form, values, advertised, enclosed=False)
+    return _for_client(form, values, advertised, blanks, enclosed=False)
 
 
 def _for_client(
-    form: Form, values: Values, advertised: Mapping[BrokerId, Endpoint], *, enclosed: bool
+    form: Form,
+    values: Values,
+    advertised: Mapping[BrokerId, Endpoint],
+    blanks: Callable[[str], bool],
+    *,
+    enclosed: bool,
 ) -> Values:
     made = dict(values)
     plain = form.plain
     if _is_configuration(form, made):
-        enclosed = enclosed or made["Name"] in CONFIGS_WITH_ADDRESS
+        enclosed = enclosed or blanks(made["Name"])
         if enclosed and made["Value"]:
             made["Value"] = ""
     for index in range(len(plain)):
@@ -279,9 +323,11 @@ def _for_client(
             continue
         deeper = form.of(item.fields)
         if isinstance(inner, list):
-            made[item.name] = [_for_client(deeper, one, advertised, enclosed=enclosed) for one in inner]
+            made[item.name] = [
+                _for_client(deeper, one, advertised, blanks, enclosed=enclosed) for one in inner
+            ]
         else:
-            made[item.name] = _for_client(deeper, inner, advertised, enclosed=enclosed)
+            made[item.name] = _for_client(deeper, inner, advertised, blanks, enclosed=enclosed)
     return made
 
 

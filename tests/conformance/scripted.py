@@ -31,8 +31,10 @@ class Ground:
     bootstrap: Endpoint
     advertised: Mapping[BrokerId, Endpoint]
 
-    def through_the_fleet(self) -> Conformance:
-        return Conformance(self.brokers, {None: self.bootstrap, **self.advertised}, self.advertised, SEED)
+    def through_the_fleet(self, unknown: float = 0.0) -> Conformance:
+        """Args: unknown: see ``Conformance``."""
+        ports: dict[BrokerId | None, Endpoint] = {None: self.bootstrap, **self.advertised}
+        return Conformance(self.brokers, ports, self.advertised, SEED, unknown)
 
     def without_a_fleet(self) -> Conformance:
         """As a client that knows the brokers, to see that a leak would be found."""

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from fleet.demo.kafka import KafkaCluster
-from tests.conformance.kafka_tools import PARTITIONS, TOOLS, compare, leave_a_group
+from tests.conformance.kafka_tools import (
+    CHANGES,
+    PARTITIONS,
+    REFUSED,
+    TOOLS,
+    compare,
+    compare_changes,
+    leave_a_group,
+)
 from tests.conftest import MakeFleet, MakeTopic, broker_host
 
 
+@pytest.mark.proves("Java", "administration", "addresses")
+@pytest.mark.timeout(900)
 def test_every_tool_prints_the_same(
-    kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic
+    kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic = make_topic(PARTITIONS)
+    """Of what is there, and of what they change themselves."""
+    topic, fleet = make_topic(PARTITIONS), make_fleet()
     leave_a_group(kafka.bootstrap_servers, topic, f"group-{topic}")
-    printed = compare(kafka, make_fleet(), topic, f"group-{topic}")
-    assert printed.keys() == TOOLS.keys()
+    printed = {
+        **compare(kafka, fleet, topic, f"group-{topic}"),
+        **compare_changes(kafka, fleet, tmp_path),
+    }
+    assert printed.keys() == {*TOOLS, *CHANGES}
     for name, both in printed.items():
         assert both.through == both.straight, name
+        assert ("exit code 0" in both.straight) == (name not in REFUSED), (name, both.straight)
         assert not any(broker_host(broker_id) in both.through for broker_id in kafka.brokers), name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -110,11 +111,18 @@ class Load:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int = 12, rate_per_s: int = 600, **config: str
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int = 12,
+        rate_per_s: int = 600,
+        values: Sequence[bytes] = (b"load",),
+        **config: str,
     ) -> None:
         self.topic = topic
         self._partitions = partitions
         self._pause_s = partitions / rate_per_s
+        self._values = itertools.cycle(values)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="load")
         self.failures: list[str] = []
@@ -155,9 +163,8 @@ class Load:
     def _work(self) -> None:
         while not self._stopping.wait(self._pause_s):
             for partition in range(self._partitions):
-                self._producer.produce(
-                    self.topic, b"load", partition=partition, on_delivery=self._on_delivery
-                )
+                value = next(self._values)
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._on_delivery)
             self._producer.poll(0)
         left = self._producer.flush(LIMIT_S)
         if left:
@@ -169,3 +176,46 @@ class Load:
             return
         self.acknowledged += 1
         self.latest_s[message.partition()] = time.monotonic()
+
+
+class Reader:
+    """A consumer in a group, at work in a thread of its own; remembers all that went wrong.
+
+    with Reader(bootstrap, topic) as reader:
+        …
+        wait_for(lambda: reader.received == expected, "everything read")
+    assert reader.failures == []
+    """
+
+    def __init__(self, bootstrap: str, topic: str, **config: str) -> None:
+        self.received = 0
+        self.failures: list[str] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="reader")
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": topic,
+                "auto.offset.reset": "earliest",
+                "error_cb": lambda error: self.failures.append(f"client: {error}"),
+                **config,
+            }
+        )
+        self._consumer.subscribe([topic])
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            for message in self._consumer.consume(100, 0.1):
+                if message.error() is not None:
+                    self.failures.append(f"record: {message.error()}")
+                else:
+                    self.received += 1
+        self._consumer.close()

@@ -11,6 +11,12 @@ Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Sample name → labels and value of each."""
 
 
+def expiries(fleet: LocalFleet, proxy_id: ProxyId) -> dict[str, float]:
+    """When a member says that its certificates expire, by the field that names them."""
+    samples = scrape(fleet, proxy_id).get("fleet_certificate_expiry_timestamp_seconds", [])
+    return {labels["file"]: expires_s for labels, expires_s in samples}
+
+
 def scrape(fleet: LocalFleet, proxy_id: ProxyId) -> Samples:
     status, body = fleet.get(proxy_id, "/metrics", limit_s=20)
     assert status == 200

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.model import Endpoint
@@ -24,11 +25,16 @@ READ_BYTES = 1 << 16
 LIMIT_S = 30.0
 
 
+Key: TypeAlias = tuple[int, Endpoint]
+"""A connection, and the address that it came by."""
+
+
 @dataclass
 class Recording:
-    """What was sent to clients, one stream for each connection and the address that it came by."""
+    """What was sent to clients, one stream for each connection; and by them, where that was asked for."""
 
-    streams: dict[tuple[int, Endpoint], bytearray] = field(default_factory=dict)
+    streams: dict[Key, bytearray] = field(default_factory=dict)
+    sent: dict[Key, bytearray] | None = None
 
     def contains(self, pattern: bytes) -> bool:
         return any(pattern in stream for stream in self.streams.values())
@@ -57,9 +63,9 @@ class Relays:
         asyncio.run_coroutine_threadsafe(start(), self._loop).result(LIMIT_S)
 
     @contextmanager
-    def recording(self) -> Iterator[Recording]:
-        """Keep what goes to clients, on connections old and new."""
-        recording = Recording()
+    def recording(self, *, both: bool = False) -> Iterator[Recording]:
+        """Keep what goes to clients, and with `both` what comes from them, on connections old and new."""
+        recording = Recording(sent={} if both else None)
         self._recordings.append(recording)
         try:
             yield recording
@@ -97,8 +103,8 @@ class Relays:
             return
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._carry(reader, there_writer, None))
-                both.create_task(self._carry(there_reader, writer, key))
+                both.create_task(self._carry(reader, there_writer, key, to_client=False))
+                both.create_task(self._carry(there_reader, writer, key, to_client=True))
         except* OSError:
             pass  # one side was reset; so is the other one
         finally:
@@ -106,13 +112,14 @@ class Relays:
             _reset(there_writer)
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: tuple[int, Endpoint] | None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, *, to_client: bool
     ) -> None:
         """Forward one direction, its end included."""
         while data := await reader.read(READ_BYTES):
-            if key is not None:
-                for recording in self._recordings:
-                    recording.streams.setdefault(key, bytearray()).extend(data)
+            for recording in self._recordings:
+                kept = recording.streams if to_client else recording.sent
+                if kept is not None:
+                    kept.setdefault(key, bytearray()).extend(data)
             writer.write(data)
             await writer.drain()
         writer.write_eof()

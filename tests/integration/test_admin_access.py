@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,15 +16,16 @@ import psutil
 import pytest
 import yaml
 
+from fleet import certs
 from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
 from fleet.model import ProxyId
 from tests.conftest import fleets
 from tests.integration.clients import wait_for
 from tests.integration.conftest import ROOT, FleetCommand
-from tests.integration.metrics import scrape
+from tests.integration.metrics import expiries, scrape
 
 PROMETHEUS = ROOT / "build" / "prometheus" / "bin" / "prometheus"
 
@@ -100,6 +102,17 @@ def test_a_token_is_replaced_while_members_run(guarded: LocalFleet, fleet_comman
         assert [ask(guarded, proxy_id, "/ownership", token) for token in (former, fresh)] == [401, 200]
     assert fleet_command(guarded, "status")["agree"]
     file.write_text(former)
+
+
+def test_it_says_when_its_certificates_expire(guarded: LocalFleet) -> None:
+    found = expiries(guarded, "p1")
+    assert found.keys() == {
+        f"{section}.{field}" for section in ("peer_tls", "admin.tls") for field in ("ca", "certificate")
+    }
+    days = (certs.CA_DAYS, CERTIFICATE_DAYS)
+    for field, lasts in zip(("ca", "certificate"), days, strict=True):
+        assert found[f"admin.tls.{field}"] == found[f"peer_tls.{field}"]
+        assert lasts - 1 < (found[f"admin.tls.{field}"] - time.time()) / 86_400 < lasts
 
 
 def test_prometheus_scrapes_with_the_token_to_read(guarded: LocalFleet, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -24,6 +25,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.proves("aiokafka", "produce", "classic group")
 async def test_an_idempotent_producer_and_a_group(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic = make_topic()
     bootstrap = fleet.bootstrap()
@@ -52,6 +54,7 @@ async def test_an_idempotent_producer_and_a_group(fleet: LocalFleet, make_topic:
     assert sum(committed) == len(values)
 
 
+@pytest.mark.proves("aiokafka", "consume", "transactions")
 async def test_a_transaction(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=1)
     bootstrap = fleet.bootstrap()
@@ -71,6 +74,7 @@ async def test_a_transaction(fleet: LocalFleet, make_topic: MakeTopic) -> None:
             assert (await consumer.getone()).value == b"committed"
 
 
+@pytest.mark.proves("aiokafka", "administration", "addresses")
 async def test_what_it_learns_of_the_cluster(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=fleet.bootstrap())
     async with asyncio.timeout(LIMIT_S):

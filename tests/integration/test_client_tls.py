@@ -16,8 +16,9 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.certificates import Authority, Pair
 from tests.conftest import MakeTopic, fleets
-from tests.integration.clients import Load, count, produce, read_all, wait_for
+from tests.integration.clients import Load, Reader, count, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand, Tool
+from tests.integration.wire import Connection, brokers_of, metadata
 
 REFUSED = re.compile(r'^fleet_protocol_errors_total\{.*reason="handshake".*\} (\S+)$', re.MULTILINE)
 
@@ -66,6 +67,7 @@ def secured(
         )
 
 
+@pytest.mark.proves("librdkafka", "TLS", "client certificate")
 def test_librdkafka(secured: LocalFleet, make_topic: MakeTopic, config: dict[str, str]) -> None:
     topic, values = make_topic(), [b"%d" % number for number in range(600)]
     produce(secured.bootstrap(), topic, values, **config)
@@ -75,6 +77,7 @@ def test_librdkafka(secured: LocalFleet, make_topic: MakeTopic, config: dict[str
     assert {broker.host for broker in brokers.values()} == {"127.0.0.1"}
 
 
+@pytest.mark.proves("Java", "TLS", "client certificate")
 def test_java(
     secured: LocalFleet,
     make_topic: MakeTopic,
@@ -105,6 +108,7 @@ def test_java(
     assert sorted(read.split("\n")[:200]) == sorted(f"record {number}" for number in range(200))
 
 
+@pytest.mark.proves("aiokafka", "TLS", "client certificate")
 async def test_aiokafka(
     secured: LocalFleet, make_topic: MakeTopic, authority: Authority, app: Pair, config: dict[str, str]
 ) -> None:
@@ -143,20 +147,36 @@ def test_new_certificates_under_load_are_no_error(
     authority: Authority,
     make_topic: MakeTopic,
     config: dict[str, str],
+    app: Pair,
 ) -> None:
+    """Connections that are up stay up; new ones are met with the new certificate."""
     topic, served = make_topic(), make_topic()
-    with Load(secured.bootstrap(), topic, **config) as load:
-        for _ in range(5):
-            for proxy_id in secured.members:
-                authority.issue(f"{proxy_id}-external")
-            authority.issue("probe")
-            produce(secured.bootstrap(), served, [b"by a new connection"] * 12, **config)
-            load.await_flow()
-    assert load.failures == []
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(app.certificate, app.key)
+    kept = []
+    try:
+        with Reader(secured.bootstrap(), topic, **config) as reader:
+            with Load(secured.bootstrap(), topic, **config) as load:
+                for round_number in range(5):
+                    for proxy_id in secured.members:
+                        issued = authority.issue(f"{proxy_id}-external").certificate.read_text()
+                        kept.append(Connection(secured.bootstrap_endpoint(proxy_id), context))
+                        assert kept[-1].certificate == ssl.PEM_cert_to_DER_cert(issued)
+                    authority.issue("probe")
+                    for each in kept:
+                        assert brokers_of(each.ask(metadata(round_number))).keys() == kafka.brokers.keys()
+                    produce(secured.bootstrap(), served, [b"by a new connection"] * 12, **config)
+                    load.await_flow()
+            wait_for(lambda: reader.received == load.acknowledged, "all records read, each once")
+        assert load.failures == reader.failures == []
+    finally:
+        for each in kept:
+            each.close()
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     assert count(kafka.bootstrap_servers, served) == 60
 
 
+@pytest.mark.proves("librdkafka", "planned move", "takeover", "TLS")
 def test_a_drain_and_a_death_under_load(
     kafka: KafkaCluster,
     secured: LocalFleet,

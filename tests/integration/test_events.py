@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -20,19 +23,31 @@ from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
 from fleet.events.schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
-from fleet.ipc import BOOTSTRAP
+from fleet.ipc import BOOTSTRAP, ConnectionEnd
 from fleet.model import Endpoint, Liveness
 from tests.conftest import PLAINTEXT, MakeFleet, MakeTopic
+from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, produce, read_all, wait_for
 from tests.integration.conftest import FleetCommand
 from tests.integration.metrics import scrape
 from tests.integration.relay import Relays
+from tests.integration.test_frames import identity_port
+from tests.integration.wire import Connection
 
 EventT = TypeVar("EventT")
 
 ROOM = 8 << 20
 PRODUCE, FETCH = 0, 1
 RECORDS = [b"%0100d" % number for number in range(400)]
+BROKER = 1
+ENDS: Final[Mapping[ConnectionEnd, bytes]] = MappingProxyType(
+    {
+        "refused": b"\xff" * 32,
+        # So many topics are in no request of four bytes: the broker hangs up.
+        "broker": wire.request(wire.METADATA, 1, 2, struct.pack(">i", 1 << 20)),
+    }
+)
+"""Why a connection is cut, and what a client has sent that it is."""
 
 
 def records(first: int, count: int) -> list[Record]:
@@ -147,6 +162,7 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     owned = {each.broker_id for each in fleet.ownership(leader).identities if each.committed == (leader,)}
     killed_ms = time.time_ns() // 1_000_000
     fleet.kill(leader)
+    gone_ms = time.time_ns() // 1_000_000
     fleet.await_settled(frozenset(kafka.brokers), fleet.running)
     witness = fleet.running[0]
     committed = fleet.ownership(witness)
@@ -179,6 +195,8 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     for event in taken_over:
         assert event.reason == "takeover"
         assert event.detected_at_ms is not None
+        assert event.alive_at_ms is not None
+        assert event.alive_at_ms <= gone_ms
         assert killed_ms <= event.detected_at_ms <= event.committed_at_ms
     assert all(
         any(each.id == event.id and each.advertised_at_ms is not None for each in events)
@@ -261,6 +279,21 @@ def test_a_fleet_tells_of_what_passes(
     assert {each.what for both in connections().values() for each in both} == {"opened", "closed"}
     assert all(each.owned for both in connections().values() for each in both)
 
+    endpoint = identity_port(fleet, "p1", BROKER)
+    mine = partial(raw_connections, kafka, "events-f.connections")
+    owners = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
+    for number, (why, bad) in enumerate(ENDS.items(), 1):
+        with Connection(endpoint) as connection:
+            assert connection.ask(wire.metadata(1))
+            connection.send(bad)
+            assert connection.ends()
+        ended = partial(lambda number: len(mine()) == 2 * number, number)
+        wait_for(ended, f"the end of a connection: {why}")
+    assert {each.why: each.what for each in mine()} == {None: "opened", **dict.fromkeys(ENDS, "cut")}
+    assert {(each.told_by, each.broker_id, each.owned) for each in mine()} == {
+        ("p1", BROKER, "p1" in owners[BROKER])
+    }
+
     (moved,) = (each.broker_id for each in fleet.ownership("p1").identities if each.committed == ("p2",))
     with Load(fleet.bootstrap(), make_topic()):
         fleet_command(fleet, "drain", "p2")
@@ -272,6 +305,10 @@ def test_a_fleet_tells_of_what_passes(
             ),
             "a connection that was moved",
         )
+
+
+def raw_connections(kafka: KafkaCluster, topic: str) -> list[ConnectionEvent]:
+    return [each for each in told(kafka, topic, ConnectionEvent) if each.client_id == wire.CLIENT_ID.decode()]
 
 
 def told(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:

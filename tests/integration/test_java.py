@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.demo.kafka import KafkaCluster
@@ -37,6 +38,7 @@ def saw_the_fleet(recorded: Recording, fleet: LocalFleet) -> bool:
     return recorded.contains(fleet.bootstrap_endpoint("p1").host.encode())
 
 
+@pytest.mark.proves("Java", "administration")
 def test_topics_are_created_listed_and_described(
     fleet: LocalFleet, kafka_tool: Tool, recorded: Recording
 ) -> None:
@@ -49,6 +51,7 @@ def test_topics_are_created_listed_and_described(
     assert saw_the_fleet(recorded, fleet)
 
 
+@pytest.mark.proves("Java", "produce", "classic group", "administration")
 def test_console_producer_consumer_and_their_group(
     fleet: LocalFleet, kafka_tool: Tool, make_topic: Callable[..., str], recorded: Recording
 ) -> None:
@@ -74,6 +77,7 @@ def test_console_producer_consumer_and_their_group(
     assert saw_the_fleet(recorded, fleet)
 
 
+@pytest.mark.proves("Java", "consume", "leader moves")
 def test_a_consumer_follows_a_leader_that_moves(
     fleet: LocalFleet,
     kafka: KafkaCluster,
@@ -120,6 +124,7 @@ def test_a_consumer_follows_a_leader_that_moves(
     assert received.read_bytes().splitlines() == lines + lines
 
 
+@pytest.mark.proves("Java", "administration", "addresses")
 def test_configurations_are_described_without_addresses_and_altered(
     fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
@@ -146,6 +151,7 @@ def test_configurations_are_described_without_addresses_and_altered(
     wait_for(altered, "the altered configuration at the brokers")
 
 
+@pytest.mark.proves("Java", "administration", "addresses")
 def test_the_cluster_and_its_quorum(fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster) -> None:
     """DescribeQuorum names the controllers' listeners from v2 on, which is why v1 is all that is offered."""
     bootstrap = ("--bootstrap-server", fleet.bootstrap())

@@ -37,6 +37,7 @@ def await_leaders(bootstrap: str, topic: str) -> None:
     assert producer.flush(LIMIT_S) == 0
 
 
+@pytest.mark.proves("librdkafka", "produce", "consume")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_kind_of_acknowledgement(fleet: LocalFleet, make_topic: MakeTopic, acks: str) -> None:
     topic, values = make_topic(), numbered(200)
@@ -47,6 +48,7 @@ def test_every_kind_of_acknowledgement(fleet: LocalFleet, make_topic: MakeTopic,
     assert sorted(each.value() for each in seen) == [b""] * PARTITIONS + values
 
 
+@pytest.mark.proves("librdkafka", "produce", "consume")
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, codec: str) -> None:
     """With compression, headers, and larger than what is read at once."""
@@ -59,6 +61,7 @@ def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, code
     assert message.headers() == [("name", b"\xff\0"), ("none", None)]
 
 
+@pytest.mark.proves("librdkafka", "produce", "classic group")
 def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic, values = make_topic(), numbered(600)
     config = {
@@ -105,6 +108,7 @@ def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, ma
     assert sum(each.offset for each in committed if each.offset > 0) == len(values)
 
 
+@pytest.mark.proves("librdkafka", "transactions")
 def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     source, target = make_topic(), make_topic()
     produce(fleet.bootstrap(), source, numbered(10))
@@ -152,6 +156,7 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
         producer.commit_transaction(LIMIT_S)
 
 
+@pytest.mark.proves("librdkafka", "addresses")
 def test_every_advertised_address_is_of_the_fleet_and_the_same_at_every_member(
     fleet: LocalFleet, kafka: KafkaCluster
 ) -> None:
@@ -169,6 +174,7 @@ def test_every_advertised_address_is_of_the_fleet_and_the_same_at_every_member(
     assert owned.keys() == kafka.brokers.keys()
 
 
+@pytest.mark.proves("librdkafka", "administration", "addresses")
 def test_an_identitys_port_leads_to_its_broker_and_configurations_hide_addresses(
     fleet: LocalFleet, kafka: KafkaCluster
 ) -> None:
@@ -188,6 +194,7 @@ def test_an_identitys_port_leads_to_its_broker_and_configurations_hide_addresses
             assert configs[name].value == ("" if name in addresses else each.value), name
 
 
+@pytest.mark.proves("librdkafka", "administration")
 def test_topics_are_made_altered_listed_and_deleted(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     admin = AdminClient({"bootstrap.servers": fleet.bootstrap()})
     directly = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -104,7 +104,7 @@ def test_who_is_late_is_closed_and_who_waits_is_not(
 
 def test_a_source_has_so_many_connections_and_so_many_bytes(make_fleet: MakeFleet) -> None:
     rate = 1 << 16
-    fleet = make_fleet(1, limits={"max_connections_per_source": 10, "client_bytes_per_second": rate})
+    fleet = make_fleet(1, limits={"max_connections_per_source": 10, "to_broker_bytes_per_second": rate})
     port = identity_port(fleet, FLOODED, BROKER)
     with ExitStack() as opened:
         held = 0

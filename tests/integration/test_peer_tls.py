@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from datetime import UTC, datetime
 from functools import partial
@@ -14,17 +13,7 @@ from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.demo.spawn import end, spawn_module
 from fleet.model import ProxyId
 from tests.conftest import MakeFleet
-
-EXPIRY = re.compile(
-    r'^fleet_certificate_expiry_timestamp_seconds\{file="peer_tls.certificate"\} (\S+)$', re.MULTILINE
-)
-
-
-def expiry_s(fleet: LocalFleet, proxy_id: ProxyId) -> float:
-    """What a member says of its certificate on /metrics."""
-    found = EXPIRY.search(fleet.get(proxy_id, "/metrics")[1].decode())
-    assert found is not None
-    return float(found.group(1))
+from tests.integration.metrics import expiries
 
 
 def is_in(text: str, file: Path) -> bool:
@@ -41,7 +30,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
 ) -> None:
     fleet, brokers = make_fleet(peer_tls=True), frozenset(kafka.brokers)
     assert all(linked(fleet, each) == set(fleet.members) for each in fleet.members)
-    before_s = expiry_s(fleet, "p1")
+    before_s = expiries(fleet, "p1")["peer_tls.certificate"]
     leader = fleet.leader()
     assert leader is not None
     survivors = [each for each in fleet.members if each != leader]
@@ -69,7 +58,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
 
     # New certificates for all, and a takeover on links that are made with them.
     certs.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
-    assert expiry_s(fleet, "p1") > before_s + 86_400
+    assert expiries(fleet, "p1")["peer_tls.certificate"] > before_s + 86_400
     fleet.kill(survivors[0])
     rest = [each for each in fleet.members if each != survivors[0]]
     fleet.await_settled(brokers, rest)

@@ -121,6 +121,7 @@ def test_metadata_names_owners_and_every_member_takes_every_name(
         assert wire.brokers_of(connection.ask(wire.metadata(1))) == expected
 
 
+@pytest.mark.proves("librdkafka", "TLS", "SNI")
 def test_librdkafka_finds_every_broker_by_name(
     named: LocalFleet, kafka: KafkaCluster, authority: Authority, make_topic: MakeTopic, hosts: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_librdkafka_finds_every_broker_by_name(
     assert count(kafka.bootstrap_servers, topic) == 600
 
 
+@pytest.mark.proves("Java", "TLS", "SNI")
 def test_java_finds_every_broker_by_name_and_a_survivor_when_one_has_died(
     named: LocalFleet,
     kafka: KafkaCluster,

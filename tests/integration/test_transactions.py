@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import read_all
 from tests.integration.conftest import Tool
@@ -13,6 +15,7 @@ TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 RECORDS = 1_000
 
 
+@pytest.mark.proves("Java", "transactions")
 def test_a_producer_of_version_2_commits_through_the_fleet(
     fleet: LocalFleet, kafka_tool: Tool, make_topic: Callable[..., str]
 ) -> None:

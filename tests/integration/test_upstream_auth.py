@@ -32,6 +32,7 @@ from fleet.model import IdentitySpace
 from tests.certificates import Authority
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT, FleetCommand
+from tests.integration.metrics import expiries
 
 FLEET_PASSWORD: Final = "correct-horse-battery"
 APP = {
@@ -151,6 +152,7 @@ def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_n
 
     shutil.copy(authority.certificate, ca)
     fleet.await_settled(frozenset(secured.brokers))
+    assert expiries(fleet, "p1").keys() == {"upstream.tls.ca", "upstream.tls.certificate"}
     values = [b"%d" % number for number in range(100)]
     produce(fleet.bootstrap(), OPEN, values)
     read = read_all(fleet.bootstrap(), OPEN, len(values), partitions=2)
@@ -163,6 +165,7 @@ def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_n
     produce(fleet.bootstrap(), OPEN, values)
 
 
+@pytest.mark.proves("librdkafka", "SASL SCRAM", "ACLs")
 def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_and_clients_have_theirs(
     secured: KafkaCluster,
     authority: Authority,

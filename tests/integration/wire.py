@@ -14,7 +14,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from fleet.model import Endpoint
 
 PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_QUORUM = 0, 1, 3, 17, 18, 55
-DESCRIBE_CONFIGS = 32
+FIND_COORDINATOR, DESCRIBE_CONFIGS = 10, 32
+COORDINATOR_NOT_AVAILABLE = 15
 CLIENT_ID = b"raw"
 LIMIT_S = 60.0
 
@@ -81,6 +82,21 @@ def describe_broker_config(correlation_id: int, broker_id: int, name: str) -> by
     return request(DESCRIBE_CONFIGS, 1, correlation_id, body)
 
 
+def find_coordinator(correlation_id: int, group: str) -> bytes:
+    """FindCoordinator v0. Source: FindCoordinatorRequest.json"""
+    return request(FIND_COORDINATOR, 0, correlation_id, string(group))
+
+
+def coordinator_of(body: bytes) -> int | None:
+    """The broker in a FindCoordinator response v0; None where there is none yet.
+
+    Source: FindCoordinatorResponse.json
+    """
+    error_code, broker_id = struct.unpack_from(">hi", body)
+    assert error_code in (0, COORDINATOR_NOT_AVAILABLE)
+    return None if error_code else int(broker_id)
+
+
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
     """Source: ApiVersionsResponse.json v0"""
@@ -117,8 +133,11 @@ class Connection:
     ) -> None:
         local = None if source is None else (source, 0)
         self._socket = socket.create_connection((endpoint.host, endpoint.port), LIMIT_S, local)
+        self.certificate: bytes | None = None
+        """What the other side has shown; DER."""
         if tls is not None:
-            self._socket = tls.wrap_socket(self._socket, server_hostname=server_name or endpoint.host)
+            secured = tls.wrap_socket(self._socket, server_hostname=server_name or endpoint.host)
+            self._socket, self.certificate = secured, secured.getpeercert(binary_form=True)
 
     def send(self, frame: bytes) -> None:
         self._socket.sendall(frame)
@@ -156,10 +175,13 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
+    def close(self) -> None:
+        self._socket.close()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
+        self.close()
 
 
 class Pipeline:

@@ -24,6 +24,8 @@ def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet() -> None:
     assert document["differs_from_checker"] == 0
     assert (document["gaps"], document["overlaps"]) == (0, 0)
     assert document["windows"] >= RUNS
+    # Who is frozen is asked for until it has been silent for long: that is seen, and has to be told.
+    assert 0 < document["seen_missing"] == len(document["before_ms"])
     assert document["events"] > 10_000
 
 

@@ -24,11 +24,11 @@ from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.demo.kafka import KafkaCluster
 from fleet.events import schema
 from fleet.pipeline.jobs import JOBS, Site
-from fleet.pipeline.outside import EVENTS
+from fleet.pipeline.outside import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
 from tests.browser import chromium, complaints, pictures, text
 from tests.browser import rows as rows_of
-from tests.chaos.test_rolling import await_flow
+from tests.chaos.scene import await_flow
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import wait_for
 from tests.integration.test_events import everything
@@ -36,8 +36,14 @@ from tests.pipeline.test_load import passing
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
 LIMIT_S = 280.0
+ASKED_WITHIN_MS = 5_000
+"""Members ask one another every 100 ms, on a machine that has time for it."""
 THINNED = 6
 """So many times less traffic than a fleet would tell of: a few batches."""
+ENTRIES = [
+    LedgerEntry("orders", "acknowledged", number % 3, 1, number // 3, number // 3, number, 1_000 * number)
+    for number in range(1_500)
+]
 ASK = [sys.executable, "-m", "fleet", "pipeline"]
 REPORT = [sys.executable, "-m", "fleet", "report"]
 SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
@@ -57,33 +63,65 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
     told, traffic = tellings(random.Random(23), 200), passing(random.Random(5))[::THINNED]
     produce(kafka, f"{prefix}ownership", [schema.EVENTS.encode(each) for each in told])
     produce(kafka, f"{prefix}traffic", [schema.EVENTS.encode(each) for each in traffic])
+    produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in ENTRIES])
     config = configuration(kafka, prefix, tmp_path)
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    small = ("--job", "timeline", "--job", "load", "--records-per-batch", "100")
+    jobs = [part for job in ("timeline", "load", "ledger", "weights") for part in ("--job", job)]
+    small = (*jobs, "--records-per-batch", "250")
     whole = document(command(config, calm, *small))
     read = {each["name"]: each["records"] for each in whole["jobs"]}
-    assert read == {"timeline": len(told), "load": len(traffic)}
+    assert read.pop("weights") > 0
+    assert read == {"timeline": len(told), "load": len(traffic), "ledger": len(ENTRIES)}
+    weights = everything(kafka, f"{prefix}weights")
 
     for kill in range(kills):
-        # In the middle of the batch behind the first one that it says it has done.
+        # In the middle of the batches behind the first ones that it says it has done.
         with subprocess.Popen(
             command(config, stormy, *small), stderr=subprocess.PIPE, text=True, start_new_session=True
         ) as driver:
             assert driver.stderr is not None
             lines = iter(driver.stderr)
-            said = next((line for line in lines if line.startswith("timeline: batch")), "")
-            assert said, f"run {kill} has ended before it could be killed"
+            for job in ("timeline",) if kill else ("timeline", "ledger"):
+                said = next((line for line in lines if line.startswith(f"{job}: batch")), "")
+                assert said, f"run {kill} has ended before it could be killed"
             time.sleep(0.1 * kill)
             os.killpg(driver.pid, signal.SIGKILL)
         assert driver.returncode == -signal.SIGKILL
+        if not kill:
+            assert 0 < committed(stormy, "ledger") < committed(calm, "ledger"), "it was at work"
+
+    # And in the one batch in which all weights are told: it has been begun, and is not done.
+    with subprocess.Popen(
+        command(config, stormy, *small),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as driver:
+        wait_for(lambda: begun(stormy, "weights") or driver.poll() is not None, "weights are begun", LIMIT_S)
+        os.killpg(driver.pid, signal.SIGKILL)
+    assert driver.returncode == -signal.SIGKILL
+    assert (begun(stormy, "weights"), committed(stormy, "weights")) == (1, 0)
     document(command(config, stormy, *small))
 
     def rows(out: Path, table: str) -> list[Any]:
         return sorted(map(str, spark.read.parquet(f"{out}/{table}").collect()))
 
-    for table in ("timeline", "load"):
+    for table in ("timeline", "load", "ledger"):
         assert rows(stormy, table) == rows(calm, table) != []
     assert found(spark, Site(Kafka(""), prefix, str(stormy))) == wanted(told)
+    again = everything(kafka, f"{prefix}weights")
+    assert set(again) == set(weights), "the same ids, and the same weights, however often"
+    assert len(again) >= 2 * len(weights) > 0
+
+
+def begun(out: Path, job: str) -> int:
+    """How many batches a job has begun."""
+    return sum(each.name.isdigit() for each in out.glob(f"checkpoints/{job}/offsets/*"))
+
+
+def committed(out: Path, job: str) -> int:
+    """How many it is done with."""
+    return sum(each.name.isdigit() for each in out.glob(f"checkpoints/{job}/commits/*"))
 
 
 @pytest.mark.timeout(900)
@@ -102,6 +140,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         await_flow([client])
         killed_ms = time.time_ns() // 1_000_000
         fleet.kill(leader)
+        gone_ms = time.time_ns() // 1_000_000
         fleet.await_settled(frozenset(kafka.brokers), fleet.running)
         await_flow([client])
         client.stop()
@@ -138,10 +177,12 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     answer = document([*ASK, "availability", "--out", str(out), "--json", "--master", "local[1]"])
     assert {each["broker_id"] for each in answer["takeovers"]} == taken
     for each in answer["takeovers"]:
+        # Asked before it was gone, and answered: what a member knows is never later than the death.
+        assert killed_ms - ASKED_WITHIN_MS < each["alive_ms"] <= gone_ms
         assert killed_ms <= each["began_ms"] <= each["advertised_ms"]
         assert each["began_ms"] <= each["first_request_ms"], "a client has asked the new owner"
         assert leader not in each["owners"]
-    missing_ms = {each["broker_id"]: each["advertised_ms"] - each["began_ms"] for each in answer["takeovers"]}
+    missing_ms = {each["broker_id"]: each["advertised_ms"] - each["alive_ms"] for each in answer["takeovers"]}
     by_identity = dict.fromkeys(owners, 0)
     for each in answer["identities"]:
         by_identity[each["broker_id"]] += each["unavailable_ms"]
@@ -172,7 +213,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
             "acknowledged": str(2 * wanted_verdict["acknowledged"]),
             "lost": "1",
         }
-        assert {int(row[1]): int(row[2]) for row in rows_of(browser, "takeover-table")} == missing_ms
+        assert {int(row[0]): int(row[3]) for row in rows_of(browser, "takeover-table")} == missing_ms
         assert min(pictures(browser).values()) > 0
         assert complaints(browser) == []
     odd = document([*ASK, "anomalies", "--out", str(out), "--json", "--master", "local[1]"])

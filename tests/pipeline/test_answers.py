@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from pyspark.sql import functions as F
 
 from fleet.events.schema import LivenessEvent
 from fleet.pipeline.anomalies import FLAPS
-from fleet.pipeline.answers import anomalies
+from fleet.pipeline.answers import anomalies, availability
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.slo import DAY_MS
 from fleet.pipeline.streams import Kafka
+from fleet.pipeline.timeline import Row
+from fleet.pipeline.timeline_job import ROW_SCHEMA
 from tests.pipeline.test_anomalies import BEGIN_MS, suspected, table
 
 BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
@@ -39,3 +42,24 @@ def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_pa
     assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
     with pytest.raises(Py4JJavaError, match=other.name):
         anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + 2 * DAY_MS)
+
+
+def test_a_timeline_of_an_earlier_version_has_no_sign_of_life(spark: SparkSession, tmp_path: Path) -> None:
+    """Nor have its files such a column: those that were written since have."""
+    site = Site(Kafka(""), "fleet.", str(tmp_path))
+    taken = Row("interval", 7, ("p2",), "takeover", BEGIN_MS, None, BEGIN_MS + 9, BEGIN_MS - 5, BEGIN_MS + 4)
+    told = [(1, taken), (2, replace(taken, alive_at_ms=BEGIN_MS - 60))]
+    for broker_id, row in told:
+        values = ("f", broker_id, *(getattr(row, name) for name in Row.__dataclass_fields__), 1)
+        table = spark.createDataFrame([values], ROW_SCHEMA).withColumn(
+            "day", F.to_date(F.timestamp_millis("from_ms"))
+        )
+        table = table if broker_id == 2 else table.drop("alive_at_ms")
+        table.write.mode("append").partitionBy("day").parquet(site.timeline)
+
+    found = availability(spark, site, BEGIN_MS - 1_000, BEGIN_MS + 1_000, 0.999, "day")
+    assert [(each.broker_id, each.alive_ms, each.began_ms) for each in found.takeovers] == [
+        (1, None, BEGIN_MS - 5),
+        (2, BEGIN_MS - 60, BEGIN_MS - 5),
+    ]
+    assert {each.broker_id: each.unavailable_ms for each in found.identities} == {1: 9, 2: 64}

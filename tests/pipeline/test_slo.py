@@ -37,12 +37,14 @@ class Interval:
     committed_at_ms: int | None
     detected_at_ms: int | None
     advertised_at_ms: int | None
+    alive_at_ms: int | None = None
 
 
 def history(chance: random.Random) -> list[Interval]:
     """Three identities that change hands for eleven days, and are gone at times.
 
-    Of some takeovers nobody told the advertisement.
+    Of some takeovers nobody told the advertisement, of some nobody when the owner was last alive; and some
+    have seen it alive when others had already given it up.
     """
     found: list[Interval] = []
     for broker_id in (1, 2, 3):
@@ -53,6 +55,9 @@ def history(chance: random.Random) -> list[Interval]:
             gone = not taken and chance.random() < 0.3
             detected_ms = now_ms - chance.randrange(900) if taken else None
             advertised_ms = now_ms + chance.randrange(20_000) if chance.random() < 0.8 else None
+            alive_ms = None
+            if detected_ms is not None and chance.random() < 0.8:
+                alive_ms = detected_ms - chance.randrange(-100, 900)
             found.append(
                 Interval(
                     "f",
@@ -66,6 +71,7 @@ def history(chance: random.Random) -> list[Interval]:
                     now_ms + 40,
                     detected_ms,
                     advertised_ms if taken else None,
+                    alive_ms,
                 )
             )
             now_ms, generation = ends_ms, generation + 3
@@ -115,6 +121,11 @@ def first_request_ms(interval: Interval, told: Sequence[ConnectionEvent]) -> int
     return min(times, default=None)
 
 
+def alive_ms(interval: Interval) -> int | None:
+    assert interval.detected_at_ms is not None
+    return None if interval.alive_at_ms is None else min(interval.alive_at_ms, interval.detected_at_ms)
+
+
 def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
     chance = random.Random(4)
     intervals = history(chance)
@@ -124,12 +135,18 @@ def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
         frame(spark, Interval, [*intervals, *noise]), frame(spark, ConnectionEvent, told)
     ).collect()
     found = {
-        (row.broker_id, row.generation): (row.began_ms, row.advertised_ms, row.first_request_ms)
+        (row.broker_id, row.generation): (
+            row.alive_ms,
+            row.began_ms,
+            row.advertised_ms,
+            row.first_request_ms,
+        )
         for row in rows
     }
     assert len(found) == len(rows)
     wanted = {
         (each.broker_id, each.generation): (
+            alive_ms(each),
             each.detected_at_ms,
             each.committed_at_ms if each.advertised_at_ms is None else each.advertised_at_ms,
             first_request_ms(each, told),
@@ -138,8 +155,11 @@ def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
         if each.reason == "takeover"
     }
     assert found == wanted
-    assert any(first is None for _, _, first in wanted.values())
-    assert any(first is not None for _, _, first in wanted.values())
+    assert any(first is None for *_, first in wanted.values())
+    assert any(first is not None for *_, first in wanted.values())
+    assert any(alive is None for alive, *_ in wanted.values())
+    assert any(alive == began for alive, began, *_ in wanted.values()), "given up by one alone"
+    assert any(alive is not None and alive < began for alive, began, *_ in wanted.values())
 
 
 def tried(chance: random.Random) -> list[ConnectionEvent]:
@@ -259,7 +279,10 @@ def test_attainment_is_that_of_a_naive_twin(spark: SparkSession, weeks: bool) ->
     owned = [each for each in intervals if each.owners]
     assert len(owned) < len(intervals), "a broker was gone for a while"
     known = by_second([(each.broker_id, each.from_ms, each.to_ms or UNTIL_MS) for each in owned], weeks)
-    spans = [(row.broker_id, row.began_ms, row.advertised_ms) for row in times]
+    spans = [
+        (row.broker_id, row.began_ms if row.alive_ms is None else row.alive_ms, row.advertised_ms)
+        for row in times
+    ]
     spans += [(each.broker_id, each.began_ms, each.ended_ms or UNTIL_MS) for each in out]
     merged = without_overlaps(spans)
     assert len(merged) < len(spans), "some overlap"

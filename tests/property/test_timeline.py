@@ -45,6 +45,7 @@ def tellings(draw: st.DrawFn) -> tuple[list[Change], list[list[Change]]]:
             each.committed_at_ms + draw(st.integers(0, 30)),
             draw(st.none() | st.integers(1, 9)),
             draw(st.none() | st.integers(1, 9)),
+            draw(st.none() | st.integers(1, 9)),
         )
         for each in history
         for _ in range(draw(st.integers(1, 3)))
@@ -130,7 +131,8 @@ Plain = tuple[Any, ...]
 
 def plain(row: Row) -> Plain:
     end = -1 if row.to_ms is None else row.to_ms
-    return (row.what, row.generation, row.owners, row.from_ms, end, row.committed_at_ms or 0)
+    times = (row.committed_at_ms, row.alive_at_ms, row.detected_at_ms, row.advertised_at_ms)
+    return (row.what, row.generation, row.owners, row.from_ms, end, *(each or 0 for each in times))
 
 
 def naive(told: Sequence[Change]) -> list[Plain]:
@@ -147,16 +149,20 @@ def naive(told: Sequence[Change]) -> list[Plain]:
         of_first = [each for each in told if (each.generation, each.owners) == (generation, sets[0])]
         end = starts[generations[place + 1]] if place + 1 < len(generations) else -1
         committed = min(each.committed_at_ms for each in of_first)
-        found.append(("interval", generation, sets[0], starts[generation], end, committed))
+        alive = max(each.alive_at_ms or 0 for each in of_first)
+        detected = min(each.detected_at_ms or 99 for each in of_first) % 99
+        advertised = max(each.advertised_at_ms or 0 for each in of_first)
+        times = (committed, alive, detected, advertised)
+        found.append(("interval", generation, sets[0], starts[generation], end, *times))
         for owners in sets[1:]:
             at = min(
                 each.proposed_at_ms for each in told if (each.generation, each.owners) == (generation, owners)
             )
-            found.append(("overlap", generation, owners, at, -1, 0))
+            found.append(("overlap", generation, owners, at, -1, 0, 0, 0, 0))
         if place:
             previous = min(each.owners for each in told if each.generation == generations[place - 1])
             said = [each.before for each in of_first if each.before is not None]
             if said and said[0] != previous:
                 since = starts[generations[place - 1]]
-                found.append(("gap", generation, said[0], since, starts[generation], 0))
+                found.append(("gap", generation, said[0], since, starts[generation], 0, 0, 0, 0))
     return found

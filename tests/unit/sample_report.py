@@ -30,8 +30,10 @@ def sample() -> ReportDocument:
     """Two brokers, two days, one takeover; the second day has missed the objective."""
     taken_ms = BEGIN_MS + 30 * HOUR_MS
     taken = (
-        TakenDocument("demo", 1, 7, ("p2",), taken_ms, taken_ms + 150, taken_ms + 200, taken_ms + 480),
-        TakenDocument("demo", 2, 7, ("p3",), taken_ms, taken_ms + 60_000, taken_ms + 210, None),
+        TakenDocument(
+            "demo", 1, 7, ("p2",), taken_ms - 90, taken_ms, taken_ms + 150, taken_ms + 200, taken_ms + 480
+        ),
+        TakenDocument("demo", 2, 7, ("p3",), None, taken_ms, taken_ms + 60_000, taken_ms + 210, None),
     )
     attained = (
         AttainmentDocument("demo", None, "2026-11-21", 48 * HOUR_MS, 0, 1.0, 17_280, 17_280),

@@ -6,12 +6,14 @@ import logging
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fleet.admin import tokens
-from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, read_tokens
-from fleet.config import TokenSettings
+from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
+from fleet.config import Settings, TokenSettings, load
 from fleet.config.secrets import Secret
 from fleet.errors import ConfigError
+from tests.unit.test_config import tree
 
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
 ENVIRON = {"READ": READ, "WRITE": WRITE}
@@ -141,3 +143,54 @@ def test_many_sources_fill_neither_the_log_nor_the_memory(
     now_s = LOG_EVERY_S
     gate.refusal(None, False, "another")
     assert len(caplog.records) == MAX_SOURCES + 1
+
+
+class TestChecking:
+    """Before anything is bound."""
+
+    def settings(self, folder: Path, **admin: object) -> Settings:
+        file = folder / "fleet.yaml"
+        file.write_text(yaml.safe_dump({**tree(), **({"admin": admin} if admin else {})}))
+        return load(file, {})
+
+    def in_files(self, folder: Path) -> Settings:
+        for name, token in ENVIRON.items():
+            (folder / name).touch(0o600)
+            (folder / name).write_text(token)
+        return self.settings(folder, tokens={"read": {"file": "READ"}, "write": {"file": "WRITE"}})
+
+    @pytest.mark.parametrize("must_be_there", [True, False])
+    def test_right_ones_are_right_and_none_are_needed(self, tmp_path: Path, must_be_there: bool) -> None:
+        assert check_tokens(self.in_files(tmp_path), must_be_there=must_be_there) == ()
+        assert check_tokens(self.settings(tmp_path), must_be_there=must_be_there) == ()
+
+    def test_a_file_that_is_not_here_is_named_or_a_mistake(self, tmp_path: Path) -> None:
+        settings = self.in_files(tmp_path)
+        (tmp_path / "WRITE").unlink()
+        assert check_tokens(settings, must_be_there=False) == ("admin.tokens",)
+        with pytest.raises(ConfigError) as caught:
+            check_tokens(settings, must_be_there=True)
+        said = f"admin.tokens.write: {tmp_path}/WRITE: cannot be read (no such file or directory)"
+        assert said in str(caught.value)
+
+    def test_a_variable_that_is_not_set_is_named_or_a_mistake(self, tmp_path: Path) -> None:
+        settings = self.settings(tmp_path, tokens={"read": {"env": "READ"}, "write": {"env": "WRITE"}})
+        here = {"READ": READ}
+        assert check_tokens(settings, must_be_there=False, environ=here) == ("admin.tokens",)
+        assert check_tokens(settings, must_be_there=False, environ=ENVIRON) == ()
+        with pytest.raises(ConfigError) as caught:
+            check_tokens(settings, must_be_there=True, environ=here)
+        said = "admin.tokens.write: $WRITE: is not set, or empty; set the variable WRITE"
+        assert said in str(caught.value)
+
+    @pytest.mark.parametrize("must_be_there", [True, False])
+    def test_one_that_others_may_read_is_refused_and_not_shown(
+        self, tmp_path: Path, must_be_there: bool
+    ) -> None:
+        settings = self.in_files(tmp_path)
+        (tmp_path / "READ").chmod(0o644)
+        with pytest.raises(ConfigError) as caught:
+            check_tokens(settings, must_be_there=must_be_there)
+        said = f"admin.tokens.read: {tmp_path}/READ: nobody but its owner may read it; chmod 600"
+        assert said in str(caught.value)
+        assert READ not in str(caught.value)

@@ -239,12 +239,12 @@ def test_the_machines_own_haproxy_is_taken_first(tmp_path: Path, monkeypatch: py
 def test_where_no_haproxy_can_be_had_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_apt(name: str, folder: Path) -> None:
+    def no_apt(package: str, program: str, folder: Path) -> None:
         raise FileNotFoundError("apt-get")
 
     monkeypatch.setattr(haproxy.shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(haproxy, "FOLDER", tmp_path / "haproxy")
-    monkeypatch.setattr(haproxy, "unpack_debian_package", no_apt)
+    monkeypatch.setattr(haproxy, "unpack_debian_program", no_apt)
     with pytest.raises(BenchError, match=r"apt-get install haproxy.*--targets"):
         haproxy.find()
 

@@ -93,6 +93,7 @@ def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machi
         ("Go", "golang-go"),
         ("Chromium", "chromium-driver"),
         ("libfaketime", "faketime"),
+        ("kcat", "kcat"),
     ):
         assert re.search(rf"^  {what}.* apt-get install .*{package}", found.stderr, re.MULTILINE)
     assert "Go" not in prerequisites("demo", bare_machine).stderr
@@ -117,7 +118,7 @@ def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing:
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
     pretend(bare_machine, "go", go)
-    for tool in (*bootstrap.BROWSER, "faketime"):
+    for tool in (*bootstrap.BROWSER, "faketime", "kcat"):
         pretend(bare_machine, tool, "")
     found = prerequisites("test", bare_machine)
     assert re.findall(r"^  (.*?)  ", found.stderr, re.MULTILINE) == missing

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -313,6 +314,92 @@ class TestListeners:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump(document))
         certs.check_member(load(file, {}), "p3")
+
+
+class TestAdmin:
+    """The files of `admin.tls`."""
+
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        """Three members with certificates for their hosts, all of whose files are here."""
+        return self.made(tmp_path, tree())
+
+    def made(self, tmp_path: Path, document: dict[str, Any]) -> Settings:
+        file = tmp_path / "fleet.yaml"
+        file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}}}, sort_keys=False))
+        made = load(file, {})
+        certs.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, certs.hosts_of(made))
+        return made
+
+    def test_right_files_are_right(self, settings: Settings) -> None:
+        for proxy_id in MEMBERS:
+            certs.check_member(settings, proxy_id)
+        assert certs.check_present(settings) == ()
+
+    def test_those_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
+        for name in ("p2.key", "ca.pem"):
+            (folder / name).unlink()
+        certs.check_member(settings, "p1")
+        assert certs.check_present(settings) == ("p2",)
+        (found,) = mistakes(lambda: certs.check_member(settings, "p2"))
+        assert f"admin.tls.key: {folder}/p2.key: there is no such file; copy it here" in found
+
+    @pytest.mark.parametrize("authority_is_here", [True, False])
+    def test_each_mistake_says_field_file_rule_and_fix(
+        self, settings: Settings, folder: Path, authority_is_here: bool
+    ) -> None:
+        if not authority_is_here:
+            (folder / "ca.pem").unlink()
+        (folder / "p1.key").write_bytes((folder / "p2.key").read_bytes())
+        (folder / "p2.crt").write_text("nothing")
+        (folder / "p3.crt").unlink()
+        found = mistakes(lambda: certs.check_present(settings))
+        assert [each.partition(": admin.tls.")[2] for each in found] == [
+            f"key: {folder}/p1.key: is not the key of {folder}/p1.crt; "
+            "copy certificate and key from the same place",
+            f"certificate: {folder}/p2.crt: is not a PEM certificate; name the right file; "
+            "`fleet certs init` makes it",
+        ]
+
+    @pytest.mark.parametrize("authority_is_here", [True, False])
+    @pytest.mark.parametrize("days", [-40, 40])
+    def test_one_that_is_not_valid_now(
+        self, folder: Path, settings: Settings, days: int, authority_is_here: bool
+    ) -> None:
+        certs.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), certs.hosts_of(settings))
+        if not authority_is_here:
+            (folder / "ca.pem").unlink()
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "admin.tls.certificate: " in found
+        assert "and it is not now; renew it" in found
+
+    @pytest.mark.parametrize("authority_is_here", [True, False])
+    def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
+        certs.renew("demo", ["p1"], folder, 30, NOW)
+        if not authority_is_here:
+            (folder / "ca.pem").unlink()
+        (found,) = mistakes(lambda: certs.check_present(settings))
+        assert "commands would refuse it: its certificate is refused: " in found
+        assert "certificate is not valid for '127.0.0.1'" in found
+
+    def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
+        certs.make("demo", ["p1"], tmp_path / "other", 30, NOW, certs.hosts_of(settings))
+        for name in ("p1.crt", "p1.key"):
+            (tmp_path / "other" / name).replace(folder / name)
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "its certificate is refused: unable to get local issuer certificate" in found
+
+    def test_an_authority_that_is_none(self, settings: Settings, folder: Path) -> None:
+        (folder / "ca.pem").write_text("nothing")
+        (found,) = mistakes(lambda: certs.check_present(settings))
+        assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
+
+    def test_a_wildcard_wants_no_name_in_particular(self, tmp_path: Path) -> None:
+        document = tree(1)
+        document["members"]["p1"]["admin"] = "0.0.0.0:7201"
+        settings = self.made(tmp_path, document)
+        certs.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
+        certs.check_member(settings, "p1")
 
 
 class TestUpstream:

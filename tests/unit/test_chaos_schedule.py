@@ -63,6 +63,11 @@ def test_the_exact_clients_are_always_there_and_the_others_in_turn() -> None:
     assert not any(set(workloads) >= HEAVY for workloads in plans)
 
 
+def test_half_of_the_fleets_have_links_over_tls() -> None:
+    secured = [plan_of(seed).secured for seed in SEEDS]
+    assert 0.4 < sum(secured) / len(secured) < 0.6
+
+
 def test_one_fleet_in_four_has_five_members() -> None:
     members = [plan_of(seed).members for seed in SEEDS]
     assert set(members) == {3, 5}

@@ -538,7 +538,11 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("limits", 5, "limits: 5: must be a map"),
         ("limits.max_connections", 0, "limits.max_connections: 0: must be at least 1"),
         ("limits.max_connections_per_source", "2", 'per_source: "2": must be a whole number'),
-        ("limits.client_bytes_per_second", 1, "limits.client_bytes_per_second: 1: must be at least 65536"),
+        (
+            "limits.to_broker_bytes_per_second",
+            1,
+            "limits.to_broker_bytes_per_second: 1: must be at least 65536",
+        ),
         ("limits.idle_timeout_s", 0, "limits.idle_timeout_s: 0: must be above 0"),
         ("limits.listen_backlog", 70_000, "limits.listen_backlog: 70000: must be at most 65535"),
         ("limits.first_request_timeout_s", 0.2, "0.2: must be at least 3 x timing.heartbeat_s"),
@@ -782,7 +786,8 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     defaults |= {f"limits.{field.name}": field.default for field in dataclasses.fields(Limits)}
     defaults["limits.max_connections"] = "as many as the open files are enough for"
     defaults["limits.max_connections_per_source"] = "no limit"
-    defaults["limits.client_bytes_per_second"] = "no limit"
+    defaults["limits.to_broker_bytes_per_second"] = "no limit"
+    defaults["limits.to_client_bytes_per_second"] = "no limit"
     defaults |= {f"events.{field.name}": field.default for field in dataclasses.fields(EventsSettings)}
     defaults |= {f"balance.{field.name}": field.default for field in dataclasses.fields(BalanceSettings)}
     defaults["balance.by"] = f"`{BalanceSettings().by}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -130,18 +131,19 @@ def test_a_snapshot_is_where_the_next_change_begins(log: Log) -> None:
 
 
 def test_a_takeover_has_the_times_of_its_detection_and_its_advertisement(log: Log) -> None:
-    open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,), advertised=Moment(4_030, 1.03))
+    advertised, alive = Moment(4_030, 1.03), Moment(3_940, 0.94)
+    open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,), advertised, alive=alive)
     (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}, (), "takeover"), takeovers=[open_one])
     assert isinstance(event, OwnershipEvent)
-    assert (event.detected_at_ms, event.advertised_at_ms) == (4_000, 4_030)
+    assert (event.alive_at_ms, event.detected_at_ms, event.advertised_at_ms) == (3_940, 4_000, 4_030)
     assert log.recorder.advertised(TakeoverLog((open_one,))) == []
 
 
 def test_a_takeover_that_is_advertised_later_is_told_of_again(log: Log) -> None:
-    open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,))
+    open_one = Takeover("p1", "reset", Moment(4_000, 1.0), (1,), alive=Moment(3_940, 0.94))
     (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}, (), "takeover"), takeovers=[open_one])
     assert isinstance(event, OwnershipEvent)
-    assert (event.detected_at_ms, event.advertised_at_ms) == (4_000, None)
+    assert (event.alive_at_ms, event.detected_at_ms, event.advertised_at_ms) == (3_940, 4_000, None)
     committed = replace(open_one, committed=Moment(NOW_MS, 2.0))
     assert log.recorder.advertised(TakeoverLog((committed,))) == []
     done = TakeoverLog((replace(committed, advertised=Moment(6_000, 3.0)),))
@@ -189,6 +191,13 @@ def test_what_a_later_program_has_added_to_an_event_is_ignored(log: Log) -> None
     (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}))
     with_more = schema.EVENTS.encode(event)[:-1] + b',"colour":"red"}'
     assert schema.EVENTS.decode(with_more) == event
+
+
+def test_an_event_of_before_there_was_some_field_is_read(log: Log) -> None:
+    (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}, (), "takeover"))
+    old = json.loads(schema.EVENTS.encode(event))
+    del old["alive_at_ms"]
+    assert schema.EVENTS.decode(json.dumps(old).encode()) == event
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"kind":"ownership"}', b'{"kind":"weather"}', b"\xff"])

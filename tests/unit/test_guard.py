@@ -16,7 +16,7 @@ from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
 from fleet.proxy import guard
-from fleet.proxy.connection import _OVERDRAWN, DATA_BYTES
+from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, DATA_BYTES
 from fleet.proxy.guard import Guard
 from tests.unit.test_worker import (
     LIMIT_S,
@@ -306,7 +306,7 @@ async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
 
 async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
     rate, count = 1 << 20, 12
-    async with broker_script() as one, serving(tmp_path, one, Limits(client_bytes_per_second=rate)) as at:
+    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as at:
         loop = asyncio.get_running_loop()
         greedy = [await at.connect(BROKER) for _ in range(2)]
         began_s = loop.time()
@@ -326,8 +326,62 @@ async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Pat
         assert at.worker.count().limited == {}
 
 
+async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
+    rate, count, size = 1 << 20, 6, 1 << 19
+
+    async def at_length(
+        script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(response(correlation_id, bytes(size)))
+        await writer.drain()
+
+    async with (
+        broker_script(at_length) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+    ):
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        async def receive(client: Client) -> None:
+            for number in range(count):
+                client[1].write(fetch(number))
+                assert await read_frame(client[0]) == response(number, bytes(size))[4:]
+
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*[receive(await at.connect(BROKER)) for _ in range(2)])
+        # One second's worth may come at once, and after the last two answers nobody waits.
+        assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
+
+
+async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate, longest_wait_s = 1 << 16, 0.5
+    monkeypatch.setattr(guard, "LONGEST_WAIT_S", longest_wait_s)
+
+    async def at_length(
+        script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(response(correlation_id, bytes(100 * rate)))
+        await writer.drain()
+
+    async with (
+        broker_script(at_length) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+    ):
+        loop = asyncio.get_running_loop()
+        reader, writer = await at.connect(BROKER)
+        async with asyncio.timeout(LIMIT_S):
+            began_s = loop.time()
+            writer.write(fetch(1))
+            assert await read_frame(reader) == response(1, bytes(100 * rate))[4:]
+            writer.write(fetch(2))
+            await read_frame(reader)
+        assert loop.time() - began_s >= longest_wait_s
+
+
 async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(client_bytes_per_second=4096)) as at:
+    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
         _, writer = await at.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
         await eventually(lambda: [each for each in at.connections() if each._held], "it is not read from")
@@ -341,7 +395,7 @@ async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
         more.write(produce(2, acks=0))
 
         def unread() -> list[str]:
-            return [each.source for each in at.connections() if each._held & _OVERDRAWN]
+            return [each.source for each in at.connections() if each._held & _OVERDRAWN_TO_BROKER]
 
         await eventually(lambda: unread() == 2 * ["127.0.0.1"], "it is not read from, either")
         for each in (writer, more, other[1]):
@@ -349,13 +403,16 @@ async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
 
 
 async def test_what_is_known_of_an_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
-    async with broker_script() as one, serving(tmp_path, one, Limits(client_bytes_per_second=1 << 30)) as at:
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,
+    ):
         client = await at.connect(BROKER)
         await asked(client, 1)
         await swept(at, 1)
-        assert at.worker._guard._quotas.keys() == {"127.0.0.1"}
+        assert len(at.worker._guard._to_broker) == 1
         client[1].close()
         await eventually(lambda: not at.connections(), "it is gone")
         async with asyncio.timeout(LIMIT_S):
-            while at.worker._guard._quotas:
+            while at.worker._guard._to_broker:
                 await swept(at, 1)

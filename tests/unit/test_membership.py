@@ -74,6 +74,12 @@ class Play:
         while self._late and self._late[0][1] <= self.now_s:
             self.detector.answered_late("p2", self._late.pop(0)[0], self.now_s)
 
+    @property
+    def alive_ago_s(self) -> float:
+        alive_s = self.detector.alive_s("p2")
+        assert alive_s is not None
+        return self.now_s - alive_s
+
     def _ask_worker(self) -> None:
         if self.answers_after_s is None or self.answers_after_s >= 0:
             self.detector.worker_asked("p2", self.now_s)
@@ -540,3 +546,66 @@ def test_who_is_alone_goes_around_all_that_it_suspects(up: Play) -> None:
 
 def test_nobody_watches_himself() -> None:
     assert Detector("p1", ("p1", "p2", "p3"), Timing(), 0.0).liveness.keys() == {"p2", "p3"}
+
+
+def test_nobody_is_known_to_have_been_alive_whose_worker_has_answered_nothing() -> None:
+    play = Play().start()
+    assert play.detector.alive_s("p2") is None
+    play.answer = REFUSED
+    assert play.run(2.0).detector.alive_s("p2") is None
+
+
+def test_a_worker_was_alive_when_it_was_asked_what_it_has_answered() -> None:
+    play = Play()
+    play.answers_after_s = 0.25
+    play.start().run(3.0)
+    # It is asked every 0.1 s, and answers each time 0.25 s later.
+    assert 0.25 <= play.alive_ago_s <= 0.25 + Timing.heartbeat_s + 2 * STEP_S
+    asked_s = play.detector.alive_s("p2")
+    play.answers_after_s, play.answer = None, TIMED_OUT
+    play.run(0.25 + STEP_S)
+    last_s = play.detector.alive_s("p2")
+    assert asked_s is not None
+    assert last_s is not None
+    assert asked_s < last_s <= play.now_s - 0.25, "answers that were on their way"
+    play.run(0.1)
+    assert play.detector.alive_s("p2") == last_s
+
+
+def test_an_answer_on_a_new_connection_is_none_to_what_was_asked_on_the_last_one(up: Play) -> None:
+    up.run(STEP_S)
+    before_s = up.detector.alive_s("p2")
+    up.detector.worker_asked("p2", up.now_s)
+    up.detector.worker_given_up("p2", up.now_s)
+    up.detector.worker_answered("p2", up.now_s + 0.01)
+    assert up.detector.alive_s("p2") == before_s
+    up.detector.worker_asked("p2", up.now_s + 0.02)
+    up.detector.worker_lost("p2", up.now_s + 0.03)
+    up.detector.worker_answered("p2", up.now_s + 0.04)
+    assert up.detector.alive_s("p2") == before_s
+    up.detector.worker_asked("p2", up.now_s + 0.05)
+    up.detector.worker_answered("p2", up.now_s + 0.06)
+    assert up.detector.alive_s("p2") == up.now_s + 0.05
+
+
+def test_a_probe_tells_as_of_when_it_was_sent(up: Play) -> None:
+    up.run_to_probe()
+    sent_s = up.probes[-1]
+    up.detector.probe_result("p2", ANSWERED, up.now_s + 0.3)
+    assert up.detector.alive_s("p2") == sent_s
+    up.detector.answered_late("p2", sent_s - 0.5, up.now_s + 0.3)
+    assert up.detector.alive_s("p2") == sent_s, "an answer to an older question says nothing new"
+    up.detector.answered_late("p2", sent_s + 0.1, up.now_s + 0.4)
+    assert up.detector.alive_s("p2") == sent_s + 0.1
+
+
+def test_when_it_was_alive_is_told_on_the_clock_that_goes_on_while_this_process_stands_still() -> None:
+    play = Play()
+    play.answers_after_s = 0.0
+    play.start().run(3.0)
+    alive_s = play.detector.alive_s("p2")
+    play.now_s += 60.0
+    play.detector.tick(play.now_s)
+    assert play.detector.alive_s("p2") == alive_s
+    play.run(1.0)
+    assert play.alive_ago_s <= Timing.heartbeat_s + 2 * STEP_S

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import ssl
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -20,10 +22,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fleet import certs
+from fleet import certs, links
 from fleet.config import PeerTlsFiles
+from fleet.demo.ports import free_ports
 from fleet.links import Hello, Kind
+from fleet.model import Endpoint
 from fleet.peer_tls import PeerTls, explain, make_contexts, rehearse
+from tests.integration.relay import Relays
 from tests.unit.test_links import Member, Network, Stranger, until
 
 MEMBERS = ("p1", "p2", "p3")
@@ -67,6 +72,20 @@ async def dialled(network: Network, context: ssl.SSLContext) -> Stranger:
 
 def warnings(caplog: pytest.LogCaptureFixture, containing: str) -> list[str]:
     return [each.getMessage() for each in caplog.records if containing in each.getMessage()]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes were handed to what reads frames, each time that any were."""
+    sizes: list[int] = []
+    read = links._Connection.data_received
+
+    def reading(connection: links._Connection, data: bytes) -> None:
+        sizes.append(len(data))
+        read(connection, data)
+
+    monkeypatch.setattr(links._Connection, "data_received", reading)
+    return sizes
 
 
 class TestLinks:
@@ -228,9 +247,9 @@ class TestRefusals:
         two = await network.start("p2", tls=tls(folder, "p2"))
         await self.refused(network, caplog, one, two, "it speaks TLS, and this member has no peer_tls")
 
-    @pytest.mark.parametrize("kind", ["no certificate", "TLS 1.2"])
-    async def test_a_stranger_learns_nothing(
-        self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture, kind: str
+    @pytest.mark.parametrize("kind", ["no certificate", "TLS 1.2", "a HELLO", "a pickle"])
+    async def test_a_stranger_learns_nothing_and_is_not_listened_to(
+        self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
         context = make_contexts(certs.files_in(folder, "p3"))[1]
@@ -238,17 +257,25 @@ class TestRefusals:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.load_verify_locations(folder / "ca.pem")
-        else:
+        elif kind == "TLS 1.2":
             context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
         received = b""
         with contextlib.suppress(OSError):
-            stranger = await dialled(network, context)
-            stranger.hello()
+            if kind in ("a HELLO", "a pickle"):
+                stranger = await network.connect("p1")
+            else:
+                stranger = await dialled(network, context)
+            if kind == "a pickle":
+                stranger.writer.write(pickle.dumps({"type": "append_entries"}))
+            else:
+                stranger.hello()
             received = await stranger.closed()
             await stranger.close()
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1"))
 
-        assert (received, one.told) == (b"", [])
+        # What speaks no TLS is told so: an alert, which is a record of seven bytes.
+        assert received == b"" or (kind in ("a HELLO", "a pickle") and received[:1] == b"\x15")
+        assert (taken, one.told) == ([], [])
 
     async def test_who_connects_and_says_nothing_is_in_nobody_s_way(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -264,6 +291,93 @@ class TestRefusals:
 
         await until(lambda: not one.links._strangers)
         assert (one.told, two.told) == (["+p2"], ["+p1"])
+
+
+class TestReplay:
+    """Whoever has recorded members on the network can do nothing by saying the same again."""
+
+    @pytest.fixture
+    def relays(self) -> Iterator[Relays]:
+        made = Relays()
+        yield made
+        made.close()
+
+    async def recorded(self, network: Network, folder: Path, relays: Relays) -> tuple[Member, bytes, bytes]:
+        """p1, and what p2, which dialled, and p1 said to each other while three frames passed."""
+        (port,) = free_ports(1)
+        between = Endpoint("127.0.0.1", port)
+        relays.forward(between, network.endpoints["p1"])
+        with relays.recording(both=True) as recording:
+            one = await network.start("p1", tls=tls(folder, "p1"))
+            peers = {**network.endpoints, "p1": between}
+            two = await network.start("p2", tls=tls(folder, "p2"), peers=peers)
+            await until(lambda: one.links.connected and two.links.connected)
+            for number in range(3):
+                assert two.links.send("p1", Kind.RAFT, bytes((number,)) * 1000)
+            await until(lambda: len(one.frames) == 3)
+            await two.links.stop()
+            await until(lambda: one.changes == ["+p2", "-p2"])
+        assert recording.sent is not None
+        (said,), (answered,) = recording.sent.values(), recording.streams.values()
+        assert len(said) > 3000
+        return one, bytes(said), bytes(answered)
+
+    @pytest.mark.parametrize("pace", ["at once", "as it was said"])
+    async def test_a_member_takes_nothing_of_it(
+        self,
+        network: Network,
+        folder: Path,
+        relays: Relays,
+        taken: list[int],
+        caplog: pytest.LogCaptureFixture,
+        pace: str,
+    ) -> None:
+        one, said, _ = await self.recorded(network, folder, relays)
+        before = len(taken)
+        assert before >= 4, "HELLO and three frames"
+
+        stranger = await network.connect("p1")
+        (first,) = struct.unpack(">H", said[3:5])  # the first record of TLS: type, version, length
+        greeting = 5 + first if pace == "as it was said" else len(said)
+        stranger.writer.write(said[:greeting])
+        if said[greeting:]:
+            assert await stranger.reader.readexactly(1), "the server's part of a handshake"
+            stranger.writer.write(said[greeting:])
+        await stranger.closed()
+        await stranger.close()
+        await until(lambda: warnings(caplog, "a connection from 127.0.0.1: TLS: "))
+        assert len(taken) == before
+        assert (len(one.frames), one.changes) == (3, ["+p2", "-p2"])
+
+    async def test_nor_does_one_that_dials(
+        self,
+        network: Network,
+        folder: Path,
+        relays: Relays,
+        taken: list[int],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        _, _, answered = await self.recorded(network, folder, relays)
+        before = len(taken)
+        dialled = 0
+
+        async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal dialled
+            dialled += 1
+            await reader.readexactly(1)
+            writer.write(answered)
+            with contextlib.suppress(OSError):
+                await reader.read()
+            writer.close()
+
+        player = await asyncio.start_server(play, "127.0.0.1", 0)
+        at = Endpoint("127.0.0.1", player.sockets[0].getsockname()[1])
+        two = await network.start("p2", tls=tls(folder, "p2"), peers={**network.endpoints, "p1": at})
+        await until(lambda: dialled >= 2 and warnings(caplog, f"'p1' at {at}: "))
+        await two.links.stop()
+        player.close()
+        assert len(taken) == before
+        assert (two.frames, two.changes) == ([], [])
 
 
 class TestRotation:

@@ -225,6 +225,19 @@ async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Scr
         assert await probe_broker(endpoint, PATIENT_S)
 
 
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint("real\ufffdbroker", 9092),
+        Endpoint("a" * 70 + ".example", 9092),
+        Endpoint("127.0.0.1", 70_000),
+    ],
+)
+async def test_an_address_that_is_none_is_not_reachable(endpoint: Endpoint) -> None:
+    """Hostile brokers found that control ended with a UnicodeError at the first of these, again and again."""
+    assert await probe_broker(endpoint, PATIENT_S)
+
+
 async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpoint) -> None:
     assert "Connect call failed" in (await probe_broker(nobody, PATIENT_S) or "")
     async with serving(silence) as (_, frozen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.proxy.quota import Quota
+from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 
 
 def test_what_one_second_gives_may_be_spent_at_once() -> None:
@@ -22,7 +22,7 @@ def test_credit_does_not_pile_up() -> None:
     assert quota.spend(1_001)
 
 
-@pytest.mark.parametrize("size", [1, 100, 65_536, 262_144])
+@pytest.mark.parametrize("size", [33, 1_000, 65_536, 262_144])
 def test_in_the_long_run_the_rate_is_kept(size: int) -> None:
     quota, now_s, sent = Quota(10_000.0, now_s=0.0), 0.0, 0
     while now_s < 1_000.0 and sent < 10_010_000:
@@ -39,3 +39,33 @@ def test_it_is_forgotten_only_when_nothing_is_owed() -> None:
     quota.spend(1)
     assert not quota.is_full(0.0)
     assert quota.is_full(1.0)
+
+
+def test_what_nobody_waits_for_is_forgiven() -> None:
+    quota = Quota(1_000.0, now_s=0.0, longest_wait_s=10.0)
+    assert quota.spend(1_000_000)
+    assert quota.refill(0.0) == 10.0
+    assert quota.refill(4.0) == 6.0
+    assert quota.spend(1_000_000)
+    assert quota.refill(4.0) == 10.0
+    assert quota.refill(14.0) == 0.0
+
+
+def test_connections_of_a_source_share_its_quota() -> None:
+    quotas = Quotas(4_000, workers=2, longest_wait_s=LONGEST_WAIT_S)
+    one, other = quotas.give("10.0.0.1", 0.0), quotas.give("10.0.0.2", 0.0)
+    assert one is not None
+    assert one is not other
+    assert quotas.give("10.0.0.1", 0.0) is one
+    assert one.connections == 2
+    assert one.spend(3_000)
+    assert one.refill(0.0) == 0.5
+    one.connections = 0
+    quotas.forget(0.5)
+    assert len(quotas) == 2
+    quotas.forget(1.5)
+    assert len(quotas) == 1
+
+
+def test_without_a_limit_there_is_no_quota() -> None:
+    assert Quotas(None, workers=1).give("10.0.0.1", 0.0) is None

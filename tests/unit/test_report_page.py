@@ -72,8 +72,8 @@ def test_the_page_says_what_the_report_has(tmp_path: Path) -> None:
     }
     assert page.texts["available"] == f"{100 * (1 - 60_150 / (96 * 3_600_000)):.5f} %"
     assert page.rows["takeover-table"][1:] == [
-        ["2026-11-22 06:00:00", "1", "150", "480", "p2"],
-        ["2026-11-22 06:00:00", "2", "60000", "", "p3"],
+        ["1", "2026-11-22 05:59:59", "90", "240", "290", "570", "p2"],
+        ["2", "2026-11-22 06:00:00", "", "60000", "210", "", "p3"],
     ]
     assert [row[1:] for row in page.rows["outage-table"][1:]] == [
         ["1", "2500", "40"],

@@ -15,7 +15,7 @@ from fleet.admin import documents, status
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
-from fleet.chaos.spark import JUDGED, AuditTotals, JudgedDocument
+from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
 from fleet.config import load
 from fleet.errors import AdminError
@@ -71,7 +71,7 @@ def samples() -> dict[str, list[bytes]]:
         documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
-    taken = TakenDocument("demo", 1, 7, ("p2",), 1_000, 1_050, 1_100, None)
+    taken = TakenDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
     out = OutageDocument("demo", 1, 1_200, None, 3)
     attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
     together = dataclasses.replace(attained, broker_id=None)
@@ -94,7 +94,9 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
-        "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "judged": [
+            JUDGED.encode(JudgedDocument(9, 0, 0, 1, 3, 1, 2, (90, 80), (5,), AuditTotals(0, 1, 2), 0))
+        ],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "outside": [
             outside.EVENTS.encode(each)

@@ -87,6 +87,13 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     assert mistake(in_variable(), {"PASSWORD": ""}) == said
 
 
+def test_whether_there_is_one_here(tmp_path: Path) -> None:
+    assert in_file(tmp_path, b"").is_here(), "what is wrong with it is another question"
+    assert not Secret(tmp_path / "none", None, ("sasl", "password"), 7).is_here()
+    assert in_variable().is_here({"PASSWORD": ""})
+    assert not in_variable().is_here({})
+
+
 def test_a_field_says_where_its_secret_is() -> None:
     document = Document(lines={("sasl", "password"): 7})
     base = Path("/etc/fleet")

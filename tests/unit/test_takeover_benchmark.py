@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from benchmarks.refreshes import requests_in
+from benchmarks.refreshes import Answers, requests_in
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
 from fleet.demo.result import Round
 from fleet.demo.workload import Workload, WorkloadSpec
+from fleet.model import Endpoint
 
 
 class Histories:
@@ -70,7 +72,7 @@ def test_partitions_are_told_apart(histories: Histories) -> None:
 
 
 def kill(advertised_ms: float | None, delivery_ms: float) -> Kill:
-    return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms, 2)
+    return Kill(Round("p1", True, 20.0, advertised_ms, 300.0, 100.0, 100.0), delivery_ms, 2, 0)
 
 
 def test_median_and_worst_and_what_they_miss() -> None:
@@ -98,3 +100,18 @@ def test_what_never_came_about_is_no_figure_and_reaches_no_goal() -> None:
 def test_requests_are_those_to_all_brokers() -> None:
     brokers = {"a": {"req": {"Metadata": 3, "Produce": 9}}, "b": {"req": {}}, "c": {"req": {"Metadata": 1}}}
     assert requests_in({"brokers": brokers}) == 4
+
+
+def test_answers_are_read_from_what_librdkafka_logs() -> None:
+    """Lines as librdkafka 2.x writes them (`rd_kafka_parse_Metadata`)."""
+    answers = Answers()
+    for line in (
+        "[thrd:main]: 10.0.0.1:19091/1: ===== Received metadata (for 1 requested topics): broker down =====",
+        "[thrd:main]: 10.0.0.1:19091/1:   Broker #0/2: 10.0.0.1:19091 NodeId 1",
+        "[thrd:main]: 10.0.0.1:19091/1:   Broker #1/2: 10.0.0.2:19092 NodeId 2",
+        "[thrd:main]: 10.0.0.1:19091/1:   Topic t with 1 partitions",
+        "[thrd:main]: 10.0.0.2:19092/2:   Broker #0/1: 10.0.0.2:19092 NodeId 2",
+    ):
+        answers.emit(logging.LogRecord("refreshes", logging.DEBUG, __file__, 0, line, None, None))
+    first, second = Endpoint("10.0.0.1", 19091), Endpoint("10.0.0.2", 19092)
+    assert answers.seen == [{first, second}, {second}]

@@ -152,3 +152,17 @@ def test_two_members_that_die_together_are_two_takeovers() -> None:
     assert (of_p1.broker_ids, of_p1.advertised, of_p1.committed) == ((1,), None, None)
     watch.applied(8, at(13))
     assert watch.log.recent[1].advertised == at(13)
+
+
+def test_it_says_when_the_member_was_alive_but_not_later_than_it_was_missed() -> None:
+    watch = TakeoverWatch()
+    watch.detected("p2", "reset", state(BEFORE), at(10), 9.9504)
+    assert only(watch).alive == Moment(9_950, 9.9504)
+    watch.published(directory(7, AROUND_P2))
+    watch.applied(7, at(11))
+    watch.committed(state(AROUND_P2), at(12))
+    assert only(watch).alive == Moment(9_950, 9.9504)
+    # Its worker was lost at 10, and another one of it has answered since.
+    other = TakeoverWatch()
+    other.detected("p2", "unreachable", state(BEFORE), at(10), 10.3)
+    assert only(other).alive == at(10)

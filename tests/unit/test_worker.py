@@ -432,6 +432,20 @@ async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: Bro
         assert at.worker.count().upstream_up == {1: False}
 
 
+async def test_broker_whose_address_is_none_closes_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, nobody: BrokerScript
+) -> None:
+    async with running(tmp_path, [nobody.port]) as at:
+        directory = at.directory([nobody])
+        at.worker.apply(replace(directory, brokers={1: Broker(1, "real\ufffdbroker", 9092)}))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        assert await ends(reader) == b""
+        writer.close()
+    assert [each.levelname for each in caplog.records if "cannot be reached" in each.message] == ["WARNING"]
+    assert "dialling a broker failed" not in caplog.text
+
+
 async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tmp_path: Path) -> None:
     # Its queue of connections is full, so the kernel ignores who knocks: what a lost host looks like.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as knocking:
@@ -604,6 +618,36 @@ async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -
         writer.write(fetch(1))
         assert await ends(reader) == b""
         assert at.worker.count().errors == {"unknown_response": 1}
+        writer.close()
+
+
+async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
+    """Fuzzing a running fleet found that nothing told of it; one that ends between two requests is nobody's
+    fault.
+    """
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        for asked in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
+            reader, writer = await at.connect(1)
+            writer.write(asked)
+            writer.write_eof()
+            await ends(reader)
+            writer.close()
+        assert at.worker.count().errors == {"truncated": 2}
+
+
+@pytest.mark.parametrize("kept_bytes", [3, 10])
+async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, kept_bytes: int) -> None:
+    async def cut_off(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(correlation_id, b"answer")[:kept_bytes])
+        writer.close()
+
+    async with broker_script(cut_off) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await ends(reader)
+        assert at.worker.count().errors == {"truncated": 1}
         writer.close()
 
 

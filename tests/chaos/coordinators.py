@@ -1,0 +1,59 @@
+"""Takeovers that hit groups where it hurts most: at their coordinator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import BrokerId, ProxyId
+from tests.chaos.scene import wait_for
+from tests.chaos.trees import Tree
+from tests.integration import wire
+from tests.integration.clients import LIMIT_S
+from tests.integration.wire import Connection
+
+
+def coordinator(kafka: KafkaCluster, group: str) -> BrokerId:
+    """The broker that coordinates the group of a name, whether there is one yet or not."""
+    found: list[BrokerId] = []
+    with Connection(kafka.endpoints[0]) as connection:
+
+        def known() -> bool:
+            answer = wire.coordinator_of(connection.ask(wire.find_coordinator(1, group)))
+            found.extend([] if answer is None else [answer])
+            return bool(found)
+
+        wait_for(known, f"a coordinator of {group}", LIMIT_S)
+    return found[0]
+
+
+def with_the_coordinator_of(kafka: KafkaCluster, group: str) -> str:
+    """The name of another group, which has the same coordinator."""
+    wanted, names = coordinator(kafka, group), (f"{group}-{number}" for number in itertools.count(1))
+    return next(name for name in names if coordinator(kafka, name) == wanted)
+
+
+def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
+    """Kill the member that stands for the coordinator of a group. Returns: which one."""
+    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
+    victim = owners[coordinator(kafka, group)]
+    tree = Tree(fleet, victim)
+    fleet.kill(victim)
+    tree.prove_gone()
+    return victim
+
+
+def await_protocols(kafka: KafkaCluster, wanted: Mapping[str, str]) -> None:
+    """Wait until groups are at work by their protocols, as the brokers say: classic, consumer …"""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def as_wanted() -> bool:
+        listed = admin.list_consumer_groups().result(LIMIT_S).valid
+        types = {each.group_id: each.type.name.lower() for each in listed}
+        return wanted.items() <= types.items()
+
+    wait_for(as_wanted, f"groups {dict(wanted)}", LIMIT_S)

@@ -1,0 +1,42 @@
+"""Programs in Java that are more than a client: Kafka Streams and Kafka Connect."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from fleet.demo.kafka import LOGGING, KafkaCluster, java
+from fleet.demo.spawn import end, spawn
+from tests.integration.clients import LIMIT_S
+from tools.bootstrap import KAFKA_CLIENTS
+
+
+@contextmanager
+def at_work(folder: Path, java_class: str, settings: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that takes a file of properties; told to end in the end, and left half a minute for it."""
+    logging, properties = folder / "log4j2.properties", folder / "program.properties"
+    logging.write_text(LOGGING)
+    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    process = spawn(
+        java(KAFKA_CLIENTS, logging, "-Xmx256m", java_class, str(properties)), folder / "program.log"
+    )
+    try:
+        yield process
+    finally:
+        end([process], 30.0)
+
+
+@contextmanager
+def topics_of(kafka: KafkaCluster, prefix: str) -> Iterator[None]:
+    """What begins with a prefix is removed in the end, whoever made it."""
+    try:
+        yield
+    finally:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        made = [name for name in admin.list_topics(timeout=LIMIT_S).topics if name.startswith(prefix)]
+        for deletion in admin.delete_topics(made).values() if made else ():
+            deletion.result(LIMIT_S)

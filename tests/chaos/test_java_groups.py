@@ -1,0 +1,38 @@
+"""The Java client's newer groups, of KIP-848 and KIP-932, and its idempotent producer, in a takeover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
+from tests.chaos.scene import at_work, await_flow
+
+RATE_PER_S = 60
+
+
+@pytest.mark.proves("Java", "produce", "consumer group", "share group", "takeover")
+def test_groups_outlive_the_proxy_of_a_coordinator(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    newer, share = (
+        Client(
+            kind,
+            fleet.bootstrap(),
+            make_topic(PARTITIONS),
+            tmp_path / kind,
+            rate_per_s=RATE_PER_S,
+            group_protocol="consumer",
+        )
+        for kind in ("java", "share")
+    )
+    clients = (newer, share)
+    with at_work(clients, kafka, silent=False):
+        await_protocols(kafka, {newer.topic: "consumer"})
+        kill_proxy_of_coordinator(fleet, kafka, newer.topic)
+        await_flow(clients)

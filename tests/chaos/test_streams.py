@@ -1,0 +1,60 @@
+"""Kafka Streams, as in Kafka's own example: it counts words, exactly once, through a takeover."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.coordinators import kill_proxy_of_coordinator
+from tests.chaos.programs import at_work, topics_of
+from tests.chaos.scene import wait_for
+from tests.integration.clients import LIMIT_S, Load, count, read_all
+
+WORD_COUNT = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
+READS, WRITES = "streams-plaintext-input", "streams-wordcount-output"
+"""The example's own."""
+PARTITIONS = 2
+"""And a transaction a second, not ten. On a machine at a load average of 50 the application could not begin
+its next transaction before the brokers had ended the last one (CONCURRENT_TRANSACTIONS), and no word was
+counted in 150 s; whether it would have been straight at the brokers was not tried."""
+START_LIMIT_S = 150.0
+WORDS = (b"proxies die", b"brokers live", b"records live", b"nothing", b"is lost", b"nothing twice")
+
+
+@pytest.mark.proves("Kafka Streams", "produce", "classic group", "transactions", "takeover")
+def test_every_word_is_counted_once(fleet: LocalFleet, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Each word's counts come out as 1, 2, 3 … to the last: none is left out, repeated, or out of order."""
+    application = "words"
+    settings = {
+        "application.id": application,
+        "bootstrap.servers": fleet.bootstrap(),
+        "processing.guarantee": "exactly_once_v2",
+        "commit.interval.ms": "1000",
+        "state.dir": str(tmp_path / "state"),
+    }
+
+    def written() -> bool:
+        return count(kafka.bootstrap_servers, WRITES, range(PARTITIONS)) > 0
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    with topics_of(kafka, "streams-"), topics_of(kafka, application):
+        for made in admin.create_topics([NewTopic(name, PARTITIONS, 3) for name in (READS, WRITES)]).values():
+            made.result(LIMIT_S)
+        with at_work(tmp_path, WORD_COUNT, settings):
+            with Load(fleet.bootstrap(), READS, PARTITIONS, 100, values=WORDS) as load:
+                wait_for(written, "words that are counted", START_LIMIT_S)
+                kill_proxy_of_coordinator(fleet, kafka, application)
+            assert [each for each in load.failures if each.startswith("record")] == []
+            read = read_all(kafka.bootstrap_servers, READS, load.acknowledged, PARTITIONS)
+            words = Counter(word for each in read for word in (each.value() or b"").split())
+            committed = {"isolation.level": "read_committed"}
+            wrote = read_all(kafka.bootstrap_servers, WRITES, words.total(), PARTITIONS, committed)
+    counts = defaultdict(list)
+    for each in wrote:
+        counts[each.key()].append(int.from_bytes(each.value() or b""))
+    assert counts == {word: list(range(1, total + 1)) for word, total in words.items()}

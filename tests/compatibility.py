@@ -1,0 +1,284 @@
+"""Which client has been shown to do what through a fleet: what tests declare, and what of it has passed.
+
+    @pytest.mark.proves("librdkafka", "produce", "classic group")
+    def test_…
+
+The mark goes right above a test, or to a parameter of it (`pytest.param(…, marks=pytest.mark.proves(…))`),
+with names out of `CLIENTS` and `FEATURES`, written out. What carries it is noted in `build/` where it passes,
+and taken out again where it fails: `Notes` does that in every run.
+
+    python -m tests.compatibility       writes docs/compatibility.md; refuses while something has not passed
+
+A unit test fails where the page is not what tests declare, with the versions that are installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version as of_package
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import confluent_kafka
+import pytest
+
+from fleet.demo.kafka import LIBS
+from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KCAT
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = ROOT / "docs" / "compatibility.md"
+NOTED: Final = ROOT / "build" / "compatibility.json"
+MARK: Final = "proves"
+COMMAND: Final = "python -m tests.compatibility"
+
+
+def of_jar(folder: Path, name: str) -> str:
+    """The version of the one jar of a name."""
+    (jar,) = folder.glob(f"{name}-[0-9]*.jar")
+    return jar.stem.removeprefix(f"{name}-")
+
+
+def of_kcat() -> str:
+    said = subprocess.run([KCAT, "-V"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^Version (\S+)", said, re.MULTILINE)
+    assert found is not None, said
+    return found[1]
+
+
+def of_franz_go() -> str:
+    said = subprocess.run([FRANZ_GO, "--version"], capture_output=True, text=True, check=True).stdout
+    return said.strip().removeprefix("v")
+
+
+CLIENTS: Final = MappingProxyType(
+    {
+        "librdkafka": lambda: confluent_kafka.libversion()[0],
+        "kcat": of_kcat,
+        "Java": partial(of_jar, LIBS, "kafka-clients"),
+        "Kafka Streams": partial(of_jar, KAFKA_CLIENTS, "kafka-streams"),
+        "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
+        "aiokafka": partial(of_package, "aiokafka"),
+        "franz-go": of_franz_go,
+        "Spark": partial(of_package, "pyspark"),
+    }
+)
+"""Each with what says which version is here. Spark reads and writes by the project's own source and sink."""
+FEATURES: Final = MappingProxyType(
+    {
+        "produce": "records arrive as they were, each once",
+        "consume": "partitions that it chose itself",
+        "classic group": "a group that its members balance",
+        "consumer group": "KIP-848",
+        "share group": "KIP-932",
+        "streams group": "KIP-1071",
+        "transactions": "committed and aborted; what is read is exact",
+        "administration": "topics, configurations, groups, the cluster",
+        "addresses": "what it is told of brokers is the fleet's",
+        "leader moves": "a partition's leader moves, and it follows (KIP-951)",
+        "takeover": "a member is killed: it goes on, nothing lost, repeated or out of order",
+        "silence": "a member is frozen or cut off, so that nothing is reset: the same",
+        "broker fails": "a broker is killed or restarted: the same",
+        "planned move": "a drain, or a rolling restart: no error either",
+        "TLS": "to the fleet",
+        "client certificate": "which the fleet asks for",
+        "SNI": "one port, the server name says which broker",
+        "SASL PLAIN": "between client and broker",
+        "SASL SCRAM": "between client and broker",
+        "SASL OAUTHBEARER": "between client and broker",
+        "re-authentication": "before a session ends (KIP-368)",
+        "ACLs": "what is denied directly is denied through the fleet",
+        "Kafka 3.9": "with brokers of that release",
+        "Kafka 4.0": "with brokers of that release",
+    }
+)
+"""What can be proved, in the order of the page, and what is meant."""
+
+
+class Proof(NamedTuple):
+    client: str
+    feature: str
+    test: str
+    """A file and a function: `tests/…/test_….py::test_…`, for all of its parameters."""
+
+
+def proofs(client: object, features: Collection[object], test: str) -> Iterator[Proof]:
+    """What one mark stands for. Raises: ValueError: a name that is not known."""
+    if client not in CLIENTS:
+        raise ValueError(f"{test}: there is no client {client!r} in tests/compatibility.py")
+    unknown = [each for each in features if each not in FEATURES]
+    if unknown or not features:
+        raise ValueError(
+            f"{test}: {client} proves {unknown or 'nothing'}: see FEATURES in tests/compatibility.py"
+        )
+    yield from (Proof(str(client), str(feature), test) for feature in features)
+
+
+# ------------------------------------------------------------------------------------------ what is declared
+
+
+def declared(folder: Path = ROOT / "tests") -> set[Proof]:
+    """What the tests below a folder of the project say that they prove.
+
+    Raises: ValueError: something that they say makes no sense.
+    """
+    found: set[Proof] = set()
+    for path in sorted(folder.rglob("test_*.py")):
+        text = path.read_text()
+        if f"mark.{MARK}" in text:
+            found.update(declared_in(text, path.relative_to(ROOT).as_posix()))
+    return found
+
+
+def declared_in(source: str, path: str) -> set[Proof]:
+    """What the tests of a file say that they prove. Raises: ValueError: it makes no sense."""
+    module, found = ast.parse(source), set()
+    known = 0
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in (mark for decorator in node.decorator_list for mark in _marks(decorator)):
+                known += 1
+                try:
+                    client, *features = map(ast.literal_eval, mark.args)
+                except ValueError:
+                    raise ValueError(
+                        f"{path}:{mark.lineno}: names are written out where they stand"
+                    ) from None
+                found.update(proofs(client, features, f"{path}::{node.name}"))
+    if known != sum(1 for _ in _marks(module)):
+        raise ValueError(f"{path}: a mark is right above a test, or at one of its parameters there")
+    return found
+
+
+def _marks(node: ast.AST) -> Iterator[ast.Call]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and ast.unparse(each.func) == f"pytest.mark.{MARK}":
+            yield each
+
+
+# ------------------------------------------------------------------------------------------- what has passed
+
+
+class Notes:
+    """A plugin of pytest that notes which marked tests have passed, and with which versions."""
+
+    def __init__(self, path: Path = NOTED) -> None:
+        self._path = path
+        self._good: dict[str, bool] = {}
+        self._outcomes: dict[Proof, bool] = {}
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", f"{MARK}(client, *features): see tests/compatibility.py")
+
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item]) -> None:
+        for item in items:
+            try:
+                list(self._proofs(item))
+            except ValueError as error:
+                raise pytest.UsageError(str(error)) from error
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
+        report = yield
+        good = self._good[item.nodeid] = report.passed and self._good.get(item.nodeid, True)
+        if report.when == "teardown":
+            for proof in self._proofs(item):
+                self._outcomes[proof] = good and self._outcomes.get(proof, True)
+        return report
+
+    def pytest_sessionfinish(self) -> None:
+        if not self._outcomes:
+            return
+        noted = {proof: version for proof, version in read(self._path).items() if proof not in self._outcomes}
+        good = [proof for proof, passed in self._outcomes.items() if passed]
+        here = versions(proof.client for proof in good)
+        noted.update({proof: here[proof.client] for proof in good})
+        self._path.parent.mkdir(exist_ok=True)
+        self._path.write_text(
+            json.dumps([[*proof, version] for proof, version in sorted(noted.items())], indent=0)
+        )
+
+    @staticmethod
+    def _proofs(item: pytest.Item) -> Iterator[Proof]:
+        test = item.nodeid.partition("[")[0]
+        for mark in item.iter_markers(MARK):
+            client, *features = mark.args
+            yield from proofs(client, features, test)
+
+
+def read(path: Path = NOTED) -> dict[Proof, str]:
+    """What was noted, and each client's version then."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return {Proof(client, feature, test): version for client, feature, test, version in rows}
+
+
+def versions(clients: Iterator[str] | Collection[str]) -> dict[str, str]:
+    """Of clients that are here."""
+    return {client: CLIENTS[client]() for client in set(clients)}
+
+
+def unproved(wanted: Collection[Proof], noted: Mapping[Proof, str], here: Mapping[str, str]) -> list[Proof]:
+    """What has not passed, or with another version."""
+    return sorted(proof for proof in wanted if noted.get(proof) != here[proof.client])
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+
+def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> str:
+    """The page."""
+    clients = [client for client in CLIENTS if any(proof.client == client for proof in wanted)]
+    features = [feature for feature in FEATURES if any(proof.feature == feature for proof in wanted)]
+    cells = {(proof.client, proof.feature) for proof in wanted}
+    lines = [
+        "# Compatibility",
+        "",
+        f"Written by `{COMMAND}` out of tests that have passed; one of the tests fails where",
+        f"this page differs from what they declare. Brokers are of Kafka {brokers}, where a row does not say",
+        "otherwise. An empty cell says that no test proves it, not that it does not work. Spark reads and",
+        "writes by the project's own source and sink ([pipeline.md](pipeline.md)), which are librdkafka.",
+        "",
+        f"| | | {' | '.join(f'{client} {here[client]}' for client in clients)} |",
+        f"|---|---|{'---|' * len(clients)}",
+    ]
+    for feature in features:
+        marks = ("yes" if (client, feature) in cells else "" for client in clients)
+        lines.append(f"| {feature} | {FEATURES[feature]} | {' | '.join(marks)} |")
+    lines += ["", "## By which tests", "", "| client | test | what it proves |", "|---|---|---|"]
+    for client in clients:
+        by_test: dict[str, set[str]] = {}
+        for proof in wanted:
+            if proof.client == client:
+                by_test.setdefault(proof.test, set()).add(proof.feature)
+        for test, found in sorted(by_test.items()):
+            path, _, name = test.partition("::")
+            what = ", ".join(feature for feature in FEATURES if feature in found)
+            lines.append(f"| {client} | [{name}](../{path}) | {what} |")
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The page as it is to be now."""
+    wanted = declared()
+    return render(wanted, versions(proof.client for proof in wanted), of_jar(LIBS, "kafka-server"))
+
+
+def main() -> int:
+    wanted = declared()
+    missing = unproved(wanted, read(), versions(proof.client for proof in wanted))
+    for test in sorted({proof.test for proof in missing}):
+        print(f"{test} has not passed here", file=sys.stderr)
+    if missing:
+        return 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

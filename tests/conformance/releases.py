@@ -1,0 +1,76 @@
+"""Fleets in front of real brokers of several releases, whose clients are listened in on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fleet.demo.kafka import LIBS, KafkaCluster
+from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.demo.nat import advertise_elsewhere
+from fleet.model import BrokerId, Endpoint, IdentitySpace
+from tests.conftest import AUTHORIZER, IMPATIENT, make_cluster
+from tests.integration.relay import Relays
+from tools.bootstrap import OLDER_KAFKAS, older_kafka
+
+NEWEST: Final = "newest"
+RELEASES: Final = (*OLDER_KAFKAS, NEWEST)
+NAT_HOST: Final = "127.88.7.7"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A fleet in front of brokers of one release, and what stands between it and all of its clients."""
+
+    release: str
+    kafka: KafkaCluster
+    fleet: LocalFleet
+    relays: Relays
+
+    @property
+    def has_transactions_2(self) -> bool:
+        """Whether each transaction ends an epoch of its producer (KIP-890)."""
+        return not self.release.startswith("3.")
+
+    @property
+    def has_new_groups(self) -> bool:
+        """Whether brokers assign partitions to the members of groups (KIP-848)."""
+        return not self.release.startswith("3.")
+
+
+def cluster(release: str, folder: Path) -> KafkaCluster:
+    """Three brokers of a release, not started yet, which keep ACLs."""
+    libs = LIBS if release == NEWEST else older_kafka(release)
+    return make_cluster(folder, libs=libs, properties=AUTHORIZER)
+
+
+@contextmanager
+def site(release: str, kafka: KafkaCluster, folder: Path) -> Iterator[Site]:
+    """Three members in front of brokers that run."""
+    relays = Relays()
+    fleet = LocalFleet(
+        folder, kafka.endpoints, 3, identities=IdentitySpace(first_id=1, count=4), timing=IMPATIENT
+    )
+    for advertised, bound in advertise_elsewhere(fleet, NAT_HOST).items():
+        relays.forward(advertised, bound)
+    try:
+        with fleet:
+            fleet.await_settled(frozenset(kafka.brokers))
+            yield Site(release, kafka, fleet, relays)
+    finally:
+        relays.close()
+        fleet.remove_data()
+
+
+def advertised(fleet: LocalFleet) -> Mapping[BrokerId, Endpoint]:
+    """What a fleet at rest says in the place of each broker."""
+    found = {}
+    for each in fleet.ownership(fleet.members[0]).identities:
+        owner = fleet.settings.member(each.committed[0]).advertised(fleet.settings)
+        endpoint = owner.endpoint(LISTENER, each.broker_id)
+        assert endpoint is not None
+        found[each.broker_id] = endpoint
+    return found

@@ -1,0 +1,1 @@
+"""Fuzzing of the wire core; see `tests.fuzz.target`."""

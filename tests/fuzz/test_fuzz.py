@@ -1,0 +1,96 @@
+"""The wire core under a fuzzer for a short while; `make test-long` goes on for ten million inputs."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.proxy.addresses import AddressBook
+from fleet.proxy.rewriter import Rewriter
+from fleet.proxy.wire import _tables
+from fleet.proxy.wire.addresses import Address
+from fleet.proxy.wire.primitives import classic_string, compact_string
+from fleet.proxy.wire.requests import PLANS
+from tests.fuzz import target
+from tests.fuzz.run import Result, fuzz
+from tests.fuzz.seeds import REAL, finds, seeds
+from tests.fuzz.target import ASKED, BROKER, CLIENT, FRAMED, MESSAGES
+
+SEED = 1
+INPUTS = 25_000
+SHORT_PERCENT = 80.0
+"""Of the branches; the seeds alone take 75, an hour takes 96."""
+WITH_ADDRESSES = {MESSAGES[api >> 16].name for api in target.WITH_ADDRESSES}
+
+
+def failures(corpus: list[bytes]) -> dict[str, set[str]]:
+    """What went wrong → the APIs whose frames it did with; of responses to requests of one API."""
+    found: dict[str, set[str]] = {}
+    for data in corpus:
+        if data[0] != BROKER | FRAMED:
+            continue
+        (place,) = struct.unpack_from(">H", data, 2)
+        try:
+            target.check(data)
+        except Exception as error:
+            found.setdefault(type(error).__name__, set()).add(MESSAGES[ASKED[place] >> 16].name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def corpus() -> list[bytes]:
+    return list(seeds(SEED))
+
+
+def test_seeds_are_of_every_key_and_version_both_ways(corpus: list[bytes]) -> None:
+    asked = {struct.unpack_from(">HH", data, 6) for data in corpus if data[0] == CLIENT}
+    answered = {ASKED[struct.unpack_from(">H", data, 2)[0]] for data in corpus if data[0] == BROKER | FRAMED}
+    assert asked >= {(api >> 16, api & 0xFFFF) for api in PLANS}
+    assert answered >= PLANS.keys()
+
+
+def test_seeds_and_former_finds_pass(corpus: list[bytes]) -> None:
+    for data in (*corpus, *finds()):
+        target.check(data)
+
+
+def test_a_leak_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    def real(_: AddressBook, broker_id: int, __: bytes) -> Address:
+        host, port = REAL[broker_id].host, struct.pack(">i", REAL[broker_id].port)
+        return Address(compact_string(host) + port, classic_string(host) + port, b"", b"")
+
+    monkeypatch.setattr(AddressBook, "lookup", real)
+    monkeypatch.setattr(_tables, "carries_address", lambda _: False)
+    monkeypatch.setattr(target, "DECODED_EVERY", 1)
+    assert failures(corpus) == {"AssertionError": WITH_ADDRESSES}
+
+
+def test_what_depends_on_cuts_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = Rewriter.go_on
+    monkeypatch.setattr(Rewriter, "go_on", lambda *args: (args[-1](b"!") and go_on(*args)) or go_on(*args))
+    assert failures(corpus)["AssertionError"] >= {"Metadata", "Fetch", "Produce"}
+
+
+def test_what_nobody_expects_to_be_raised_would_be_found(
+    corpus: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(Rewriter, "_rewritten", fail)
+    assert failures(corpus)["KeyError"] >= WITH_ADDRESSES - {"DescribeConfigs"}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there is no atheris for this Python yet")
+@pytest.mark.timeout(900)
+def test_guided_by_coverage_nothing_is_found(tmp_path: Path) -> None:
+    said: list[str] = []
+    result: Result = fuzz(INPUTS, 2, SEED, tmp_path, said.append)
+    assert result.finds == [], said
+    assert result.inputs >= INPUTS
+    assert result.corpus > 0
+    assert result.features > 2_000
+    assert result.branches["percent"] >= SHORT_PERCENT, result.branches

@@ -1,0 +1,1 @@
+"""Hostile clients and brokers, and a running fleet in between."""

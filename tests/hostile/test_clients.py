@@ -1,0 +1,25 @@
+"""Hostile clients for a short while; `make test-long` goes on for 100,000 connections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from tests.conftest import MakeTopic
+from tests.hostile.run import PARTITIONS, Result, clients
+
+SEED = 1
+CLIENTS = 1_800
+
+
+@pytest.mark.timeout(600)
+def test_hostile_clients_end_in_closed_connections_and_nobody_else_notices(
+    kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    result = Result(seed=SEED)
+    clients(result, kafka, make_topic(PARTITIONS), tmp_path, CLIENTS, SEED, print)
+    assert result.problems == []
+    assert result.connections == CLIENTS
+    assert {"malformed", "oversize", "truncated", "unsupported_version", "handshake"} <= result.closed.keys()

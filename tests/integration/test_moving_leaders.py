@@ -1,0 +1,184 @@
+"""Leaders move under load: brokers tell clients where to, by the addresses of the fleet alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
+from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
+from tests.conformance.releases import advertised
+from tests.conformance.scripted import definitions
+from tests.integration.clients import Load, count, wait_for
+from tests.integration.conftest import NAT_HOST
+from tests.integration.relay import Recording, Relays
+
+PARTITIONS: Final = 3
+MOVES: Final = 4
+PRODUCE, FETCH = range(10, 14), range(16, 19)
+"""Versions whose answers say who leads instead (KIP-951)."""
+NOT_LEADER, FENCED_LEADER_EPOCH = 6, 74
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def way(fleet: LocalFleet) -> Iterator[Way]:
+    made = Way(advertised(fleet), definitions())
+    yield made
+    made.close()
+
+
+def topic_named(topic: str) -> Request:
+    return Request({"Topics": [{"TopicId": NO_ID, "Name": topic}]})
+
+
+class Mover:
+    """Moves the leader of every partition of a topic on to the next of its replicas, through the fleet."""
+
+    def __init__(self, way: Way, topic: str) -> None:
+        self._way = way
+        self._topic = topic
+        self._replicas = {each["PartitionIndex"]: each["ReplicaNodes"] for each in self._partitions()}
+
+    def leaders(self) -> dict[int, int]:
+        return {each["PartitionIndex"]: each["LeaderId"] for each in self._partitions()}
+
+    def epochs(self) -> dict[int, int]:
+        return {each["PartitionIndex"]: each["LeaderEpoch"] for each in self._partitions()}
+
+    def move(self) -> None:
+        """Returns once another broker leads, for each."""
+        self._replicas = {each: [*others, first] for each, (first, *others) in self._replicas.items()}
+        partitions = [
+            {"PartitionIndex": each, "Replicas": replicas} for each, replicas in self._replicas.items()
+        ]
+        topics = [{"Name": self._topic, "Partitions": partitions}]
+        self._way.answer("AlterPartitionReassignments", 0, Request({"TimeoutMs": 30_000, "Topics": topics}))
+        wanted = {each: replicas[0] for each, replicas in self._replicas.items()}
+
+        def moved() -> bool:
+            elected = [{"Topic": self._topic, "Partitions": list(self._replicas)}]
+            asked = {"ElectionType": 0, "TopicPartitions": elected, "TimeoutMs": 30_000}
+            self._way.answer("ElectLeaders", 2, Request(asked))
+            return self.leaders() == wanted
+
+        wait_for(moved, f"{self._topic} led by {wanted}")
+
+    def _partitions(self) -> list[dict[str, Any]]:
+        answer = self._way.answer("Metadata", 12, topic_named(self._topic))
+        found: list[dict[str, Any]] = answer["Topics"][0]["Partitions"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def led(fleet: LocalFleet, make_topic: MakeTopic) -> Iterator[tuple[Mover, str]]:
+    """A topic under load whose leaders can be moved."""
+    topic, way = make_topic(PARTITIONS), Way(advertised(fleet), definitions())
+    with Load(fleet.bootstrap(), topic, PARTITIONS) as load:
+        yield Mover(way, topic), topic
+    way.close()
+    assert load.failures == []
+
+
+def told(recording: Recording) -> bool:
+    """Whether an answer has ended with addresses: one tagged field, 0, with an array of nodes."""
+    host = bytes((len(NAT_HOST) + 1,)) + NAT_HOST.encode()
+    pattern = rb"\x01\x00.[\x02-\x04]\x00\x00\x00[\x01-\x03]" + re.escape(host)
+    return any(re.search(pattern, bytes(each), re.DOTALL) for each in recording.streams.values())
+
+
+def test_a_producer_is_told_where_to(
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(PARTITIONS)
+    mover = Mover(way, topic)
+    with relays.recording() as recording, Load(fleet.bootstrap(), topic, PARTITIONS) as load:
+        for _ in range(MOVES):
+            mover.move()
+
+        def was_told() -> bool:
+            mover.move()
+            return told(recording)
+
+        wait_for(was_told, "who leads instead", 120.0)
+    assert load.failures == []
+    assert load.acknowledged == count(kafka.bootstrap_servers, topic, range(PARTITIONS))
+
+
+def test_a_consumer_is_told_where_to(
+    fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+) -> None:
+    """The producer beside it knows the brokers: what is recorded are answers to Fetch."""
+    topic = make_topic(PARTITIONS)
+    mover = Mover(way, topic)
+    consumer = Consumer(
+        {"bootstrap.servers": fleet.bootstrap(), "group.id": topic, "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])
+    received: list[tuple[int, int]] = []
+
+    def receive() -> int:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None, message.error()
+            received.append((message.partition(), message.offset()))
+        return len(received)
+
+    try:
+        with (
+            relays.recording() as recording,
+            Load(kafka.bootstrap_servers, topic, PARTITIONS) as load,
+        ):
+            wait_for(receive, "the first records")
+            for _ in range(MOVES):
+                mover.move()
+                receive()
+
+            def was_told() -> bool:
+                mover.move()
+                receive()
+                return told(recording)
+
+            wait_for(was_told, "who leads instead", 120.0)
+        wait_for(lambda: receive() >= load.acknowledged, "every record")
+    finally:
+        consumer.close()
+    assert load.failures == []
+    assert len(received) == len(set(received)) == load.acknowledged
+
+
+@pytest.mark.parametrize(
+    ("api", "version"), [*(("Produce", each) for each in PRODUCE), *(("Fetch", each) for each in FETCH)]
+)
+def test_every_version_tells_of_the_new_leader_by_the_fleets_address(
+    fleet: LocalFleet, way: Way, led: tuple[Mover, str], api: str, version: int
+) -> None:
+    """Asked of brokers that have just led."""
+    mover, topic = led
+    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    before, epochs = mover.leaders(), mover.epochs()
+    mover.move()
+    for partition, leader in mover.leaders().items():
+        old = before[partition]
+        request = (
+            a_record(topic, topic_id, partition, old)
+            if api == "Produce"
+            else a_fetch(topic, topic_id, partition, old, epochs[partition])
+        )
+
+        def told_instead(request: Request = request, leader: int = leader) -> bool:
+            """A broker learns a moment later that it does not lead any more."""
+            answer = way.answer(api, version, request)
+            nodes = {each["NodeId"]: Endpoint(each["Host"], each["Port"]) for each in answer["NodeEndpoints"]}
+            assert nodes.items() <= way.endpoints.items()
+            ((result,),) = (
+                each.get("PartitionResponses") or each["Partitions"] for each in answer["Responses"]
+            )
+            return result["ErrorCode"] in (NOT_LEADER, FENCED_LEADER_EPOCH) and nodes.keys() == {leader}
+
+        wait_for(told_instead, f"{api} v{version}: broker {old} tells of {leader}")

@@ -1,0 +1,434 @@
+"""SASL from the client to its broker, through the fleet: every mechanism, ACLs that deny, and once more.
+
+What is denied directly is denied through the fleet, nothing more and nothing less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from fleet.demo.kafka import LIBS, KafkaCluster, java
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.spawn import end, spawn
+from fleet.model import Endpoint, IdentitySpace
+from tests.integration import wire
+from tests.integration.clients import LIMIT_S, produce, wait_for
+from tests.integration.conftest import PATIENT
+from tests.integration.rights import (
+    ANYBODYS,
+    CLOSED,
+    EXPECTED,
+    MINE,
+    OPEN,
+    Credentials,
+    Outcomes,
+    by_aiokafka,
+    by_librdkafka,
+)
+from tests.integration.tokens import AUDIENCE, ISSUER, Issuer
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+USERS: Final = ("app", "guest", "fleet")
+SESSION_S: Final = 8.0
+"""After so long a client has to authenticate again, on one of the listeners."""
+RENEWED: Final = "renewed"
+LOGIN: Final = "org.apache.kafka.common.security"
+HERE: Final = Path(__file__).parent
+
+
+def password(user: str) -> str:
+    return f"of-{user}"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer()
+
+
+@pytest.fixture(scope="module")
+def cluster(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Two brokers that take all mechanisms on `sasl`, and on `again`, where sessions are short."""
+    folder = tmp_path_factory.mktemp("sasl")
+    issuer.write_keys(folder / "keys.json")
+    keys = (folder / "keys.json").as_uri()
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "sasl.oauthbearer.jwks.endpoint.url": keys,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "listener.name.again.connections.max.reauth.ms": f"{SESSION_S * 1000:.0f}",
+    }
+    users = " ".join(f'user_{user}="{password(user)}"' for user in USERS)
+    for listener in ("sasl", "again"):
+        of = f"listener.name.{listener}"
+        properties |= {
+            f"{of}.plain.sasl.jaas.config": f"{LOGIN}.plain.PlainLoginModule required {users};",
+            f"{of}.scram-sha-256.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
+            f"{of}.scram-sha-512.sasl.jaas.config": f"{LOGIN}.scram.ScramLoginModule required;",
+            f"{of}.oauthbearer.sasl.jaas.config": f"{LOGIN}.oauthbearer.OAuthBearerLoginModule required;",
+            f"{of}.oauthbearer.sasl.server.callback.handler.class": (
+                f"{LOGIN}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+            ),
+        }
+    with KafkaCluster(
+        2,
+        folder,
+        secured={"sasl": "SASL_PLAINTEXT", "again": "SASL_PLAINTEXT"},
+        properties=properties,
+        scram={user: password(user) for user in USERS},
+        jvm=(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}",),
+    ) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+        for made in admin.create_topics([NewTopic(each, 2, 2) for each in (OPEN, CLOSED, RENEWED)]).values():
+            made.result(LIMIT_S)
+        produce(running.bootstrap_servers, OPEN, [b"%d" % number for number in range(20)])
+        of_app = [(ResourceType.TOPIC, name) for name in (OPEN, RENEWED, MINE)]
+        of_app += [(ResourceType.GROUP, MINE), (ResourceType.TRANSACTIONAL_ID, MINE)]
+        rights = [binding("app", kind, name, AclOperation.ALL) for kind, name in of_app]
+        rights.append(binding("guest", ResourceType.TOPIC, OPEN, AclOperation.READ))
+        rights += [binding(user, ResourceType.GROUP, ANYBODYS, AclOperation.READ) for user in EXPECTED]
+        for given in admin.create_acls(rights).values():
+            given.result(LIMIT_S)
+        yield running
+
+
+def binding(user: str, kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
+    pattern = ResourcePatternType.PREFIXED if name in (MINE, ANYBODYS) else ResourcePatternType.LITERAL
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+
+
+def credentials(issuer: Issuer, mechanism: str, user: str) -> Credentials:
+    secret = issuer.issue(user) if mechanism == "OAUTHBEARER" else password(user)
+    return Credentials(mechanism, user, secret)
+
+
+def listeners(cluster: KafkaCluster, name: str) -> list[Endpoint]:
+    return [cluster.listener(name, broker_id) for broker_id in cluster.brokers]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Two ways to the same listener of the brokers."""
+
+    direct: list[Endpoint]
+    fleet: LocalFleet
+
+    @property
+    def bootstraps(self) -> dict[str, str]:
+        return {"direct": ",".join(map(str, self.direct)), "fleet": self.fleet.bootstrap()}
+
+    @property
+    def endpoints(self) -> dict[str, Endpoint]:
+        """A way to one broker each."""
+        return {"direct": self.direct[0], "fleet": self.fleet.bootstrap_endpoint("p1")}
+
+
+def ways(cluster: KafkaCluster, folder: Path, listener: str, sasl: Mapping[str, object]) -> Iterator[Ways]:
+    direct = listeners(cluster, listener)
+    space = IdentitySpace(first_id=1, count=4)
+    secret = folder / "secret"
+    secret.touch(0o600)
+    secret.write_text(password("fleet"))
+    with LocalFleet(folder, direct, 2, identities=space, timing=PATIENT, upstream={"sasl": sasl}) as fleet:
+        fleet.await_settled(frozenset(cluster.brokers))
+        yield Ways(direct, fleet)
+    fleet.remove_data()
+
+
+@pytest.fixture(scope="module")
+def both(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
+    """To `sasl`; the fleet's own principal says who it is by PLAIN."""
+    sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "secret"}}
+    yield from ways(cluster, tmp_path_factory.mktemp("fleet"), "sasl", sasl)
+
+
+@pytest.fixture(scope="module")
+def again(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
+    """To `again`."""
+    sasl = {"mechanism": "SCRAM-SHA-256", "username": "fleet", "password": {"file": "secret"}}
+    yield from ways(cluster, tmp_path_factory.mktemp("again"), "again", sasl)
+
+
+# ----------------------------------------------------------------------------------------------------- rights
+
+
+CASES: Final = [(mechanism, user) for mechanism in MECHANISMS for user in EXPECTED]
+
+
+def judge(found: Mapping[tuple[str, str, str], Outcomes]) -> None:
+    """Each outcome, by mechanism, user and way, has to be the expected one, and so the same on both ways."""
+    assert found.keys() == {(*case, way) for case in CASES for way in ("direct", "fleet")}
+    wrong = {case: outcomes for case, outcomes in found.items() if outcomes != EXPECTED[case[1]]}
+    assert wrong == {}
+
+
+def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+    def attempt(case: tuple[str, str, str]) -> Outcomes:
+        mechanism, user, way = case
+        name = f"rd-{'-'.join(case)}"
+        return by_librdkafka(name, both.bootstraps[way], credentials(issuer, mechanism, user))
+
+    cases = [(*case, way) for case in CASES for way in both.bootstraps]
+    with ThreadPoolExecutor(8) as pool:
+        judge(dict(zip(cases, pool.map(attempt, cases), strict=True)))
+
+
+async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+    async def attempt(case: tuple[str, str, str]) -> Outcomes:
+        mechanism, user, way = case
+        name = f"aio-{'-'.join(case)}"
+        return await by_aiokafka(name, both.bootstraps[way], credentials(issuer, mechanism, user))
+
+    cases = [(*case, way) for case in CASES for way in both.bootstraps]
+    judge(dict(zip(cases, await asyncio.gather(*map(attempt, cases)), strict=True)))
+
+
+def settings_for_java(folder: Path, name: str, bootstrap: str, given: Credentials) -> Path:
+    """A file for Java's clients; a token is in a file of its own, beside it."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": given.mechanism,
+    }
+    user = f'username="{given.username}" password="{given.secret}"'
+    if given.mechanism == "PLAIN":
+        login = f"plain.PlainLoginModule required {user}"
+    elif given.mechanism == "OAUTHBEARER":
+        login = "oauthbearer.OAuthBearerLoginModule required"
+        (folder / f"{given.username}.token").write_text(given.secret)
+        settings["sasl.login.callback.handler.class"] = f"{LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
+        settings["sasl.oauthbearer.token.endpoint.url"] = (folder / f"{given.username}.token").as_uri()
+    else:
+        login = f"scram.ScramLoginModule required {user}"
+    settings["sasl.jaas.config"] = f"{LOGIN}.{login};"
+    file = folder / f"{name}.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return file
+
+
+def java_program(folder: Path, program: str, *arguments: str) -> list[str]:
+    """The command line of a program of this folder, which may read the tokens of that one."""
+    tokens = ",".join(each.as_uri() for each in folder.glob("*.token"))
+    logging = folder / "log4j2.properties"
+    logging.write_text("status=ERROR\nrootLogger.level=OFF\n")
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}"
+    return java(LIBS, logging, "-Xmx256m", allowed, str(HERE / program), *arguments)
+
+
+def test_java_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer, tmp_path: Path) -> None:
+    cases = {
+        f"{mechanism}_{user}_{way}": (mechanism, user, way)
+        for mechanism, user in CASES
+        for way in both.bootstraps
+    }
+    files = [
+        settings_for_java(tmp_path, name, both.bootstraps[way], credentials(issuer, mechanism, user))
+        for name, (mechanism, user, way) in cases.items()
+    ]
+    command = java_program(tmp_path, "Rights.java", *map(str, files))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for line in done.stdout.splitlines():
+        name, what, outcome = line.split("\t")
+        found.setdefault(cases[name], {})[what] = outcome
+    judge(found)
+
+
+def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Ways, issuer: Issuer) -> None:
+    refused = {
+        "a wrong password": Credentials("PLAIN", "app", "wrong"),
+        "an unknown user": Credentials("PLAIN", "nobody", password("app")),
+        "a wrong password in SCRAM-SHA-256": Credentials("SCRAM-SHA-256", "app", "wrong"),
+        "a wrong password in SCRAM-SHA-512": Credentials("SCRAM-SHA-512", "app", "wrong"),
+        "a token of somebody else's": Credentials("OAUTHBEARER", "app", Issuer().issue("app")),
+        "a token of yesterday's": Credentials("OAUTHBEARER", "app", issuer.issue("app", -86_400)),
+        "a token for another audience": Credentials("OAUTHBEARER", "app", issuer.issue("app", audience="x")),
+    }
+
+    def attempt(case: tuple[str, str]) -> tuple[int, str]:
+        why, way = case
+        told: list[KafkaError] = []
+        config = {**refused[why].librdkafka, "error_cb": told.append}
+        producer = Producer({"bootstrap.servers": both.bootstraps[way], **config})
+
+        def refusal() -> list[KafkaError]:
+            producer.poll(0)
+            return [each for each in told if each.code() == KafkaError._AUTHENTICATION]
+
+        wait_for(refusal, f"{why} is refused ({way}); errors: {told}")
+        # As in "sasl_plaintext://127.0.0.1:20100/bootstrap: why (after 12ms in state AUTH_REQ)".
+        text = re.sub(r"^.*?/\w+: | \(after .*\)$|, \d+ identical error.*$", "", refusal()[0].str())
+        return refusal()[0].code(), text
+
+    cases = [(why, way) for why in refused for way in both.bootstraps]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        said = dict(zip(cases, pool.map(attempt, cases), strict=True))
+    assert all("uthentication failed" in text or "invalid_token" in text for _, text in said.values()), said
+    for why in refused:
+        assert said[why, "direct"] == said[why, "fleet"]
+
+
+# -------------------------------------------------------------------------------------- authenticating again
+
+
+SASL_AUTHENTICATE: Final = 36
+AUTHENTICATION_FAILED: Final = 58
+
+
+def handshake(correlation_id: int, mechanism: str) -> bytes:
+    """SaslHandshake v1. Source: SaslHandshakeRequest.json"""
+    return wire.request(wire.SASL_HANDSHAKE, 1, correlation_id, wire.string(mechanism))
+
+
+def plain(correlation_id: int, user: str) -> bytes:
+    """SaslAuthenticate v1 with PLAIN. Source: SaslAuthenticateRequest.json, RFC 4616"""
+    token = f"\0{user}\0{password(user)}".encode()
+    return wire.request(SASL_AUTHENTICATE, 1, correlation_id, struct.pack(">i", len(token)) + token)
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Source: SaslAuthenticateResponse.json v1"""
+
+    error_code: int
+    message: str
+    lifetime_ms: int
+
+    @staticmethod
+    def parse(body: bytes) -> Authenticated:
+        error_code, size = struct.unpack_from(">hh", body)
+        at = 4 + max(0, size)
+        (token,) = struct.unpack_from(">i", body, at)
+        (lifetime_ms,) = struct.unpack_from(">q", body, at + 4 + max(0, token))
+        return Authenticated(error_code, body[4:at].decode(), lifetime_ms)
+
+
+class Session:
+    """A raw connection that has authenticated by PLAIN."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.connection = wire.Connection(endpoint)
+        self._next = 0
+        self.answers = self.ask(handshake, "PLAIN")
+        self.first = Authenticated.parse(self.ask(plain, "app"))
+
+    def _frame(self, make: Any, *arguments: str) -> bytes:
+        self._next += 1
+        frame: bytes = make(self._next, *arguments)
+        return frame
+
+    def ask(self, make: Any, *arguments: str) -> bytes:
+        return self.connection.ask(self._frame(make, *arguments))
+
+    def again(self, user: str = "app") -> Authenticated:
+        """Authenticate once more, with requests in front and, where it may succeed, behind, sent in one go.
+
+        A broker answers one of two requests, and not always the same one, where the first is refused.
+        """
+        requests = [(wire.metadata,), (wire.metadata,), (handshake, "PLAIN"), (plain, user)]
+        if user == "app":
+            requests += [(wire.metadata,)]
+        frames = [self._frame(*each) for each in requests]
+        self.connection.send(b"".join(frames))
+        bodies = []
+        for frame in frames:
+            correlation_id, body = self.connection.receive()
+            assert correlation_id == struct.unpack_from(">i", frame, 8)[0]
+            bodies.append(body)
+        assert bodies[2][:2] == b"\0\0", "the mechanism is taken"
+        assert all(wire.brokers_of(body) for body in (*bodies[:2], *bodies[4:]))
+        return Authenticated.parse(bodies[3])
+
+
+@pytest.fixture(scope="module")
+def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Java's producers and consumers, a pair for each mechanism, until they have done so five times."""
+    folder = tmp_path_factory.mktemp("renewing")
+    files = [
+        settings_for_java(folder, mechanism, again.bootstraps["fleet"], credentials(issuer, mechanism, "app"))
+        for mechanism in MECHANISMS
+    ]
+    command = java_program(folder, "Renewing.java", RENEWED, "5", *map(str, files))
+    process = spawn(command, folder / "log", piped=True)
+    yield process, folder / "log"
+    end([process], 0.0)
+
+
+def test_a_connection_that_authenticates_again_goes_on_and_one_that_does_not_is_ended(
+    again: Ways, renewing: Any
+) -> None:
+    """As by the broker itself; `renewing` is for the test after this one, and at work meanwhile."""
+    ended: dict[str, float] = {}
+    changed: dict[str, Authenticated] = {}
+
+    def live(way: str, endpoint: Endpoint) -> None:
+        renewed, expiring, changing = (Session(endpoint) for _ in range(3))
+        started_s = renewed_s = time.monotonic()
+        for each in (renewed, expiring, changing):
+            assert each.first == Authenticated(0, "", int(SESSION_S * 1000))
+        changed[way] = changing.again("guest")
+        assert changing.connection.ends()
+        while (now_s := time.monotonic()) < started_s + 1.4 * SESSION_S:
+            if now_s > renewed_s + SESSION_S / 3:
+                assert renewed.again() == renewed.first
+                renewed_s = now_s
+            assert wire.brokers_of(renewed.ask(wire.metadata))
+            if way not in ended:
+                try:
+                    assert wire.brokers_of(expiring.ask(wire.metadata))
+                except (EOFError, ConnectionResetError):
+                    ended[way] = now_s - started_s
+            time.sleep(0.02)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(live, *each) for each in again.endpoints.items()]:
+            done.result()
+    assert changed["direct"] == changed["fleet"]
+    assert changed["fleet"].error_code == AUTHENTICATION_FAILED
+    assert "Cannot change principals during re-authentication" in changed["fleet"].message
+    assert ended.keys() == {"direct", "fleet"}
+    assert min(ended.values()) > SESSION_S / 2
+
+
+def test_clients_go_on_over_several_authentications_on_the_same_connections(
+    again: Ways, renewing: Any
+) -> None:
+    process, log = renewing
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, log.read_text()
+    told: dict[tuple[str, str], dict[str, int]] = {}
+    for line in output.decode().splitlines():
+        file, client, name, value = line.split("\t")
+        told.setdefault((Path(file).stem, client), {})[name] = int(value)
+    assert told.keys() == {(mechanism, kind) for mechanism in MECHANISMS for kind in ("producer", "consumer")}
+    for who, values in told.items():
+        assert values["successful-reauthentication-total"] >= 5, who
+        assert values["failed-reauthentication-total"] == 0, who
+        # More often than there were connections: one of them has done so twice or more.
+        assert values["successful-reauthentication-total"] > values["connection-creation-total"] > 0, who
+    for mechanism in MECHANISMS:
+        assert told[mechanism, "consumer"]["read"] == told[mechanism, "producer"]["sent"] > 0
