@@ -1,4 +1,4 @@
-"""What comes of chaos runs that are judged twice, as a document and as a page."""
+"""What comes of chaos runs that are judged twice, as a document, as a line and as a page."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ class JudgedDocument:
         events: how many records the jobs have read.
         gaps, overlaps: in the timelines of the identities.
         windows: outages of which Spark says how long it took until all was advertised elsewhere.
-        takeovers, outages: of identities, as operators are told of them.
-        seen_missing: identities that were seen from outside at members that were not there.
-        before_ms, after_ms: of these, by how much what operators are told begins earlier, and ends later.
         differs_from_checker: verdicts on clients, windows and owners in which Spark and the checker differ.
     """
 
@@ -37,13 +34,26 @@ class JudgedDocument:
     gaps: int
     overlaps: int
     windows: int
+    audit: AuditTotals
+    differs_from_checker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a run, with what the page says of identities beside it.
+
+    Args:
+        takeovers, outages: of identities, as operators are told of them.
+        seen_missing: identities that were seen from outside at members that were not there.
+        before_ms, after_ms: of these, by how much what operators are told begins earlier, and ends later.
+    """
+
+    document: JudgedDocument
     takeovers: int
     outages: int
     seen_missing: int
     before_ms: tuple[int, ...]
     after_ms: tuple[int, ...]
-    audit: AuditTotals
-    differs_from_checker: int
 
 
 JUDGED: Final = Codec(JudgedDocument)
@@ -74,35 +84,34 @@ these runs everything shares two cores.
 """
 
 
-def total(documents: Sequence[JudgedDocument]) -> JudgedDocument:
-    """All runs together."""
-
-    def sum_of(name: str) -> int:
-        return sum(getattr(each, name) for each in documents)
-
+def total(runs: Sequence[Judged]) -> Judged:
+    """All of them together."""
+    documents = [each.document for each in runs]
     audits = [each.audit for each in documents]
-    return JudgedDocument(
-        events=sum_of("events"),
-        gaps=sum_of("gaps"),
-        overlaps=sum_of("overlaps"),
-        windows=sum_of("windows"),
-        takeovers=sum_of("takeovers"),
-        outages=sum_of("outages"),
-        seen_missing=sum_of("seen_missing"),
-        before_ms=tuple(each for document in documents for each in document.before_ms),
-        after_ms=tuple(each for document in documents for each in document.after_ms),
-        audit=AuditTotals(
-            sum(each.lost for each in audits),
-            sum(each.duplicated for each in audits),
-            sum(each.reordered for each in audits),
+    return Judged(
+        JudgedDocument(
+            events=sum(each.events for each in documents),
+            gaps=sum(each.gaps for each in documents),
+            overlaps=sum(each.overlaps for each in documents),
+            windows=sum(each.windows for each in documents),
+            audit=AuditTotals(
+                sum(each.lost for each in audits),
+                sum(each.duplicated for each in audits),
+                sum(each.reordered for each in audits),
+            ),
+            differs_from_checker=sum(each.differs_from_checker for each in documents),
         ),
-        differs_from_checker=sum_of("differs_from_checker"),
+        takeovers=sum(each.takeovers for each in runs),
+        outages=sum(each.outages for each in runs),
+        seen_missing=sum(each.seen_missing for each in runs),
+        before_ms=tuple(each for run in runs for each in run.before_ms),
+        after_ms=tuple(each for run in runs for each in run.after_ms),
     )
 
 
-def page(documents: Mapping[str, JudgedDocument]) -> str:
+def page(runs: Mapping[str, Judged]) -> str:
     """The report, in Markdown."""
-    together = total(list(documents.values()))
+    together = total(list(runs.values()))
     heads = (
         "seed",
         "events",
@@ -115,8 +124,8 @@ def page(documents: Mapping[str, JudgedDocument]) -> str:
     )
     verdicts = ("lost", "repeated", "out of order", "differences")
     head = _PAGE.format(
-        runs=len(documents),
-        differences=together.differs_from_checker,
+        runs=len(runs),
+        differences=together.document.differs_from_checker,
         before=_spread(together.before_ms),
         after=_spread(together.after_ms),
     )
@@ -124,22 +133,22 @@ def page(documents: Mapping[str, JudgedDocument]) -> str:
         "| " + " | ".join((*heads, *verdicts)) + " |",
         "|---" * (len(heads) + len(verdicts)) + "|",
     ]
-    for name, each in {**documents, "**all**": together}.items():
-        audit = each.audit
-        figures = (each.events, each.gaps, each.overlaps, each.windows)
+    for name, each in {**runs, "**all**": together}.items():
+        said, audit = each.document, each.document.audit
+        figures = (said.events, said.gaps, said.overlaps, said.windows)
         identities = (each.takeovers, each.seen_missing, each.outages)
-        verdict = (audit.lost, audit.duplicated, audit.reordered, each.differs_from_checker)
+        verdict = (audit.lost, audit.duplicated, audit.reordered, said.differs_from_checker)
         lines.append("| " + " | ".join((name, *map(str, (*figures, *identities, *verdict)))) + " |")
     return head + "\n".join(lines) + "\n"
 
 
-def text(document: JudgedDocument) -> str:
+def text(run: Judged) -> str:
     """The same in a line."""
-    audit = document.audit
+    document, audit = run.document, run.document.audit
     return (
         f"{document.events} events; {document.gaps} gaps and {document.overlaps} overlaps in the timelines; "
-        f"{document.windows} outages timed; {document.takeovers} identities taken over, "
-        f"{document.seen_missing} seen missing, {document.outages} that no owner could reach; "
+        f"{document.windows} outages timed; {run.takeovers} identities taken over, "
+        f"{run.seen_missing} seen missing, {run.outages} that no owner could reach; "
         f"{audit.lost} lost, {audit.duplicated} duplicated, {audit.reordered} reordered; "
         f"{document.differs_from_checker} differences from the checker"
     )

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from fleet.chaos import windows
 from fleet.chaos.checker import History, Outage, Stream, View, audit_of, takeover_s
 from fleet.chaos.command import run_alone, say
-from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument, page, text, total
+from fleet.chaos.judged import JUDGED, AuditTotals, Judged, JudgedDocument, page, text, total
 from fleet.chaos.run import prepare, remove, witness
 from fleet.chaos.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
 from fleet.chaos.windows import Told
@@ -92,7 +92,7 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) ->
 
 def judge(
     spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
-) -> JudgedDocument:
+) -> Judged:
     """Run the jobs on what is in the topics, and compare.
 
     Args:
@@ -126,18 +126,20 @@ def judge(
         sum(each.out_of_order for each in audits.values()),
     )
     within = [each for each in covers if each is not None]
-    return JudgedDocument(
-        events=found.events,
-        gaps=found.gaps,
-        overlaps=found.overlaps,
-        windows=sum(each is not None for each in found.took_us.values()),
+    return Judged(
+        JudgedDocument(
+            events=found.events,
+            gaps=found.gaps,
+            overlaps=found.overlaps,
+            windows=sum(each is not None for each in found.took_us.values()),
+            audit=totals,
+            differs_from_checker=len(differences),
+        ),
         takeovers=len(told.takeovers),
         outages=len(told.outages),
         seen_missing=len(missed),
         before_ms=tuple(each.before_ms for each in within),
         after_ms=tuple(each.after_ms for each in within if each.after_ms is not None),
-        audit=totals,
-        differs_from_checker=len(differences),
     )
 
 
@@ -258,15 +260,15 @@ def command(seed: int | None, runs: int, outages: bool, name: str, report: Path 
     wanted = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
     plans = [chosen(name)] if seed is None else list(islice(wanted, runs))
     try:
-        documents, violations = asyncio.run(_main(plans, report))
+        judged, violations = asyncio.run(_main(plans, report))
     except FleetError as error:
         raise click.ClickException(str(error)) from error
-    document = total(list(documents.values()))
-    click.echo(JUDGED.encode(document) if as_json else text(document))
-    return 1 if violations or document.differs_from_checker else 0
+    together = total(list(judged.values()))
+    click.echo(JUDGED.encode(together.document) if as_json else text(together))
+    return 1 if violations or together.document.differs_from_checker else 0
 
 
-async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, JudgedDocument], int]:
+async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, Judged], int]:
     """Returns: by plan, what came out; and how many promises were broken.
 
     Args:
@@ -274,7 +276,7 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, J
     """
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
-    documents: dict[str, JudgedDocument] = {}
+    judged: dict[str, Judged] = {}
     violations = 0
     try:
         async with prepare(folder, say) as ground:
@@ -297,14 +299,14 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, J
                 say(f"  {sent} events of what was seen from outside")
                 out = folder / f"out-{number}"
                 judging = partial(judge, spark, servers, prefix, history, out, clocks)
-                documents[plan.name] = await in_thread(judging)
+                judged[plan.name] = await in_thread(judging)
                 if report is not None:
-                    await in_thread(partial(report.write_text, page(documents), encoding="utf-8"))
+                    await in_thread(partial(report.write_text, page(judged), encoding="utf-8"))
                 if not result.violations:
                     remove(result)
     finally:
         await in_thread(spark.stop)
-    return documents, violations
+    return judged, violations
 
 
 def main() -> None:

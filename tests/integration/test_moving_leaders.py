@@ -174,7 +174,10 @@ def test_every_version_tells_of_the_new_leader_by_the_fleets_address(
         def told_instead(request: Request = request, leader: int = leader) -> bool:
             """A broker learns a moment later that it does not lead any more."""
             answer = way.answer(api, version, request)
-            nodes = {each["NodeId"]: Endpoint(each["Host"], each["Port"]) for each in answer.get("NodeEndpoints", ())}
+            nodes = {
+                each["NodeId"]: Endpoint(each["Host"], each["Port"])
+                for each in answer.get("NodeEndpoints", ())
+            }
             assert nodes.items() <= way.endpoints.items()
             ((result,),) = (
                 each.get("PartitionResponses") or each["Partitions"] for each in answer["Responses"]

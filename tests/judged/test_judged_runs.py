@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,17 +17,29 @@ LIMIT_S = 840.0
 
 
 @pytest.mark.timeout(900)
-def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet() -> None:
+def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fleet.chaos.spark", "--seed", FIRST, "--runs", str(RUNS), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    report = tmp_path / "judged.md"
+    done = subprocess.run(
+        [*command, "--report", str(report)], capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["differs_from_checker"] == 0
     assert (document["gaps"], document["overlaps"]) == (0, 0)
     assert document["windows"] >= RUNS
-    # Who is frozen is asked for until it has been silent for long: that is seen, and has to be told.
-    assert 0 < document["seen_missing"] == len(document["before_ms"])
     assert document["events"] > 10_000
+    figures = [document.pop("audit"), document]
+    assert [list(each) for each in figures] == [
+        ["lost", "duplicated", "reordered"],
+        ["events", "gaps", "overlaps", "windows", "differs_from_checker"],
+    ]
+    assert all(type(figure) is int for each in figures for figure in each.values())
+    head, *_, together = [
+        line.split(" | ") for line in report.read_text().splitlines() if line.startswith("|")
+    ]
+    # Who is frozen is asked for until it has been silent for long: that is seen, and has to be told.
+    assert int(together[head.index("seen missing")]) > 0
 
 
 def test_a_difference_is_one() -> None:

@@ -94,9 +94,7 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
-        "judged": [
-            JUDGED.encode(JudgedDocument(9, 0, 0, 1, 3, 1, 2, (90, 80), (5,), AuditTotals(0, 1, 2), 0))
-        ],
+        "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "outside": [
             outside.EVENTS.encode(each)
