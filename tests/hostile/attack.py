@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -73,30 +73,24 @@ class Attackers:
             runner.run(self._run(numbers, say))
 
     async def _run(self, numbers: range, say: Callable[[str], None]) -> None:
-        scripts = (self._kinds.script(number) for number in numbers)
-        lasting: asyncio.Semaphore = asyncio.Semaphore(LASTING_AT_ONCE)
-        slow: set[asyncio.Task[None]] = set()
+        quick, lasting = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(LASTING_AT_ONCE)
 
-        async def later(script: Script) -> None:
+        async def play(script: Script, place: asyncio.Semaphore) -> None:
             try:
                 await self._play(script)
             finally:
-                lasting.release()
+                place.release()
 
-        async def work(scripts: Iterator[Script]) -> None:
-            for script in scripts:
-                if script.lasts:
-                    await lasting.acquire()
-                    task = asyncio.create_task(later(script))
-                    slow.add(task)
-                    task.add_done_callback(slow.discard)
-                else:
-                    await self._play(script)
-                if self.connections % SAY_EVERY == 0:
-                    say(f"{self.connections} hostile connections")
-
-        await asyncio.gather(*(work(scripts) for _ in range(AT_ONCE)))
-        await asyncio.gather(*slow)
+        async with asyncio.TaskGroup() as group:
+            for number in numbers:
+                if number % SAY_EVERY == 0:
+                    say(f"{number} hostile connections")
+                script = self._kinds.script(number)
+                place = lasting if script.lasts else quick
+                await place.acquire()
+                group.create_task(play(script, place))
+                # Scripts take their time, and the fleet has time limits: between each two the clients go on.
+                await asyncio.sleep(0)
 
     async def _play(self, script: Script) -> None:
         plaintext = script.port == "plaintext"

@@ -29,6 +29,8 @@ TIME_LIMITS: Final = {FIRST_REQUEST: 5.0, REQUEST: 5.0}
 METADATA: Final = 3
 LONGEST_BYTES: Final = 20_000
 MAX_REQUEST_BYTES: Final = 104_857_600
+_LIMITS: Final = wire_fleet.Limits(max_request_bytes=MAX_REQUEST_BYTES)
+"""As they are by default."""
 
 CHANGES_CLUSTER: Final = frozenset(
     {
@@ -250,7 +252,7 @@ class Kinds:
 
     def _judged(self, kind: str, sent: bytes) -> Script:
         """By a session of this process; what it lets through ends with the client's end."""
-        play = new_play()
+        play = new_play(_LIMITS)
         try:
             play.client(sent)
         except WireError as error:
