@@ -60,6 +60,8 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
     return name
 
 
+@pytest.mark.proves("librdkafka", "takeover", "Kafka 3.9", "Kafka 4.0")
+@pytest.mark.proves("Java", "takeover", "Kafka 3.9", "Kafka 4.0")
 @older
 def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> None:
     """Of librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
@@ -94,6 +96,7 @@ def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> 
         fleet.await_settled(scene.broker_ids)
 
 
+@pytest.mark.proves("Java", "transactions", "Kafka 3.9", "Kafka 4.0")
 @older
 def test_java_commits_transactions_as_the_release_does(there: Site) -> None:
     """With version 2 each transaction ends an epoch of its producer; before, one lasted for all of them."""

@@ -185,6 +185,7 @@ def judge(found: Mapping[tuple[str, str, str], Outcomes]) -> None:
     assert wrong == {}
 
 
+@pytest.mark.proves("librdkafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
 def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
     def attempt(case: tuple[str, str, str]) -> Outcomes:
         mechanism, user, way = case
@@ -196,6 +197,7 @@ def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Iss
         judge(dict(zip(cases, pool.map(attempt, cases), strict=True)))
 
 
+@pytest.mark.proves("aiokafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
 async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
     async def attempt(case: tuple[str, str, str]) -> Outcomes:
         mechanism, user, way = case
@@ -238,6 +240,7 @@ def java_program(folder: Path, program: str, *arguments: str) -> list[str]:
     return java(LIBS, logging, "-Xmx256m", allowed, str(HERE / program), *arguments)
 
 
+@pytest.mark.proves("Java", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
 def test_java_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer, tmp_path: Path) -> None:
     cases = {
         f"{mechanism}_{user}_{way}": (mechanism, user, way)
@@ -414,6 +417,7 @@ def test_a_connection_that_authenticates_again_goes_on_and_one_that_does_not_is_
     assert min(ended.values()) > SESSION_S / 2
 
 
+@pytest.mark.proves("Java", "re-authentication")
 def test_clients_go_on_over_several_authentications_on_the_same_connections(
     again: Ways, renewing: Any
 ) -> None:
