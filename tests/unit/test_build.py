@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from fleet.demo.kafka import LIBS, archive_of, java
 from tools import bootstrap
 
 ROOT = Path(__file__).parents[2]
@@ -170,3 +171,24 @@ def test_every_target_of_the_makefile_is_in_its_help() -> None:
     targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE))
     assert {"demo", "test", "lint", "unit", "integration", "chaos", "clean", "help", "lock"} <= targets
     assert all(f"make {target} " in shown for target in targets)
+
+
+def test_java_is_given_the_archive_of_classes_where_there_is_one(tmp_path: Path) -> None:
+    libs, logging = tmp_path / "libs-1.2", tmp_path / "log4j2.properties"
+    without = java(libs, logging, "kafka.Kafka")
+    archive = tmp_path / "libs-1.2.jsa"
+    archive.touch()
+    assert set(java(libs, logging, "kafka.Kafka")) - set(without) == {f"-XX:SharedArchiveFile={archive}"}
+
+
+def test_java_starts_with_the_archive_that_the_tests_have() -> None:
+    """A virtual machine that cannot use it says nothing, and starts as slowly as ever."""
+    archive = f"-XX:SharedArchiveFile={archive_of(LIBS)}"
+    strict = ["java", "-XX:+UseSerialGC", "-Xshare:on", archive, "-cp", f"{LIBS}/*"]
+    done = subprocess.run(
+        [*strict, "org.apache.kafka.tools.TopicCommand", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,75 @@
+"""Kafka's classes as a virtual machine keeps them in memory: brokers and tools start in half the time.
+
+    python tools/class_archive.py       writes build/kafka/libs.jsa, out of what a broker and some tools load
+
+`fleet.demo.kafka.java` uses the archive where there is one. A virtual machine that did not write it, or has other
+jars, passes it over.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer
+
+from fleet.demo.kafka import LIBS, KafkaCluster, archive_of
+
+TOOLS = {
+    "org.apache.kafka.tools.TopicCommand": ("--list",),
+    "kafka.admin.ConfigCommand": ("--describe", "--entity-type", "brokers"),
+    "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand": ("--list",),
+}
+"""What is run once, each in a virtual machine of its own."""
+TOPIC = "classes"
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="fleet-classes-") as name:
+        folder = Path(name)
+        os.environ["JDK_JAVA_OPTIONS"] = f"-XX:DumpLoadedClassList={folder}/%p.lst"
+        with KafkaCluster(1, folder / "kafka", libs=LIBS) as kafka:
+            work(kafka)
+        del os.environ["JDK_JAVA_OPTIONS"]
+        lines = {line for file in folder.glob("*.lst") for line in file.read_text().splitlines()}
+        classes = folder / "classes.lst"
+        classes.write_text("".join(f"{line}\n" for line in sorted(lines)))
+        dump(classes)
+    return 0
+
+
+def work(kafka: KafkaCluster) -> None:
+    """Some of what brokers and tools are for."""
+    common: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0}
+    producer = Producer({**common, "enable.idempotence": True})
+    producer.produce(TOPIC, b"x")
+    producer.flush()
+    for protocol in ("classic", "consumer"):
+        more = {"group.id": protocol, "group.protocol": protocol, "auto.offset.reset": "earliest"}
+        consumer = Consumer({**common, **more})
+        consumer.subscribe([TOPIC])
+        consumer.poll(20.0)
+        consumer.close()
+    for tool, arguments in TOOLS.items():
+        done = kafka.tool(tool, "--bootstrap-server", kafka.bootstrap_servers, *arguments)
+        if done.returncode != 0:
+            sys.exit(f"{tool} has failed: {done.stderr}")
+
+
+def dump(classes: Path) -> None:
+    """Write the archive. A part of one would be worse than none: it takes its place when it is whole."""
+    archive = archive_of(LIBS)
+    fresh = archive.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    command = ["java", "-XX:+UseSerialGC", "-Xshare:dump", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    given = (f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={fresh}", "-cp", f"{LIBS}/*")
+    subprocess.run([*command, *given], check=True, stdout=sys.stderr)
+    fresh.replace(archive)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
