@@ -69,14 +69,18 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
         Manager(fleet, fleet.data) as manager,
     ):
         traffics = {"librdkafka": scene.traffic, **{each.name: each.traffic for each in others}}
-        await_calm(traffics.values())
-        for who, stall_ms in stalls_ms(traffics, time.monotonic() - CALM_S):
-            note(f"before it, what stalled {who} for", stall_ms / 1000.0)
-        reported = scene.reported()
-        lives = {each: fleet.ownership(each).incarnation for each in fleet.members}
         # Java's client does not say when its records were handed to it.
         deliveries = {"librdkafka": Deliveries(scene.workload)}
         deliveries |= {each.name: Deliveries(each.workload) for each in others if each.name != "java"}
+        await_calm(traffics.values())
+        calm_s = time.monotonic()
+        for who, stall_ms in stalls_ms(traffics, calm_s - CALM_S):
+            note(f"before it, what stalled {who} for", stall_ms / 1000.0)
+        for who, each in deliveries.items():
+            delivery_ms = each.longest_ms(calm_s - CALM_S, calm_s)
+            note(f"before it, the longest delivery of {who} took", delivery_ms / 1000.0)
+        reported = scene.reported()
+        lives = {each: fleet.ownership(each).incarnation for each in fleet.members}
         since_s = time.monotonic()
         restarted = rolling_restart(fleet, manager)
         scene.await_flow()
