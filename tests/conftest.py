@@ -24,7 +24,9 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Endpoint
+from tests.chaos.scene import becomes
 from tests.compatibility import Notes
+from tests.integration.wire import LIMIT_S, Connection, led_partitions, metadata_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,6 +147,23 @@ def spark() -> Iterator[SparkSession]:
 _NUMBERS = itertools.count(1)
 
 
+def await_known(kafka: KafkaCluster, topic: str, partitions: int) -> None:
+    """Wait until every broker that is up says who leads each partition.
+
+    Whoever asked another one than the client that made the topic was told, once, that there is none.
+    """
+    for endpoint in kafka.endpoints:
+
+        def known(endpoint: Endpoint = endpoint) -> bool:
+            try:
+                with Connection(endpoint) as connection:
+                    return led_partitions(connection.ask(metadata_of(1, topic))) == partitions
+            except ConnectionRefusedError:
+                return True
+
+        assert becomes(known, LIMIT_S), f"{topic}: not known to {endpoint} within {LIMIT_S:g} s"
+
+
 @pytest.fixture(scope="module")
 def make_topic(kafka: KafkaCluster) -> Iterator[MakeTopic]:
     """Makes topics with names of their own, straight at the brokers, for one module.
@@ -159,6 +178,7 @@ def make_topic(kafka: KafkaCluster) -> Iterator[MakeTopic]:
         topic = NewTopic(name, partitions, replication, config=config)
         admin.create_topics([topic])[name].result(30)
         made.append(name)
+        await_known(kafka, name, partitions)
         return name
 
     yield make

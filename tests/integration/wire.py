@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v1.response import MetadataResponse
+from kio.serial import entity_reader
 
 from fleet.model import Endpoint
 
@@ -66,6 +69,21 @@ def brokers_of(body: bytes) -> dict[int, Endpoint]:
         position += 6 + max(0, rack_size)
         found[broker_id] = Endpoint(host, port)
     return found
+
+
+def metadata_of(correlation_id: int, topic: str) -> bytes:
+    """Metadata v1 for one topic. Source: MetadataRequest.json"""
+    return request(METADATA, 1, correlation_id, struct.pack(">i", 1) + string(topic))
+
+
+def led_partitions(body: bytes) -> int:
+    """How many partitions have a leader, in a Metadata response v1 for one topic.
+
+    Source: MetadataResponse.json
+    """
+    response, _ = entity_reader(MetadataResponse)(body, 0)
+    (topic,) = response.topics
+    return sum(each.error_code == ErrorCode.none for each in topic.partitions)
 
 
 def fetch(correlation_id: int, topic: str, partition: int, max_wait_ms: int) -> bytes:
