@@ -24,7 +24,7 @@ def keep(data: bytes) -> None:
     """Check an input, and keep it before libFuzzer knows of it: it is late with that, or killed meanwhile."""
     try:
         check(data)
-    except BaseException:
+    except Exception:
         finds.mkdir(parents=True, exist_ok=True)
         (finds / f"{hashlib.sha256(data).hexdigest()[:16]}.bin").write_bytes(data)
         raise

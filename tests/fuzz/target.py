@@ -24,6 +24,7 @@ from fleet.errors import Peer, WireError
 from fleet.model import BrokerId, Endpoint
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.session import Limits as SessionLimits
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.api_versions import offered_range
 from fleet.proxy.wire.configs import carries_address
@@ -118,7 +119,7 @@ def check(data: bytes) -> None:
         _of_both(data[2:], flags, cuts)
 
 
-def new_play(limits: Limits = _ORDINARY) -> Play:
+def new_play(limits: SessionLimits = _ORDINARY) -> Play:
     session = Session(
         _SOURCE,
         limits,

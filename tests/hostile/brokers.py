@@ -22,6 +22,7 @@ from tests.conftest import broker_host
 from tests.fuzz import target
 from tests.fuzz.target import ASKED, MESSAGES, REAL_HOST
 from tests.hostile.attack import Told
+from tests.hostile.kinds import DEFAULTS
 from tests.property import wire_fleet
 
 LIMIT_S: Final = 60.0
@@ -177,7 +178,7 @@ class BrokerKinds:
         return api, response_frame(message, version, correlation_id, encode(form, self._maker.message(form)))
 
     def _judged(self, kind: str, api: int, sent: bytes, correlation_id: int) -> Answer:
-        play = target.new_play()
+        play = target.new_play(DEFAULTS)
         play.client(target.asking(api, correlation_id))
         reason = None
         try:

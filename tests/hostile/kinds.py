@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from fleet.config import Limits
 from fleet.errors import WireError
 from fleet.model import Endpoint
 from fleet.proxy.patience import SWEEP_S
@@ -28,9 +29,7 @@ TIME_LIMITS: Final = {FIRST_REQUEST: 5.0, REQUEST: 5.0}
 """What the fleets under attack are configured with."""
 METADATA: Final = 3
 LONGEST_BYTES: Final = 20_000
-MAX_REQUEST_BYTES: Final = 104_857_600
-_LIMITS: Final = wire_fleet.Limits(max_request_bytes=MAX_REQUEST_BYTES)
-"""As they are by default."""
+DEFAULTS: Final = Limits()
 
 CHANGES_CLUSTER: Final = frozenset(
     {
@@ -112,7 +111,7 @@ class Kinds:
         return Script("size_small", [head + self._junk(14, 60)], "wait", "malformed")
 
     def size_huge(self) -> Script:
-        head = struct.pack(">i", self._chance.randint(MAX_REQUEST_BYTES + 1, 2**31 - 1))
+        head = struct.pack(">i", self._chance.randint(DEFAULTS.max_request_bytes + 1, 2**31 - 1))
         return Script("size_huge", [head + self._junk(14, 60)], "wait", "oversize")
 
     def client_id_negative(self) -> Script:
@@ -252,14 +251,14 @@ class Kinds:
 
     def _judged(self, kind: str, sent: bytes) -> Script:
         """By a session of this process; what it lets through ends with the client's end."""
-        play = new_play(_LIMITS)
+        play = new_play(DEFAULTS)
         try:
             play.client(sent)
         except WireError as error:
             return Script(kind, [sent], "wait", error.reason)
         inside = bool(play.client_rest) or not play.session.at_boundary
-        if inside and play.session.in_flight > (not play.session.at_boundary):
-            # Perhaps the broker closes first, for what it was sent before.
+        if inside and 4 + int.from_bytes(sent[:4], "big") <= len(sent):
+            # Perhaps the broker closes first, for the whole frame that it was sent before.
             return Script(kind, [sent], "reset", None)
         return Script(kind, [sent], "end", "truncated" if inside else None)
 
