@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit integration conformance pipeline chaos test-long bench lock clean ready-demo ready-test
+.PHONY: help demo test lint unit integration conformance pipeline chaos test-long bench bench-check lock clean ready-demo ready-test
 
 PYTHON ?= python3
 ARGS ?=
@@ -62,6 +62,9 @@ pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that 
 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-check: ready-test ## Instructions, copies and system calls of a frame: no more than there were
+	@$(BIN)/python -m benchmarks.counted $(ARGS)
 
 lock: ## Resolve the dependencies anew into requirements/*.lock
 	@$(PYTHON) tools/bootstrap.py lock

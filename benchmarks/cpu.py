@@ -1,9 +1,10 @@
-"""CPU time of other processes, from the kernel."""
+"""CPU time and system calls of other processes, from the kernel."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from benchmarks.errors import BenchError
 
@@ -28,3 +29,22 @@ def process_cpu_s(pid: int) -> float:
 def cpu_s(pids: Iterable[int]) -> float:
     """The sum over processes."""
     return sum(map(process_cpu_s, pids))
+
+
+def system_calls(pids: Iterable[int]) -> int:
+    """How often processes have called read, write and their like.
+
+    recv and send are not among them: HAProxy's are not counted, libuv's are.
+
+    Raises: BenchError: there is no such process.
+    Source: proc_pid_io(5)
+    """
+    calls = 0
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/io").read_text()
+        except OSError as error:
+            raise BenchError(f"process {pid} has ended, or is somebody else's: {error}") from error
+        fields = dict(line.split(": ") for line in text.splitlines())
+        calls += int(fields["syscr"]) + int(fields["syscw"])
+    return calls

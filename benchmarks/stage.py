@@ -108,7 +108,9 @@ def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: 
             if name == DIRECT:
                 targets.append(Target(DIRECT, kafka.bootstrap_servers))
             elif name == FLEET:
-                targets.append(_fleet(running.enter_context(LocalFleet(folder / FLEET, kafka.endpoints, 1))))
+                targets.append(
+                    of_fleet(running.enter_context(LocalFleet(folder / FLEET, kafka.endpoints, 1)))
+                )
             else:
                 brokers = {
                     known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
@@ -123,7 +125,8 @@ def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: 
         yield stage
 
 
-def _fleet(fleet: LocalFleet) -> Target:
+def of_fleet(fleet: LocalFleet) -> Target:
+    """A fleet of one member."""
     fleet.await_settled(set(_BROKERS))
     (only,) = fleet.members
     supervisor = psutil.Process(fleet.pid(only))

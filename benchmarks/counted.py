@@ -1,0 +1,248 @@
+"""What a frame costs, in what does not depend on the machine's mood: `python -m benchmarks.counted`.
+
+Of a session's hot path, by case: instructions of Python, and bytes that are held at most. Of a whole member
+under `sync`: system calls that read and write, of its worker. What was counted before is in
+`benchmarks/counted.json`, by Python; `--write` puts it there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+import click
+
+from benchmarks import fetch, patch_metadata
+from benchmarks.cpu import system_calls
+from benchmarks.patch_metadata import READ_BYTES, Limits, directory
+from benchmarks.results import FLEET
+from benchmarks.stage import Stage, Target, staged
+from benchmarks.workloads import COUNTS, Spec, sync
+from fleet.errors import FleetError
+from fleet.proxy.addresses import AddressSource
+from fleet.proxy.session import Session
+from fleet.proxy.wire.counters import WireCounters
+
+BASELINE: Final = Path(__file__).with_suffix(".json")
+TOLERANCE: Final = 0.05
+"""By so much of itself a figure may grow."""
+PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+ANY: Final = "any"
+SYSTEM_CALLS: Final = "a member under sync, per request"
+ROUNDS: Final = 3
+LARGE_BYTES: Final = 1_000_000
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+Counts: TypeAlias = dict[str, dict[str, float]]
+"""Figures by their case and what they measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Some frames that pass a session.
+
+    Args:
+        frames: how many pass with each call of `act`.
+    """
+
+    name: str
+    frames: int
+    act: Callable[[], None]
+
+
+def request(api: tuple[int, int], body: bytes) -> bytes:
+    """With request header v2. Source: RequestHeader.json"""
+    header = b"".join(each.to_bytes(2, "big") for each in api) + (7).to_bytes(4, "big") + b"\0\4test\0"
+    return (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+def produce(records_bytes: int) -> bytes:
+    """Produce v11 with acks=all; what is behind that is not looked at. Source: ProduceRequest.json"""
+    return request((PRODUCE, 11), b"\0\xff\xff" + bytes(records_bytes))
+
+
+def produced() -> bytes:
+    """The answer to Produce v11, of one partition. Source: ProduceResponse.json"""
+    partition = bytes(4 + 2 + 8) + b"\xff" * 8 + bytes(8) + b"\1\0\0"
+    body = b"\0" + b"\2" + b"\7events" + b"\2" + partition + b"\0" + bytes(4) + b"\0"
+    return (len(body) + 4).to_bytes(4, "big") + (7).to_bytes(4, "big") + body
+
+
+def cases() -> Iterator[Case]:
+    """What a proxy does all day, and the largest thing that it ever does."""
+    asked = {
+        PRODUCE: produce(100),
+        FETCH: request((FETCH, 16), bytes(80)),
+        METADATA: request((METADATA, 12), bytes(20)),
+    }
+    yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
+    yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
+    yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
+    yield _case("Fetch, nothing new", FETCH, asked[FETCH], fetch.response(0, 0))
+    yield _case("Fetch, 1 KB", FETCH, asked[FETCH], fetch.response(1, 0))
+    yield _case("Fetch, 1 MB", FETCH, asked[FETCH], fetch.response(1_000, 0))
+    yield _case("Fetch, endpoints", FETCH, asked[FETCH], fetch.response(1, 3))
+    for brokers, partitions in ((3, 10), (100, 10_000)):
+        answer = patch_metadata.response(brokers, partitions)
+        yield _case(f"Metadata, {brokers} x {partitions}", METADATA, asked[METADATA], answer)
+
+
+def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1) -> Case:
+    session = Session(AddressSource(directory(100), "external", "p1"), Limits(), WireCounters(), "192.0.2.7")
+    requests, responses = memoryview(asked * frames), memoryview(bytearray(answer * frames))
+
+    def write(data: bytes | memoryview) -> None:
+        pass
+
+    def act() -> None:
+        for at in range(0, len(requests), READ_BYTES):
+            session.receive_from_client(requests, at, min(at + READ_BYTES, len(requests)))
+        for at in range(0, len(responses), READ_BYTES):
+            session.receive_from_broker(responses, at, min(at + READ_BYTES, len(responses)), write)
+
+    act()  # the first request of a connection is looked at more closely
+    assert session.quiet, name
+    return Case(name, frames, act)
+
+
+def count(case: Case) -> dict[str, float]:
+    """Figures for each of its frames: a request and its answer."""
+    return {
+        "instructions": round(instructions(case.act) / case.frames, 1),
+        "held_bytes": round(held_bytes(case.act) / case.frames, 1),
+    }
+
+
+def instructions(act: Callable[[], None]) -> int:
+    """How many instructions of Python a call executes."""
+    counted = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return counted
+
+
+def held_bytes(act: Callable[[], None]) -> int:
+    """How much memory a call takes at most, beyond what was taken before: what it copies, at a time."""
+    tracemalloc.start()
+    try:
+        act()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        act()
+        _, peak = tracemalloc.get_traced_memory()
+        return peak - before
+    finally:
+        tracemalloc.stop()
+
+
+def calls_per_request(stage: Stage) -> float:
+    """Of the worker of a stage's one member, under `sync`, in the best round: it beats and reports, too."""
+    (target,) = stage.targets
+    return min(_calls_per_request(stage, target) for _ in range(ROUNDS))
+
+
+def _calls_per_request(stage: Stage, target: Target) -> float:
+    before = 0
+
+    def begin() -> None:
+        nonlocal before
+        before = system_calls(target.proxies())
+
+    topic = stage.create_topic("sync", (1,))
+    done = sync(Spec("sync", target.bootstrap_servers, topic, 1, COUNTS["sync"]), begin)
+    calls = system_calls(target.proxies()) - before
+    stage.delete_topic(topic)
+    return round(calls / done.requests, 2)
+
+
+def grown(found: Counts, before: Counts) -> list[str]:
+    """What has grown by more than the tolerance, or was not counted before, in words."""
+    wrong = []
+    for name, figures in found.items():
+        for measure, value in figures.items():
+            known = before.get(name, {}).get(measure)
+            if known is None:
+                wrong.append(f"{name}: {measure} {value:g}, and not counted before: see --write")
+            elif value > known * (1 + TOLERANCE):
+                wrong.append(f"{name}: {measure} {value:g}, before {known:g}: {value / known - 1:+.0%}")
+    return wrong
+
+
+def read(path: Path = BASELINE) -> dict[str, Counts]:
+    """What was counted before, by Python; system calls by none."""
+    found: dict[str, Counts] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def known(path: Path = BASELINE) -> Counts:
+    """What this Python's counts are compared with; without a case where none was counted."""
+    baselines = read(path)
+    return {**baselines.get(PYTHON, {}), **baselines.get(ANY, {})}
+
+
+def write(found: Counts, path: Path = BASELINE) -> None:
+    """Make figures what later ones are compared with."""
+    baselines = read(path)
+    for name, figures in found.items():
+        baselines.setdefault(ANY if name == SYSTEM_CALLS else PYTHON, {})[name] = figures
+    path.write_text(json.dumps(baselines, indent=2, sort_keys=True) + "\n")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--core", is_flag=True, help="The session alone: without Kafka, and in a second.")
+@click.option("--write", "keep", is_flag=True, help="Make what is counted now the baseline.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+def main(core: bool, keep: bool, as_json: bool) -> None:
+    """Count what a frame costs, and compare it with what it cost before.
+
+    Exit code 1 where a figure has grown by more than 5 %.
+    """
+
+    found = {case.name: count(case) for case in cases()}
+    try:
+        if not core:
+            with (
+                tempfile.TemporaryDirectory(prefix="fleet-counted-") as folder,
+                staged(Path(folder), (FLEET,), {}, say) as stage,
+            ):
+                say("counting system calls")
+                found[SYSTEM_CALLS] = {"system_calls": calls_per_request(stage)}
+    except FleetError as error:
+        raise click.ClickException(str(error)) from error
+    if keep:
+        write(found)
+    wrong = grown(found, known())
+    if as_json:
+        click.echo(json.dumps({"python": PYTHON, "counted": found, "grown": wrong}))
+    else:
+        for name, figures in found.items():
+            click.echo(f"{name:34}" + "".join(f"{value:>14,.6g} {what}" for what, value in figures.items()))
+    for each in wrong:
+        say(each)
+    sys.exit(1 if wrong else 0)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What a frame costs, counted: no more than it did before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.counted import (
+    PYTHON,
+    SYSTEM_CALLS,
+    Case,
+    cases,
+    count,
+    grown,
+    held_bytes,
+    instructions,
+    known,
+    read,
+    write,
+)
+
+
+@pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
+def test_a_frame_costs_no_more_than_it_did(case: Case) -> None:
+    """Where it is meant to: python -m benchmarks.counted --write"""
+    counted = {case.name: count(case)}
+    before = known()
+    assert PYTHON not in read() or grown(counted, before) == []
+
+
+def test_there_is_a_baseline_of_the_python_that_everything_is_tested_with() -> None:
+    assert read().keys() >= {"3.11", "any"}
+    assert {case.name for case in cases()} == read()["3.11"].keys()
+
+
+def test_what_has_grown_by_more_than_a_twentieth_is_told() -> None:
+    before = {"a": {"instructions": 100.0, "held_bytes": 200.0}}
+    assert grown({"a": {"instructions": 105.0, "held_bytes": 90.0}}, before) == []
+    (told,) = grown({"a": {"instructions": 106.0, "held_bytes": 200.0}}, before)
+    assert told == "a: instructions 106, before 100: +6%"
+    (told,) = grown({"b": {"instructions": 1.0}}, before)
+    assert "not counted before" in told
+
+
+def test_instructions_are_those_of_the_call_and_of_all_that_it_calls() -> None:
+    def work(times: int) -> int:
+        return sum(each * each for each in range(times))
+
+    few, more = instructions(lambda: work(10)), instructions(lambda: work(20))
+    assert 0 < few < more == instructions(lambda: work(20))
+    assert (instructions(lambda: work(30)) - more) == more - few
+
+
+def test_held_is_what_a_call_takes_at_a_time() -> None:
+    def one_after_the_other() -> None:
+        for _ in range(10):
+            bytes(100_000)
+
+    assert 100_000 <= held_bytes(one_after_the_other) < 110_000
+
+
+def test_what_is_written_is_compared_with(tmp_path: Path) -> None:
+    path = tmp_path / "counted.json"
+    write({"a": {"instructions": 1.0}, SYSTEM_CALLS: {"system_calls": 4.0}}, path)
+    write({"a": {"instructions": 2.0}}, path)
+    assert read(path) == {
+        PYTHON: {"a": {"instructions": 2.0}},
+        "any": {SYSTEM_CALLS: {"system_calls": 4.0}},
+    }
+    assert known(path) == {"a": {"instructions": 2.0}, SYSTEM_CALLS: {"system_calls": 4.0}}
