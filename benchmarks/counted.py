@@ -75,6 +75,12 @@ def produced() -> bytes:
     return (len(body) + 4).to_bytes(4, "big") + (7).to_bytes(4, "big") + body
 
 
+def nothing_fetched() -> bytes:
+    """The answer to Fetch v16 where no partition of the session has anything. Source: FetchResponse.json"""
+    body = (7).to_bytes(4, "big") + b"\0" + bytes(4 + 2 + 4) + b"\1\0"
+    return len(body).to_bytes(4, "big") + body
+
+
 def cases() -> Iterator[Case]:
     """What a proxy does all day, and the largest thing that it ever does."""
     asked = {
@@ -85,7 +91,7 @@ def cases() -> Iterator[Case]:
     yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
     yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
-    yield _case("Fetch, nothing new", FETCH, asked[FETCH], fetch.response(0, 0))
+    yield _case("Fetch, nothing new", FETCH, asked[FETCH], nothing_fetched())
     yield _case("Fetch, 1 KB", FETCH, asked[FETCH], fetch.response(1, 0))
     yield _case("Fetch, 1 MB", FETCH, asked[FETCH], fetch.response(1_000, 0))
     yield _case("Fetch, endpoints", FETCH, asked[FETCH], fetch.response(1, 3))
