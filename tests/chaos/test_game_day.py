@@ -135,6 +135,11 @@ def lives_of(fleet: LocalFleet) -> dict[ProxyId, int]:
     return {each: fleet.ownership(each).incarnation for each in fleet.members}
 
 
+def nothing_is_left(kafka: KafkaCluster) -> None:
+    """Of the topics of game days: as every broker has heard, a moment after the one that was told to delete."""
+    wait_for(lambda: topics(kafka) == [], "the topic is gone")
+
+
 def topics(kafka: KafkaCluster) -> list[str]:
     listed = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=10).topics
     return [topic for topic in listed if topic.startswith("fleet-chaos-")]
@@ -156,7 +161,7 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
     others_took_over(held, leader, fleet, picture)
     assert held.printed["fault"]["was_leader"]
     assert manager.restarted == [leader]
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
@@ -179,7 +184,7 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
     others_took_over(held, leader, fleet, picture)
     assert held.printed["fault"]["was_leader"]
     assert lives_of(fleet) == lives
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
@@ -221,7 +226,7 @@ def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
             told = fleet.ownership(survivor).takeovers
             assert [each.proxy_id for each in told if each.detected_mono_s >= since_s] == [victim]
         assert lives_of(fleet) == lives
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 @pytest.mark.timeout(900)
@@ -249,7 +254,7 @@ def test_a_rolling_restart_is_not_noticed_and_drawn(
         assert f"advertised-{broker_id}-nobody" not in marks
         assert {each for each in fleet.members if f"committed-{broker_id}-{each}" in marks} == owners
     assert {"fault", "whole"} <= marks
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
@@ -269,7 +274,7 @@ def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluste
     assert held.printed["fault"] is None
     assert any(each["what"].startswith(f"{victim} does not answer") for each in held.printed["steps"])
     assert [each for each, life in lives_of(fleet).items() if life > lives[each]] == [victim]
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
@@ -284,7 +289,7 @@ def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Ho
     assert fault["takeover_limit_ms"] is None
     assert (held.printed["violations"], held.printed["records"]["refused"]) == ([], 0)
     assert not any(each.drained for each in fleet.ownership(fault["victim"]).members)
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
 
 
 def test_a_command_that_does_nothing_fails_the_run(
@@ -299,4 +304,4 @@ def test_a_command_that_does_nothing_fails_the_run(
     assert len(list(tmp_path.glob("mended-*"))) == 1
     assert "the fleet is whole and at rest" in held.progress
     assert lives_of(fleet) == lives
-    assert topics(kafka) == []
+    nothing_is_left(kafka)
