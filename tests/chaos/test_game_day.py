@@ -136,7 +136,7 @@ def lives_of(fleet: LocalFleet) -> dict[ProxyId, int]:
 
 
 def nothing_is_left(kafka: KafkaCluster) -> None:
-    """Of the topics of game days: as every broker has heard, a moment after the one that was told to delete."""
+    """No topic of a game day is, as every broker has heard a moment after the one that deleted it."""
     wait_for(lambda: topics(kafka) == [], "the topic is gone")
 
 
