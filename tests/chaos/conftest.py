@@ -32,7 +32,7 @@ MEASURES = (
     "Metadata differed for",
     "a planned move stalled for",
     *(f"{when} {name}{who} for" for when in ROLLING for name in CLIENTS for who in ("", " group")),
-    *(f"the longest delivery of {name} took" for name in CLIENTS),
+    *(f"{when}the longest delivery of {name} took" for when in ("before it, ", "") for name in CLIENTS),
     "all clients served after",
     "a frozen worker was killed after",
 )
