@@ -83,21 +83,17 @@ def nothing_fetched() -> bytes:
 
 def cases() -> Iterator[Case]:
     """What a proxy does all day, and the largest thing that it ever does."""
-    asked = {
-        PRODUCE: produce(100),
-        FETCH: request((FETCH, 16), bytes(80)),
-        METADATA: request((METADATA, 12), bytes(20)),
-    }
+    to_fetch, for_metadata = request((FETCH, 16), bytes(80)), request((METADATA, 12), bytes(20))
     yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
     yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
-    yield _case("Fetch, nothing new", FETCH, asked[FETCH], nothing_fetched())
-    yield _case("Fetch, 1 KB", FETCH, asked[FETCH], fetch.response(1, 0))
-    yield _case("Fetch, 1 MB", FETCH, asked[FETCH], fetch.response(1_000, 0))
-    yield _case("Fetch, endpoints", FETCH, asked[FETCH], fetch.response(1, 3))
+    yield _case("Fetch, nothing new", FETCH, to_fetch, nothing_fetched())
+    yield _case("Fetch, 1 KB", FETCH, to_fetch, fetch.response(1, 0))
+    yield _case("Fetch, 1 MB", FETCH, to_fetch, fetch.response(1_000, 0))
+    yield _case("Fetch, endpoints", FETCH, to_fetch, fetch.response(1, 3))
     for brokers, partitions in ((3, 10), (100, 10_000)):
         answer = patch_metadata.response(brokers, partitions)
-        yield _case(f"Metadata, {brokers} x {partitions}", METADATA, asked[METADATA], answer)
+        yield _case(f"Metadata, {brokers} x {partitions}", METADATA, for_metadata, answer)
 
 
 def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1) -> Case:
@@ -209,11 +205,11 @@ def grown(found: Counts, before: Counts) -> list[str]:
     wrong = []
     for name, figures in found.items():
         for measure, value in figures.items():
-            known = before.get(name, {}).get(measure)
-            if known is None:
+            counted = before.get(name, {}).get(measure)
+            if counted is None:
                 wrong.append(f"{name}: {measure} {value:g}, and not counted before: see --write")
-            elif value > known * (1 + TOLERANCE):
-                wrong.append(f"{name}: {measure} {value:g}, before {known:g}: {value / known - 1:+.0%}")
+            elif value > counted * (1 + TOLERANCE):
+                wrong.append(f"{name}: {measure} {value:g}, before {counted:g}: {value / counted - 1:+.0%}")
     return wrong
 
 

@@ -7,15 +7,15 @@ An input that something is wrong with is kept in FINDS, and ends the process.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
 from pathlib import Path
 
 import atheris
 
 with atheris.instrument_imports(include=["fleet.proxy"]):
-    import fleet.proxy.rewriter
-    import fleet.proxy.session
-    import fleet.proxy.stream  # noqa: F401
+    for module in ("rewriter", "session", "stream"):
+        importlib.import_module(f"fleet.proxy.{module}")
 
 from tests.fuzz.target import check
 

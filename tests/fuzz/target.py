@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -70,17 +70,11 @@ _SOURCE: Final = AddressSource(DIRECTORY, "external", "p1", lambda _: None, _COU
 """What sessions of a worker share, too."""
 
 
-class _Advertised(Mapping[BrokerId, Endpoint]):
+class _Advertised(dict[BrokerId, Endpoint]):
     """What clients are to be told, of any id."""
 
-    def __getitem__(self, broker_id: BrokerId) -> Endpoint:
+    def __missing__(self, broker_id: BrokerId) -> Endpoint:
         return Endpoint(*wire_fleet.advertised(broker_id))
-
-    def __iter__(self) -> Iterator[BrokerId]:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        raise NotImplementedError
 
 
 ADVERTISED: Final = _Advertised()

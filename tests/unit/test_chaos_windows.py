@@ -72,9 +72,9 @@ def test_without_a_sign_of_life_it_lasts_from_the_first_sign_of_death() -> None:
     assert told([late], UNTIL_MS).windows(UNTIL_MS) == {1: [(10_050, 10_060)]}
 
 
-@pytest.mark.parametrize("other", [{"reason": "drain"}, {"detected_at_ms": None}])
-def test_what_is_no_takeover_keeps_nobody_waiting(other: dict[str, str | None]) -> None:
-    found = told([replace(TAKEN, **other)], UNTIL_MS)  # type: ignore[arg-type]
+@pytest.mark.parametrize("other", [replace(TAKEN, reason="drain"), replace(TAKEN, detected_at_ms=None)])
+def test_what_is_no_takeover_keeps_nobody_waiting(other: OwnershipEvent) -> None:
+    found = told([other], UNTIL_MS)
     assert (found.takeovers, found.missing_ms) == ({}, {1: 0})
 
 
