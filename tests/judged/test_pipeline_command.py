@@ -60,7 +60,8 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
 ) -> None:
     prefix = "killed."
     make_topics(kafka, prefix)
-    told, traffic = tellings(random.Random(23), 200), passing(random.Random(5))[::THINNED]
+    # Each driver is to find a batch of the timeline that none before it was done with.
+    told, traffic = tellings(random.Random(23), 200 * kills), passing(random.Random(5))[::THINNED]
     produce(kafka, f"{prefix}ownership", [schema.EVENTS.encode(each) for each in told])
     produce(kafka, f"{prefix}traffic", [schema.EVENTS.encode(each) for each in traffic])
     produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in ENTRIES])
