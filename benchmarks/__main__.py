@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -16,6 +16,8 @@ import click
 from rich.console import Console
 
 from benchmarks import haproxy, peers, report
+from benchmarks.assign_scale import ASSIGN, scaled
+from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, FLEET, HAPROXY, Sample, document, figures
 from benchmarks.stage import staged
@@ -23,6 +25,9 @@ from benchmarks.workloads import Name
 from fleet.errors import FleetError
 
 WORKLOADS: tuple[Name, ...] = get_args(Name)
+ALONE: Mapping[str, Callable[[int], Iterator[Sample]]] = {METADATA: metadata, ASSIGN: scaled}
+"""What needs neither Kafka nor anybody to race with."""
+KNOWN = (*WORKLOADS, CONNECTIONS, *ALONE)
 
 
 def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
@@ -37,7 +42,7 @@ def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--only", metavar="NAME,…", default=",".join((*WORKLOADS, METADATA)), show_default=True)
+@click.option("--only", metavar="NAME,…", default=",".join(KNOWN), show_default=True)
 @click.option("--targets", metavar="NAME,…", help="Whom to race.  [default: direct, all of the peers, fleet]")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
@@ -68,11 +73,12 @@ def main(
         lines = peers.load(peers_file)
         names = (DIRECT, *lines, FLEET)
         raced = chosen(targets, names, "--targets") if targets is not None else names
-        wanted = chosen(only, (*WORKLOADS, METADATA), "--only")
+        wanted = chosen(only, KNOWN, "--only")
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
-        samples = measure(plan, raced, lines, terminal)
-        if METADATA in wanted:
-            samples += metadata(rounds)
+        samples = measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted)
+        for name, run in ALONE.items():
+            if name in wanted:
+                samples += run(rounds)
         found = figures(samples)
         report.show(found, terminal)
         if write_docs:
@@ -85,16 +91,25 @@ def main(
 
 
 def measure(
-    plan: Plan, targets: Sequence[str], lines: dict[str, peers.PeerLine], terminal: Console
+    plan: Plan,
+    targets: Sequence[str],
+    lines: dict[str, peers.PeerLine],
+    terminal: Console,
+    *,
+    with_crowds: bool,
 ) -> list[Sample]:
     """Set the stage and race; the folder of logs stays where that fails."""
-    if not plan.workloads:
+    if not plan.workloads and not with_crowds:
         return []
+    if with_crowds:
+        allow_files()
     folder = Path(tempfile.mkdtemp(prefix="fleet-bench-"))
     keep = False
     try:
         with terminal.status("") as status, staged(folder, targets, lines, status.update) as stage:
-            return list(race(stage, plan, status.update))
+            # First, while the proxies have had nobody: memory that they have had they keep.
+            found = list(crowds(stage, plan.rounds, status.update)) if with_crowds else []
+            return found + list(race(stage, plan, status.update))
     except FleetError:
         terminal.print(f"logs: {folder}")
         keep = True

@@ -1,72 +1,80 @@
-"""How long ownership takes at scale: a fresh assignment, one death, one join.
+"""How long it takes to say who owns what, at scale: a fresh assignment, a death, a join; without any network.
 
-python -m benchmarks.assign_scale [identities] [proxies]
+*moved* are the identities that have other owners afterwards; a death may move those of the dead proxy alone.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
+from typing import Final, TypeAlias
 
+from benchmarks.results import FLEET, Sample
 from fleet.assign import assign, take_over
 from fleet.model import Broker, BrokerId, IdentitySpace, Member, Ownership, ProxyId
 
-_RACKS = ("a", "b", "c")
-_ROUNDS = 5
+ASSIGN: Final = "assign"
+SIZES: Final = ((10, 3), (100, 10), (1_000, 100), (10_000, 1_000))
+"""Identities and proxies."""
+_RACKS: Final = ("a", "b", "c")
+_TIMES: Final = 3
+
+Owners: TypeAlias = Mapping[BrokerId, Ownership]
 
 
-def _fastest_ms(work: Callable[[], object]) -> float:
-    def once_s() -> float:
-        start_s = perf_counter()
-        work()
-        return perf_counter() - start_s
-
-    return 1000 * min(once_s() for _ in range(_ROUNDS))
-
-
-def _members(first: int, count: int, identities: IdentitySpace) -> dict[ProxyId, Member]:
-    return {
-        f"p{n}": Member(f"p{n}", rack=_RACKS[n % len(_RACKS)], identities=identities)
-        for n in range(first, first + count)
-    }
+def scaled(rounds: int) -> Iterator[Sample]:
+    """Each size, round after round."""
+    for number in range(rounds):
+        for identities, proxies in SIZES:
+            for measure, value in one_size(identities, proxies).items():
+                yield Sample(ASSIGN, f"{measure}_{identities}x{proxies}", FLEET, number, value)
 
 
-def _changed(before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]) -> str:
-    owners = sum(before[b].owners != after[b].owners for b in after)
-    successors = sum(before[b] != after[b] for b in after) - owners
-    return f"{owners} identities moved, {successors} more with other successors"
-
-
-def main(identities: int = 10_000, proxies: int = 1_000) -> None:
+def one_size(identities: int, proxies: int) -> dict[str, float]:
+    """The measures of one size: the fastest of a few times, what moved, and the most beside the mean."""
     space = IdentitySpace(1, identities)
     brokers = {n: Broker(n, "kafka", 9092, _RACKS[n % len(_RACKS)]) for n in space.broker_ids()}
-    members = _members(1, proxies, space)
+    members = _members(proxies, space)
     before = assign(members, brokers, {}, {})
     survivors = {proxy_id: member for proxy_id, member in members.items() if proxy_id != "p1"}
-    more = members | _members(proxies + 1, 1, space)
-    taken = take_over(survivors, brokers, before, {})
-    cases = {
-        "fresh assign": (lambda: assign(members, brokers, {}, {}), ""),
-        "assign, nothing to do": (lambda: assign(members, brokers, before, {}), ""),
-        "take_over, one death": (lambda: take_over(survivors, brokers, before, {}), _changed(before, taken)),
-        "assign after it": (
-            lambda: assign(survivors, brokers, taken, {}),
-            _changed(taken, assign(survivors, brokers, taken, {})),
+    taken, death_ms = _timed(lambda: take_over(survivors, brokers, before, {}))
+    _, fresh_ms = _timed(lambda: assign(members, brokers, {}, {}))
+    joined, join_ms = _timed(lambda: assign(_members(proxies + 1, space), brokers, before, {}))
+    return {
+        "fresh_ms": fresh_ms,
+        "death_ms": death_ms,
+        "death_moved": _moved(before, taken),
+        "death_moved_of_others": sum(
+            before[each].owners != taken[each].owners and "p1" not in before[each].owners for each in taken
         ),
-        "assign, one death": (
-            lambda: assign(survivors, brokers, before, {}),
-            _changed(before, assign(survivors, brokers, before, {})),
-        ),
-        "assign, one join": (
-            lambda: assign(more, brokers, before, {}),
-            _changed(before, assign(more, brokers, before, {})),
-        ),
+        "join_ms": join_ms,
+        "join_moved": _moved(before, joined),
+        "fresh_max_to_mean": _most_to_mean(before, proxies),
+        "death_max_to_mean": _most_to_mean(taken, proxies - 1),
     }
-    print(f"{identities} identities, {proxies} proxies; fastest of {_ROUNDS}")
-    for name, (work, changed) in cases.items():
-        print(f"{name:24}{_fastest_ms(work):8.1f} ms   {changed}")
 
 
-if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:3]))
+def _members(count: int, identities: IdentitySpace) -> dict[ProxyId, Member]:
+    return {
+        f"p{n}": Member(f"p{n}", rack=_RACKS[n % len(_RACKS)], identities=identities)
+        for n in range(1, count + 1)
+    }
+
+
+def _timed(work: Callable[[], Owners]) -> tuple[Owners, float]:
+    fastest_s = float("inf")
+    for _ in range(_TIMES):
+        began_s = perf_counter()
+        found = work()
+        fastest_s = min(fastest_s, perf_counter() - began_s)
+    return found, 1000 * fastest_s
+
+
+def _moved(before: Owners, after: Owners) -> int:
+    return sum(before[each].owners != after[each].owners for each in after)
+
+
+def _most_to_mean(owned: Owners, proxies: int) -> float:
+    counts = Counter(owner for each in owned.values() for owner in each.owners)
+    return max(counts.values()) * proxies / counts.total()

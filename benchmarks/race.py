@@ -15,7 +15,7 @@ from typing import Final, TypedDict, cast
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
-from benchmarks.stage import Stage, Target
+from benchmarks.stage import Stage, Target, in_turn
 from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, SPEC, Measured, Name, Spec
 from fleet.process import die_with_parent
 
@@ -27,6 +27,7 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
     "deep": (1, 2, 3),
     "produce": (1, 2, 3),
     "consume": (1, 2, 3),
+    "sparse": (1,),
 }
 
 
@@ -43,7 +44,8 @@ class Plan:
     scale: float = 1.0
 
     def count(self, workload: Name) -> int:
-        return max(BATCH_RECORDS, round(COUNTS[workload] * self.scale))
+        usual = COUNTS[workload]
+        return max(min(usual, BATCH_RECORDS), round(usual * self.scale))
 
 
 def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
@@ -53,10 +55,8 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
     """
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
-        first = number % len(stage.targets)
-        order = (*stage.targets[first:], *stage.targets[:first])
         for workload in plan.workloads:
-            for target in order:
+            for target in in_turn(stage.targets, number):
                 say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
                 topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
                 found = run(target, _spec(plan, workload, target, topic))

@@ -68,12 +68,14 @@ def measures(
     found: dict[str, float] = {}
     if measured.p50_us is not None and measured.p99_us is not None:
         found |= {"p50_us": measured.p50_us, "p99_us": measured.p99_us}
-    if workload in ("sync", "small", "deep"):
-        rate, unit, scale = {"requests_per_s": measured.requests / measured.elapsed_s}, "us_per_request", 1e6
-        amount = float(measured.requests)
-    else:
+    if workload in ("produce", "consume"):
         rate, unit, scale = {"mb_per_s": measured.bytes / measured.elapsed_s / 1e6}, "s_per_gb", 1.0
         amount = measured.bytes / _GB
+    else:
+        rate, unit, scale = {"requests_per_s": measured.requests / measured.elapsed_s}, "us_per_request", 1e6
+        amount = float(measured.requests)
+    if workload == "sparse":  # it waits most of the time, whoever is in between
+        rate, unit = {}, "us_per_record"
     if proxy_cpu_s is not None:
         found[f"cpu_{unit}"] = scale * proxy_cpu_s / amount
     if member_cpu_s is not None:

@@ -76,7 +76,7 @@ class Stage:
 
         Raises: BenchError: one does not answer, or advertises an address that is not its own.
         """
-        addresses = {target.name: _advertised(target) for target in self.targets}
+        addresses = {target.name: advertised(target) for target in self.targets}
         for name, own in addresses.items():
             for other, others in addresses.items():
                 if name != other and own & others:
@@ -146,8 +146,17 @@ def of_fleet(fleet: LocalFleet) -> Target:
     return Target(FLEET, fleet.bootstrap(), workers, member)
 
 
-def _advertised(target: Target) -> set[str]:
-    """The addresses of all brokers that a client of this target is told, once it is told of all."""
+def in_turn(targets: Sequence[Target], round_number: int) -> tuple[Target, ...]:
+    """The targets in a round's order: in each another one is the first."""
+    first = round_number % len(targets)
+    return (*targets[first:], *targets[:first])
+
+
+def advertised(target: Target) -> set[str]:
+    """The addresses of all brokers that a client of this target is told, once it is told of all.
+
+    Raises: BenchError: it is not told, or a proxy ended.
+    """
     client = AdminClient({"bootstrap.servers": target.bootstrap_servers, "log_level": 0})
     deadline_s = time.monotonic() + _LIMIT_S
     while True:

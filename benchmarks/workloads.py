@@ -10,7 +10,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
@@ -20,22 +20,25 @@ from pydantic import TypeAdapter
 
 from benchmarks.errors import BenchError
 
-Name = Literal["sync", "small", "deep", "produce", "consume"]
+Name = Literal["sync", "small", "deep", "produce", "consume", "sparse"]
 SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 250_000}
+    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 250_000, "sparse": 100}
 )
-"""How many records one run of a workload has: about two seconds, or as many as measure CPU well."""
+"""How many records one run of a workload has: about two seconds, or as many as measure CPU well; ten seconds
+of the sparse one.
+"""
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0}
+    {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}
 )
 _LIMIT_S: Final = 120.0
 _SMALL: Final = MappingProxyType({"linger.ms": 0, "acks": 1, "batch.num.messages": 1})
 MAX_IN_FLIGHT: Final = 5
 """What the Java client allows by default, and librdkafka where it is idempotent."""
 _POLL_EVERY: Final = 100
+SPARSE_PER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the client saw. Latencies only of `sync`; `bytes` are those of the records' values."""
+    """What the client saw; `bytes` are those of the records' values. Latencies: of `sync` and `sparse`."""
 
     requests: int
     bytes: int
@@ -80,9 +83,7 @@ def sync(spec: Spec, begin: Begin) -> Measured:
     for _ in range(_WARM_UP["sync"]):
         one()
     begin()
-    took_s = [one() for _ in range(spec.count)]
-    cuts_us = [1e6 * cut for cut in statistics.quantiles(took_s, n=100)]
-    return Measured(spec.count, spec.count * SMALL_BYTES, sum(took_s), cuts_us[49], cuts_us[98])
+    return _latencies([one() for _ in range(spec.count)])
 
 
 def small(spec: Spec, begin: Begin) -> Measured:
@@ -103,15 +104,7 @@ def produce(spec: Spec, begin: Begin) -> Measured:
 
 def consume(spec: Spec, begin: Begin) -> Measured:
     """Read all partitions from their beginning."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": spec.bootstrap_servers,
-            "group.id": "benchmark",
-            "enable.auto.commit": False,
-            "check.crcs": False,
-        }
-    )
-    consumer.list_topics(spec.topic, timeout=_LIMIT_S)
+    consumer = _consumer(spec)
     begin()
     began_s = time.perf_counter()
     consumer.assign([TopicPartition(spec.topic, number, 0) for number in range(spec.partitions)])
@@ -126,6 +119,53 @@ def consume(spec: Spec, begin: Begin) -> Measured:
         if time.perf_counter() - began_s > _LIMIT_S:
             raise BenchError(f"consumed {records} of {spec.count} records in {_LIMIT_S:.0f} s")
     return Measured(records, read_bytes, time.perf_counter() - began_s)
+
+
+def sparse(spec: Spec, begin: Begin) -> Measured:
+    """Ten small records a second, each on its way from `produce()` to a consumer that waits for it."""
+    producer = _Produced(spec, _SMALL)
+    consumer = _consumer(spec)
+    consumer.assign([TopicPartition(spec.topic, 0, 0)])
+    value = random.randbytes(SMALL_BYTES)
+
+    def one() -> float:
+        began_s = time.perf_counter()
+        producer.produce(0, value)
+        found = consumer.poll(_LIMIT_S)
+        took_s = time.perf_counter() - began_s
+        if found is None or found.error() is not None:
+            raise BenchError(f"no record arrived: {found.error() if found else 'too late'}")
+        producer.finish()
+        return took_s
+
+    def at_its_time(due_s: float) -> float:
+        time.sleep(max(0.0, due_s - time.perf_counter()))
+        return one()
+
+    for _ in range(_WARM_UP["sparse"]):
+        one()
+    begin()
+    began_s = time.perf_counter()
+    return _latencies([at_its_time(began_s + number / SPARSE_PER_S) for number in range(spec.count)])
+
+
+def _latencies(took_s: Sequence[float]) -> Measured:
+    cuts_us = [1e6 * cut for cut in statistics.quantiles(took_s, n=100)]
+    return Measured(len(took_s), len(took_s) * SMALL_BYTES, sum(took_s), cuts_us[49], cuts_us[98])
+
+
+def _consumer(spec: Spec) -> Consumer:
+    """A consumer that knows the topic, and has been given nothing of it."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": spec.bootstrap_servers,
+            "group.id": "benchmark",
+            "enable.auto.commit": False,
+            "check.crcs": False,
+        }
+    )
+    consumer.list_topics(spec.topic, timeout=_LIMIT_S)
+    return consumer
 
 
 def _produce(spec: Spec, settings: Mapping[str, object], record_bytes: int, begin: Begin) -> Measured:
@@ -181,7 +221,7 @@ class _Produced:
 
 
 WORKLOADS: Final[Mapping[Name, Callable[[Spec, Begin], Measured]]] = MappingProxyType(
-    {"sync": sync, "small": small, "deep": deep, "produce": produce, "consume": consume}
+    {"sync": sync, "small": small, "deep": deep, "produce": produce, "consume": consume, "sparse": sparse}
 )
 
 

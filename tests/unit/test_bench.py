@@ -19,6 +19,7 @@ import pytest
 
 from benchmarks import haproxy, peers, race, report
 from benchmarks.__main__ import chosen
+from benchmarks.assign_scale import one_size
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, Places
@@ -83,6 +84,12 @@ def test_cpu_is_told_per_request_or_per_gigabyte() -> None:
         "member_cpu_us_per_request": pytest.approx(60),
         "requests_per_s": 500,
     }
+    assert measures("sparse", Measured(100, 10_000, 0.1, 900.0, 4_000.0), 0.05, 0.06) == {
+        "p50_us": 900,
+        "p99_us": 4_000,
+        "cpu_us_per_record": pytest.approx(500),
+        "member_cpu_us_per_record": pytest.approx(600),
+    }
     large = measures("consume", Measured(500_000, 500_000_000, 10.0), 0.4, 0.5)
     assert large == {"cpu_s_per_gb": 0.8, "member_cpu_s_per_gb": 1.0, "mb_per_s": 50}
 
@@ -122,6 +129,17 @@ def test_metadata_is_measured_by_its_own_program_and_costs_a_fraction_of_decodin
     by_target = {each.target: each.value for each in race_metadata() if each.measure == "cpu_us_3x10000"}
     assert by_target.keys() == {"fleet", "patch", "kio"}
     assert 0 < by_target["fleet"] < by_target["kio"] / 20
+
+
+# ---- assign
+
+
+def test_a_death_moves_what_the_dead_proxy_owned_and_nothing_else() -> None:
+    found = one_size(30, 5)
+    assert (found["death_moved"], found["death_moved_of_others"]) == (6, 0)
+    assert found["fresh_max_to_mean"] == 1 <= found["death_max_to_mean"]
+    assert 0 < found["join_moved"] <= 30 / 6
+    assert min(found[f"{each}_ms"] for each in ("fresh", "death", "join")) > 0
 
 
 # ---- CPU

@@ -1,0 +1,145 @@
+"""Many connections that hardly say anything: what they take of a proxy's CPU time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, TypeAlias
+
+import psutil
+import uvloop
+
+from benchmarks.cpu import cpu_s
+from benchmarks.errors import BenchError
+from benchmarks.results import Sample, Say
+from benchmarks.stage import Stage, Target, advertised, in_turn
+from fleet.config.schema import parse_endpoint
+from fleet.demo.prober import brokers_of, metadata_request
+from fleet.errors import WireError
+from fleet.model import Endpoint
+
+CONNECTIONS: Final = "connections"
+SIZES: Final = (100, 1_000, 10_000)
+AT_ONCE: Final = 64
+"""How many clients connect, or ask, at the same time."""
+_FILES: Final = 25_000
+"""A proxy has two for each connection."""
+_LIMIT_S: Final = 60.0
+_PAUSE_S: Final = 0.05
+
+Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def allow_files() -> None:
+    """Let this process, and those that it starts, have enough files open.
+
+    Raises: BenchError: it may not.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, max(hard, _FILES)))
+    except (ValueError, OSError) as error:
+        raise BenchError(
+            f"{CONNECTIONS} needs {_FILES} open files, and {hard} are allowed: ulimit -n {_FILES}"
+        ) from error
+
+
+def crowds(stage: Stage, rounds: int, say: Say, sizes: Sequence[int] = SIZES) -> Iterator[Sample]:
+    """Connect ever more clients with each target; in each round another one is the first.
+
+    Raises: BenchError: connections are refused or not answered, or a proxy ended.
+    """
+    empty_bytes = {target.name: memory_bytes(target) for target in stage.targets}
+    for number in range(rounds):
+        for target in in_turn(stage.targets, number):
+            for size in sizes:
+                say(f"round {number + 1} of {rounds}: {size:,} connections, {target.name}")
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    found = runner.run(crowd(target, size, empty_bytes[target.name]))
+                for measure, value in found.items():
+                    yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, number, value)
+
+
+async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
+    """Connect so many clients, have each ask for Metadata once more, and leave.
+
+    Args:    empty_bytes: the memory of the target's proxies before anybody came.
+    Returns: its measures; of the target's proxies those of CPU and memory, if it has any.
+    Raises:  BenchError: it does not work.
+    """
+    proxies = target.proxies()
+    files = open_files(target)
+    endpoints = itertools.cycle(parse_endpoint(each) for each in sorted(advertised(target)))
+    found = {}
+    try:
+        async with asyncio.timeout(_LIMIT_S), _connections() as connections:
+            began_s, before_s = time.perf_counter(), cpu_s(proxies)
+            await at_once([partial(_connect, next(endpoints), connections) for _ in range(size)])
+            found["connects_per_s"] = size / (time.perf_counter() - began_s)
+            if proxies:
+                found["cpu_us_per_connect"] = 1e6 * (cpu_s(proxies) - before_s) / size
+                found["kib_per_connection"] = (memory_bytes(target) - empty_bytes) / 1024 / size
+            random.shuffle(connections)
+            before_s = cpu_s(proxies)
+            await at_once([partial(_ask, each) for each in connections])
+            if proxies:
+                found["cpu_us_per_request"] = 1e6 * (cpu_s(proxies) - before_s) / size
+        async with asyncio.timeout(_LIMIT_S):
+            while open_files(target) > files:  # noqa: ASYNC110 (other processes close them)
+                await asyncio.sleep(_PAUSE_S)
+    except (OSError, asyncio.IncompleteReadError, WireError) as error:
+        raise BenchError(f"{size:,} connections to {target.name}: {error!r}") from error
+    return found
+
+
+async def at_once(works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Do it all, so much of it at a time."""
+    left = iter(works)
+
+    async def some() -> None:
+        for work in left:
+            await work()
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+
+
+@asynccontextmanager
+async def _connections() -> AsyncIterator[list[Connection]]:
+    """Those that are put there are closed in the end."""
+    connections: list[Connection] = []
+    try:
+        yield connections
+    finally:
+        for _, writer in connections:
+            writer.close()
+        for _, writer in connections:
+            await writer.wait_closed()
+
+
+async def _connect(endpoint: Endpoint, connections: list[Connection]) -> None:
+    connection = await asyncio.open_connection(endpoint.host, endpoint.port)
+    connections.append(connection)
+    await _ask(connection)
+
+
+async def _ask(connection: Connection) -> None:
+    """So a proxy has dialled the broker, too."""
+    reader, writer = connection
+    writer.write(metadata_request(1))
+    brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
+
+
+def memory_bytes(target: Target) -> int:
+    """What a target's proxies have of the memory, with their shares of what they share."""
+    return sum(int(psutil.Process(pid).memory_full_info().pss) for pid in target.proxies())
+
+
+def open_files(target: Target) -> int:
+    """How many files a target's proxies have open."""
+    return sum(psutil.Process(pid).num_fds() for pid in target.proxies())
