@@ -19,8 +19,8 @@ from benchmarks import haproxy, peers, report
 from benchmarks.assign_scale import ASSIGN, scaled
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.race import METADATA, Plan, metadata, race
-from benchmarks.results import DIRECT, FLEET, HAPROXY, Sample, document, figures
-from benchmarks.stage import staged
+from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
+from benchmarks.stage import WORKERS, staged
 from benchmarks.workloads import Name
 from fleet.errors import FleetError
 
@@ -43,7 +43,9 @@ def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--only", metavar="NAME,…", default=",".join(KNOWN), show_default=True)
-@click.option("--targets", metavar="NAME,…", help="Whom to race.  [default: direct, all of the peers, fleet]")
+@click.option(
+    "--targets", metavar="NAME,…", help="Whom to race.  [default: all]"
+)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
 @click.option(
@@ -71,7 +73,7 @@ def main(
     load_before = os.getloadavg()[0]
     try:
         lines = peers.load(peers_file)
-        names = (DIRECT, *lines, FLEET)
+        names = (DIRECT, *lines, *WORKERS)
         raced = chosen(targets, names, "--targets") if targets is not None else names
         wanted = chosen(only, KNOWN, "--only")
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)

@@ -1,12 +1,14 @@
 """What a frame costs, in what does not depend on the machine's mood: `python -m benchmarks.counted`.
 
-Of a session's hot path, by case: instructions of Python, and bytes that are held at most. Of a whole member
+Of the hot path of a session, and of the two connections around it, by case: instructions of Python, and bytes
+that are held at most. Of a whole member
 under `sync`: system calls that read and write, of its worker. What was counted before is in
 `benchmarks/counted.json`, by Python; `--write` puts it there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tempfile
@@ -25,9 +27,12 @@ from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, staged
 from benchmarks.workloads import COUNTS, Spec, sync
-from fleet.errors import FleetError
+from fleet.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.connection import BrokerConnection, ClientConnection
+from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
+from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
 
 BASELINE: Final = Path(__file__).with_suffix(".json")
@@ -84,6 +89,7 @@ def nothing_fetched() -> bytes:
 def cases() -> Iterator[Case]:
     """What a proxy does all day, and the largest thing that it ever does."""
     to_fetch, for_metadata = request((FETCH, 16), bytes(80)), request((METADATA, 12), bytes(20))
+    yield _through_connections("Produce through connections", produce(100), produced())
     yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
     yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
@@ -98,20 +104,76 @@ def cases() -> Iterator[Case]:
 
 def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1) -> Case:
     session = Session(AddressSource(directory(100), "external", "p1"), Limits(), WireCounters(), "192.0.2.7")
-    requests, responses = memoryview(asked * frames), memoryview(bytearray(answer * frames))
+    requests, responses = _reads(asked * frames), _reads(answer * frames)
 
     def write(data: bytes | memoryview) -> None:
         pass
 
     def act() -> None:
-        for at in range(0, len(requests), READ_BYTES):
-            session.receive_from_client(requests, at, min(at + READ_BYTES, len(requests)))
-        for at in range(0, len(responses), READ_BYTES):
-            session.receive_from_broker(responses, at, min(at + READ_BYTES, len(responses)), write)
+        for read in requests:
+            session.receive_from_client(read)
+        for read in responses:
+            session.receive_from_broker(read, write)
 
     act()  # the first request of a connection is looked at more closely
     assert session.quiet, name
     return Case(name, frames, act)
+
+
+def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
+    host, counters = _Host(), WireCounters()
+    addresses = AddressSource(directory(100), "external", "p1")
+    client = ClientConnection(
+        host, 1, Traffic(), "external", lambda peer: Session(addresses, Limits(), counters, peer)
+    )
+    client.connection_made(_Transport())
+    broker = BrokerConnection(host, client)
+    client.data_received(asked)
+    broker.connection_made(_Transport())
+
+    def act() -> None:
+        client.data_received(asked)
+        broker.data_received(answer)
+
+    broker.data_received(answer)
+    act()
+    assert client.session.quiet, name
+    return Case(name, 1, act)
+
+
+class _Host:
+    """A worker that does nothing for its connections, and looks at none of them."""
+
+    write_buffer_bytes = 1 << 20
+    linger_s = 1.0
+    reads_to_sample = 0
+
+    def opened(self, _: ClientConnection) -> None: ...
+    def closed(self, _: ClientConnection) -> None: ...
+    def dial(self, _: ClientConnection) -> None: ...
+    def broker_gone(self, _: ClientConnection) -> None: ...
+    def cut(self, _: ClientConnection) -> None: ...
+    def sampled(self, _: ClientConnection) -> None: ...
+    def refused(self, _: ClientConnection, error: WireError | LimitReached) -> None:
+        raise error
+
+    def overdrawn(self, _: ClientConnection, __: Quota) -> None: ...
+
+
+class _Transport(asyncio.Transport):
+    """Takes whatever is written, and is never full."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+def _reads(data: bytes) -> tuple[bytes, ...]:
+    return tuple(data[at : at + READ_BYTES] for at in range(0, len(data), READ_BYTES))
 
 
 def count(case: Case) -> dict[str, float]:

@@ -42,15 +42,14 @@ def response(partitions: int, endpoints: int) -> bytes:
 
 def measure(version: int, partitions: int, endpoints: int, rounds: int) -> dict[str, float]:
     frame = response(partitions, endpoints)
-    view = memoryview(bytearray(frame))
     session = Session(AddressSource(directory(3), "external", "p1"), Limits(), WireCounters(), "192.0.2.7")
-    request = memoryview(struct.pack(">ihhih", 14, 1, version, 7, 4) + b"test")
+    request = struct.pack(">ihhih", 14, 1, version, 7, 4) + b"test"
     written: list[bytes | memoryview] = []
 
     def pass_one() -> None:
         written.clear()
-        session.receive_from_client(request, 0, len(request))
-        session.receive_from_broker(view, 0, len(view), written.append)
+        session.receive_from_client(request)
+        session.receive_from_broker(frame, written.append)
 
     return {
         "partitions": partitions,

@@ -122,7 +122,7 @@ def measure(brokers: int, partitions: int, rounds: int) -> dict[str, float]:
     addresses = source.book.client(b"192.0.2.7\0test")
     view = memoryview(bytearray(frame))
     session = Session(source, Limits(), WireCounters(), "192.0.2.7")
-    request = memoryview(REQUEST)
+    reads = [frame[at : at + READ_BYTES] for at in range(0, len(frame), READ_BYTES)]
     written: list[bytes | memoryview] = []
 
     def patch() -> None:
@@ -133,9 +133,9 @@ def measure(brokers: int, partitions: int, rounds: int) -> dict[str, float]:
 
     def whole() -> None:
         written.clear()
-        session.receive_from_client(request, 0, len(request))
-        for at in range(0, len(view), READ_BYTES):
-            session.receive_from_broker(view, at, min(at + READ_BYTES, len(view)), written.append)
+        session.receive_from_client(REQUEST)
+        for read in reads:
+            session.receive_from_broker(read, written.append)
 
     def decode_and_encode() -> None:
         entity, _ = entity_reader(v12.MetadataResponse)(memoryview(frame), 9)

@@ -12,6 +12,8 @@ from benchmarks.workloads import Measured
 DIRECT: Final = "direct"
 HAPROXY: Final = "haproxy"
 FLEET: Final = "fleet"
+FLEET_OF_TWO: Final = "fleet-2"
+"""With two workers."""
 _GB: Final = 1e9
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -15,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
-from benchmarks.results import DIRECT, FLEET, Say
+from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, Say
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
@@ -23,6 +24,8 @@ from fleet.model import Endpoint
 from fleet.process import MODULES
 
 _BROKERS: Final = (1, 2, 3)
+WORKERS: Final[Mapping[str, int]] = MappingProxyType({FLEET: 1, FLEET_OF_TWO: 2})
+"""The fleets, by name, and how many workers their member has."""
 _LIMIT_S: Final = 30.0
 
 
@@ -87,14 +90,13 @@ class Stage:
 def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: Say) -> Iterator[Stage]:
     """Start Kafka and the named targets.
 
-    Args:   names: of the targets: `direct`, `fleet` and those of the peers.
+    Args:   names: of the targets: `direct`, those of the fleets and those of the peers.
     Raises: BenchError: a target is unknown or does not come up. DemoError: Kafka or the fleet does not.
     """
-    unknown = [name for name in names if name not in (DIRECT, FLEET, *peers)]
+    known = (DIRECT, *WORKERS, *peers)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise BenchError(
-            f"unknown target {', '.join(unknown)}; there are {DIRECT}, {FLEET}, {', '.join(peers)}"
-        )
+        raise BenchError(f"unknown target {', '.join(unknown)}; there are {', '.join(known)}")
     raced = [name for name in names if name in peers]
     ports = iter(free_ports(len(raced) * len(_BROKERS))) if raced else iter(())
     listens = {name: {known: Endpoint("127.0.0.1", next(ports)) for known in _BROKERS} for name in raced}
@@ -107,10 +109,9 @@ def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: 
         for name in names:
             if name == DIRECT:
                 targets.append(Target(DIRECT, kafka.bootstrap_servers))
-            elif name == FLEET:
-                targets.append(
-                    of_fleet(running.enter_context(LocalFleet(folder / FLEET, kafka.endpoints, 1)))
-                )
+            elif name in WORKERS:
+                fleet = LocalFleet(folder / name, kafka.endpoints, 1, workers=WORKERS[name])
+                targets.append(of_fleet(running.enter_context(fleet), name))
             else:
                 brokers = {
                     known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
@@ -125,7 +126,7 @@ def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: 
         yield stage
 
 
-def of_fleet(fleet: LocalFleet) -> Target:
+def of_fleet(fleet: LocalFleet, name: str = FLEET) -> Target:
     """A fleet of one member."""
     fleet.await_settled(set(_BROKERS))
     (only,) = fleet.members
@@ -143,7 +144,7 @@ def of_fleet(fleet: LocalFleet) -> Target:
     def workers() -> tuple[int, ...]:
         return tuple(each.pid for each in children() if MODULES["worker"] in each.cmdline())
 
-    return Target(FLEET, fleet.bootstrap(), workers, member)
+    return Target(name, fleet.bootstrap(), workers, member)
 
 
 def in_turn(targets: Sequence[Target], round_number: int) -> tuple[Target, ...]:

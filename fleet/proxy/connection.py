@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.stream import Write
 from fleet.tcp import keep_alive, no_delay
 
 if TYPE_CHECKING:
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Traffic
 
-RESERVE_BYTES: Final = HEADER_LIMIT_BYTES
-"""Room in front of what is read, for what a session left unconsumed before."""
-DATA_BYTES: Final = 256 << 10
+KEPT_BYTES: Final = HEADER_LIMIT_BYTES
+"""The most that a session leaves unconsumed, but in a drain."""
 _KEEPALIVE_IDLE_S: Final = 60
 _KEEPALIVE_INTERVAL_S: Final = 10
 
@@ -52,26 +52,9 @@ _OVERDRAWN_TO_BROKER: Final = 8
 _OVERDRAWN_TO_CLIENT: Final = 16
 
 
-class ReadBuffer:
-    """The one buffer into which all connections of a worker read, one after the other."""
-
-    __slots__ = ("target", "view")
-
-    def __init__(self) -> None:
-        self.view = memoryview(bytearray(RESERVE_BYTES + DATA_BYTES))
-        self.target = self.view[RESERVE_BYTES:]
-
-    def put_back(self, kept: bytes) -> int:
-        """Place bytes in front of those just read; returns where they start."""
-        start = RESERVE_BYTES - len(kept)
-        self.view[start:RESERVE_BYTES] = kept
-        return start
-
-
 class Host(Protocol):
     """What a connection needs of its worker."""
 
-    buffer: ReadBuffer
     write_buffer_bytes: int
     linger_s: float
     """How long a goodbye may take before the connection is cut."""
@@ -108,7 +91,11 @@ class State(Enum):
     CLOSED = auto()
 
 
-class ClientConnection(asyncio.BufferedProtocol):
+_LEAVING: Final = State.LEAVING
+"""Looking it up in the enumeration costs Python 3.11 as much as ten frames do their counting."""
+
+
+class ClientConnection(asyncio.Protocol):
     """The client's side, and the owner of the broker's.
 
     Args:
@@ -122,20 +109,21 @@ class ClientConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_answer_s",
         "_broker",
+        "_client_spoke",
         "_held",
         "_host",
         "_kept",
         "_make_session",
         "_queue",
         "_secured",
+        "_spoken",
         "_timer",
         "_transport",
         "answered",
         "broker_id",
+        "broker_spoke",
         "draining",
         "end",
-        "from_broker_bytes",
-        "from_client_bytes",
         "listener",
         "moving",
         "number",
@@ -148,9 +136,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         "to_client_quota",
         "traffic",
         "watch",
+        "write",
     )
 
     session: Session
+    write: Write
+    """To the client."""
     _secured: bool
     """Whether it is TLS: then its transport ends it in order, and nothing is forwarded after the goodbye."""
     _transport: asyncio.Transport
@@ -177,8 +168,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The address that limits are counted by."""
         self.answered = 0
         """Requests that no broker was asked for."""
-        self.from_client_bytes = 0
-        self.from_broker_bytes = 0
+        self._client_spoke = False
+        self.broker_spoke = False
+        """Since ``awaits`` was called."""
+        self._spoken = 0
         self.watch = Watch()
         self.to_broker_quota: Quota | None = None
         self.to_client_quota: Quota | None = None
@@ -189,7 +182,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
         self._broker: BrokerConnection | None = None
         self._held = 0
-        self._queue: list[bytes] = []
+        self._queue: list[bytes | memoryview] = []
         self._kept = b""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -203,6 +196,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport = transport
+        self.write = transport.write
         set_up(transport, self._host.write_buffer_bytes)
         address = transport.get_extra_info("peername") or ("?", 0)
         self.source = address[0]
@@ -211,36 +205,37 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._secured = transport.get_extra_info("ssl_object") is not None
         self._host.opened(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._host.buffer.target
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self.state is State.LEAVING and self._broker is None:
+    def data_received(self, data: bytes) -> None:
+        broker, session, host = self._broker, self.session, self._host
+        if broker is None and self.state is _LEAVING:
             return
-        buffer = self._host.buffer
-        start = buffer.put_back(self._kept) if self._kept else RESERVE_BYTES
-        end = RESERVE_BYTES + nbytes
-        self.from_client_bytes += nbytes
-        self._host.reads_to_sample -= 1
+        self._client_spoke = True
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
+        host.reads_to_sample -= 1
         try:
-            if self._host.reads_to_sample:
-                consumed = self.session.receive_from_client(buffer.view, start, end)
+            if host.reads_to_sample:
+                consumed = session.receive_from_client(data)
             else:
-                consumed = self.session.receive_sampled(buffer.view, start, end)
-                self._host.sampled(self)
+                consumed = session.receive_sampled(data)
+                host.sampled(self)
         except WireError as error:
             self.refuse(error)
             return
-        if consumed < end:
-            self._keep(buffer.view[consumed:end])
-        else:
-            self._kept = b""
-        if self.session.local_replies:
-            start += self._reply()
-        if consumed > start:
-            self._forward(bytes(buffer.view[start:consumed]))
+        piece: bytes | memoryview = data
+        if consumed < len(data) or session.local_replies:
+            piece = self._cut(data, consumed)
+        if piece:
+            self.traffic.to_broker_bytes += len(piece)
+            if self.to_broker_quota is not None and self.to_broker_quota.spend(len(piece)):
+                host.overdrawn(self, self.to_broker_quota)
+            if broker is None:
+                self._dial_for(piece)
+            elif not broker.transport.is_closing():
+                broker.transport.write(piece)
         if self.moving:
-            self._advance()
+            self.advance()
 
     def eof_received(self) -> None:
         # In a drain whole requests are kept, too.
@@ -275,33 +270,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         # First, because a write may find the broker's buffer full, and pause again.
         self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
-            broker.write(piece)
+            broker.transport.write(piece)
         self._queue.clear()
         if self.draining:
             self._run_out_later()
         if self.moving:
-            self._advance()
+            self.advance()
         return True
-
-    def receive_from_broker(self, nbytes: int, kept: bytes) -> bytes:
-        """Pass on what the broker sent; returns what the session has not consumed."""
-        if self.state is State.LEAVING:
-            return b""
-        buffer = self._host.buffer
-        start = buffer.put_back(kept) if kept else RESERVE_BYTES
-        end = RESERVE_BYTES + nbytes
-        self.traffic.to_client_bytes += nbytes
-        self.from_broker_bytes += nbytes
-        if self.to_client_quota is not None and self.to_client_quota.spend(nbytes):
-            self._host.overdrawn(self, self.to_client_quota)
-        try:
-            consumed = self.session.receive_from_broker(buffer.view, start, end, self._transport.write)
-        except WireError as error:
-            self.refuse(error)
-            return b""
-        if self.moving:
-            self._advance()
-        return bytes(buffer.view[consumed:end]) if consumed < end else b""
 
     def broker_gone(self, kept: bytes) -> None:
         """The broker has closed, or reset, the connection.
@@ -344,11 +319,15 @@ class ClientConnection(asyncio.BufferedProtocol):
             return None, 0
         if self.state is State.IDLE:
             return "first_request_timeout_s", self.answered
+        self._spoken += self._client_spoke
+        self._client_spoke = False
         if self._kept or not self.session.at_boundary:
-            return "request_timeout_s", self.from_client_bytes
+            return "request_timeout_s", self._spoken
+        self._spoken += self.broker_spoke
+        self.broker_spoke = False
         if self.session.in_flight:
             return None, 0
-        return "idle_timeout_s", self.from_client_bytes + self.from_broker_bytes
+        return "idle_timeout_s", self._spoken
 
     def overdraw(self, quota: Quota) -> None:
         """Read no more from the client before ``repaid``; what it has asked for is answered."""
@@ -371,7 +350,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.session.redirect()
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(patience_s, self.drain, answer_s)
-        self._advance()
+        self.advance()
 
     def drain(self, answer_s: float) -> None:
         """Forward no new request, let those in flight answer for as long as the limit, and leave in order."""
@@ -381,7 +360,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.session.drain()
         self._answer_s = answer_s
         self._run_out_later()
-        self._advance()
+        self.advance()
 
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
@@ -409,13 +388,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._held:
             self._transport.resume_reading()
 
-    def _forward(self, data: bytes) -> None:
-        self.traffic.to_broker_bytes += len(data)
-        if self.to_broker_quota is not None and self.to_broker_quota.spend(len(data)):
-            self._host.overdrawn(self, self.to_broker_quota)
-        if self._broker is not None:
-            self._broker.write(data)
-            return
+    def _cut(self, data: bytes, consumed: int) -> bytes | memoryview:
+        """Keep what was not consumed, and answer what needs no broker; returns what goes to the broker."""
+        if consumed < len(data):
+            self._keep(data[consumed:])
+        start = self._reply() if self.session.local_replies else 0
+        return memoryview(data)[start:consumed]
+
+    def _dial_for(self, data: bytes | memoryview) -> None:
         self._queue.append(data)
         if self.state is State.IDLE:
             self.state = State.DIALLING
@@ -423,13 +403,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._hold(_BROKER_IS_DIALLED)
             self._host.dial(self)
 
-    def _keep(self, unconsumed: memoryview) -> None:
+    def _keep(self, unconsumed: bytes) -> None:
         """Present it again with what comes next. Only a drain leaves more than fits, unanswered."""
-        if len(unconsumed) <= RESERVE_BYTES:
-            self._kept = bytes(unconsumed)
-            return
-        self._kept = b""
-        self._hold(_TOO_MUCH_IN_A_DRAIN)
+        if len(unconsumed) <= KEPT_BYTES:
+            self._kept = unconsumed
+        else:
+            self._hold(_TOO_MUCH_IN_A_DRAIN)
 
     def _reply(self) -> int:
         """Answer what needs no broker; returns how many of the bytes consumed were for that."""
@@ -439,7 +418,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         replies.clear()
         return self.session.discard_bytes
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Take a move further where this is the moment."""
         if self.state is State.LEAVING:
             if self.session.refuses:
@@ -510,12 +489,12 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer = None
 
 
-class BrokerConnection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.Protocol):
     """The broker's side of a client's connection."""
 
-    __slots__ = ("_client", "_host", "_kept", "_timer", "_transport")
+    __slots__ = ("_client", "_host", "_kept", "_timer", "transport")
 
-    _transport: asyncio.Transport
+    transport: asyncio.Transport
 
     def __init__(self, host: Host, client: ClientConnection) -> None:
         self._host = host
@@ -525,18 +504,32 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
-        self._transport = transport
+        self.transport = transport
         set_up(transport, self._host.write_buffer_bytes)
         if self._client is None or not self._client.join(self):
             self._client = None
             transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._host.buffer.target
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._client is not None:
-            self._kept = self._client.receive_from_broker(nbytes, self._kept)
+    def data_received(self, data: bytes) -> None:
+        client = self._client
+        if client is None or client.state is _LEAVING:
+            return
+        client.broker_spoke = True
+        client.traffic.to_client_bytes += len(data)
+        if client.to_client_quota is not None and client.to_client_quota.spend(len(data)):
+            self._host.overdrawn(client, client.to_client_quota)
+        if self._kept:
+            data = self._kept + data
+            self._kept = b""
+        try:
+            consumed = client.session.receive_from_broker(data, client.write)
+        except WireError as error:
+            client.refuse(error)
+            return
+        if consumed < len(data):
+            self._kept = data[consumed:]
+        if client.moving:
+            client.advance()
 
     def eof_received(self) -> None:
         self._lose_client()
@@ -556,29 +549,25 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self.transport.resume_reading()
 
     def leave(self) -> None:
         """The client is gone: end in order, so that the broker reads all that was sent, and do not listen."""
         self._client = None
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-            self._transport.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.transport.resume_reading()
         else:
-            self._transport.close()  # TLS: that sends the rest, then its own end, and discards what comes
-        self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self._transport.abort)
+            self.transport.close()  # TLS: that sends the rest, then its own end, and discards what comes
+        self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self.transport.abort)
 
     def _lose_client(self) -> None:
         client, self._client = self._client, None

@@ -108,7 +108,7 @@ class Rewriter:
         if parts is not None and not parts:
             return run
         if pos > run:
-            write(bytes(view[run:pos]))
+            write(view[run:pos])
         if parts is None:
             self._collected = bytearray(frame)
             self._index = index

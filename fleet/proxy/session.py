@@ -1,9 +1,9 @@
 """One client connection between a client and a broker, sans I/O.
 
-The shell hands over what it has read, and learns what may go on. Both directions work on the shell's own read
-buffer: nothing is copied but what goes to the client, once. Requests pass through but for their header; what
-is remembered of each is one number (see ``wire.requests``). Responses are matched to requests in order, and
-those that carry addresses go through a patching function from the generated tables.
+The shell hands over what it has read, and learns what may go on: mostly the very same bytes, else parts of
+them, without a copy. Requests pass through but for their header; what is remembered of each is one number
+(see ``wire.requests``). Responses are matched to requests in order, and those that carry addresses go through
+a patching function from the generated tables.
 
 Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
 more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
@@ -107,6 +107,7 @@ class Session:
         "_mode",
         "_observe_answer",
         "_queue",
+        "_requests",
         "_rewriter",
         "_sample",
         "_token_budget",
@@ -141,6 +142,7 @@ class Session:
         )
         self._max_request_bytes = limits.max_request_bytes
         self._counters = counters
+        self._requests = counters.requests
         self._queue: deque[int] = deque()
         self._tokens = 0
         self._token_budget = 0
@@ -195,26 +197,24 @@ class Session:
         """Whether the connection can be closed without cutting anything off."""
         return bool(self._mode & _DRAINING) and self.quiet
 
-    def receive_from_client(self, view: memoryview, start: int, end: int) -> int:
-        """Take what has arrived from the client.
+    def receive_from_client(self, data: bytes) -> int:
+        """Take what has arrived from the client, behind what was left last time.
 
-        Args:    view: the shell's read buffer; start, end: what has arrived, from what was left last time on.
-        Returns: up to where it is consumed: ``view[start:consumed]`` goes to the broker as it is, less its
-                 first ``discard_bytes`` when there are ``local_replies``. What is left is the beginning of a
-                 frame, shorter than HEADER_LIMIT_BYTES, or, in a drain, all that will not be forwarded.
+        Returns: up to where it is consumed: ``data[:consumed]`` goes to the broker as it is, less its first
+                 ``discard_bytes`` when there are ``local_replies``. What is left is the beginning of a frame,
+                 shorter than HEADER_LIMIT_BYTES, or, in a drain, all that will not be forwarded.
         Raises:  WireError: the client is at fault; the connection must be closed.
         """
-        pos = start + self._client_left
-        if pos >= end:
-            self._client_left = pos - end
-            return end
-        self._client_left = 0
+        pos, end = self._client_left, len(data)
+        if pos:
+            if pos >= end:
+                self._client_left = pos - end
+                return end
+            self._client_left = 0
         mode = self._mode
-        requests = self._counters.requests
-        remember = self._queue.append
         while True:
             if mode:
-                after = self._unusual(view, start, pos, end)
+                after = self._unusual(data, pos, end)
                 mode = self._mode
                 if after == _WAIT:
                     return pos
@@ -226,7 +226,7 @@ class Session:
                     continue
             if end - pos < REQUEST_HEADER_BYTES:
                 return pos
-            size, api, correlation_id, client_id_length = read_request_header(view, pos)
+            size, api, correlation_id, client_id_length = read_request_header(data, pos)
             after = pos + 4 + size
             if not 10 <= size <= self._max_request_bytes:
                 raise _bad_size(size, self._max_request_bytes)
@@ -241,34 +241,36 @@ class Session:
                     api in ACKS_IN_PLACE
                     and client_id_length >= 0
                     and at + 4 <= after <= end
-                    and not view[at]
-                    and view[at + 1] <= 1
+                    and not data[at]
+                    and data[at + 1] <= 1
                 ):
-                    plan = -1 - plan if view[at + 2] or view[at + 3] else _NO_RESPONSE
+                    plan = -1 - plan if data[at + 2] or data[at + 3] else _NO_RESPONSE
                 else:
-                    plan = self._read_on(plan, view[pos : min(after, end)], api, size, client_id_length)
+                    frame = memoryview(data)[pos : min(after, end)]
+                    plan = self._read_on(plan, frame, api, size, client_id_length)
                     if plan == _WAIT:
                         return pos
                     mode = self._mode
-            requests[api >> 16] += 1
+            self._requests[api >> 16] += 1
             if plan >= 0:
-                remember(plan | correlation_id)
+                self._queue.append(plan + correlation_id)
             if after >= end:
-                self._client_left = after - end
+                if after > end:
+                    self._client_left = after - end
                 return end
             pos = after
 
-    def receive_sampled(self, view: memoryview, start: int, end: int) -> int:
+    def receive_sampled(self, data: bytes) -> int:
         """As ``receive_from_client``; and have the answer timed to the first request in what has arrived.
 
         Of a connection one request at a time is timed, and none that has begun to arrive before.
         """
-        pos, place = start + self._client_left, len(self._queue)
-        consumed = self.receive_from_client(view, start, end)
+        pos, place = self._client_left, len(self._queue)
+        consumed = self.receive_from_client(data)
         if self._clock is None or self._sample is not None:
             return consumed
-        if len(self._queue) > place and end - pos >= REQUEST_HEADER_BYTES:
-            size, api, correlation_id, _ = read_request_header(view, pos)
+        if len(self._queue) > place and len(data) - pos >= REQUEST_HEADER_BYTES:
+            size, api, correlation_id, _ = read_request_header(data, pos)
             newest = self._queue[place]
             if newest != _TOKEN and newest & CORRELATION_MASK == correlation_id:
                 self._queue[place] = newest | _SAMPLED
@@ -284,86 +286,95 @@ class Session:
         if self._observe_answer is not None:
             self._observe_answer(api_key, request_bytes, 4 + size, self._clock() - began_s)
 
-    def receive_from_broker(self, view: memoryview, start: int, end: int, write: Write) -> int:
-        """Take what has arrived from the broker.
+    def receive_from_broker(self, data: bytes, write: Write) -> int:
+        """Take what has arrived from the broker, behind what was left last time.
 
-        Args:    view, start, end: as of ``receive_from_client``; write: takes what goes to the client.
+        Args:    write: takes what goes to the client.
         Returns: up to where it is consumed; what is left is shorter than 8 bytes, and to be presented again.
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
+        run, end = 0, len(data)
         rewriter = self._rewriter
         if rewriter.busy:
-            start = rewriter.go_on(view, start, end, write)
+            run = rewriter.go_on(memoryview(data), 0, end, write)
             if rewriter.busy:
-                return start
+                return run
             self._broker_left = rewriter.left_bytes
-        run = start
-        pos = start + self._broker_left
-        if pos >= end:
-            self._broker_left = pos - end
-            if end > run:
-                write(bytes(view[run:end]))
-            return end
-        self._broker_left = 0
-        queue = self._queue
+        pos = run + self._broker_left
+        if pos:
+            if pos >= end:
+                self._broker_left = pos - end
+                if end > run:
+                    write(memoryview(data)[run:] if run else data)
+                return end
+            self._broker_left = 0
         while True:
-            if self._tokens:
-                after = self._token_answer(view, pos, end)
-                if after == _WAIT:
-                    break
-            else:
-                after = _ORDINARY
-            if after == _ORDINARY:
+            if not self._tokens or (after := self._token_answer(data, pos, end)) == _ORDINARY:
                 if end - pos < 8:
                     break
-                size, correlation_id = read_response_header(view, pos)
+                size, correlation_id = read_response_header(data, pos)
                 if size < 4:
                     raise MalformedFrame("broker", f"response of {size} bytes")
                 after = pos + 4 + size
-                if not queue:
-                    raise UnknownResponse("broker", f"correlation id {correlation_id}: nothing is in flight")
-                expected = queue.popleft()
-                if expected != correlation_id:
-                    if expected & CORRELATION_MASK != correlation_id:
-                        wanted = expected & CORRELATION_MASK
-                        raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
-                    if expected & _SAMPLED:
-                        self._answered(size)
-                        expected ^= _SAMPLED
-                    index = expected >> LAYOUT_SHIFT
-                    passes = WITHOUT_ADDRESS[index]
-                    if index and (passes is None or after > end or not passes(view, pos, after)):
-                        run = rewriter.rewrite(index, view, run, pos, after, end, write)
-                        if rewriter.busy:
-                            return run
-            if after >= end:
-                self._broker_left = after - end
-                pos = end
+                try:
+                    plan = self._queue.popleft() - correlation_id
+                except IndexError:
+                    detail = f"correlation id {correlation_id}: nothing is in flight"
+                    raise UnknownResponse("broker", detail) from None
+                if plan:
+                    passes = WITHOUT_ADDRESS.get(plan)
+                    if passes is None or after > end or not passes(data, pos, after):
+                        index = self._layout(plan, correlation_id, size)
+                        if index:
+                            run = rewriter.rewrite(index, memoryview(data), run, pos, after, end, write)
+                            if rewriter.busy:
+                                return run
+            elif after == _WAIT:
                 break
+            if after >= end:
+                if after > end:
+                    self._broker_left = after - end
+                if end > run:
+                    write(memoryview(data)[run:] if run else data)
+                return end
             pos = after
         if pos > run:
-            write(bytes(view[run:pos]))
+            write(memoryview(data)[run:pos])
         return pos
 
-    def _unusual(self, view: memoryview, start: int, pos: int, end: int) -> int:
+    def _layout(self, plan: int, correlation_id: int, size: int) -> int:
+        """What a response is to be rewritten by, as an index into LAYOUTS; 0 where it passes as it is.
+
+        Args:   plan: what is remembered of the oldest request, less the correlation id that came.
+        Raises: UnknownResponse: that is not the request's.
+        """
+        if plan & CORRELATION_MASK or plan < 0:
+            wanted = (plan + correlation_id) & CORRELATION_MASK
+            raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
+        if plan & _SAMPLED:
+            self._answered(size)
+            plan ^= _SAMPLED
+        return plan >> LAYOUT_SHIFT
+
+    def _unusual(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame before the ordinary way, where the connection is new, draining, or exchanges tokens.
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
         if self._mode & _DRAINING:
-            passes = self._passes_drain(view, pos, end)
+            passes = self._passes_drain(data, pos, end)
             if not passes:
                 self.refuses = passes is False
                 return _WAIT
         if self._mode & _TOKENS:
-            return self._token(view, pos, end)
-        if self._mode & _REDIRECTING and pos == start and not self.in_flight:
-            return self._redirect(view, pos, end)
+            return self._token(data, pos, end)
+        if self._mode & _REDIRECTING and not pos and not self.in_flight:
+            return self._redirect(data, end)
         if self._mode & _FIRST:
-            return self._first(view, start, pos, end)
+            return self._first(data, pos, end)
         return _ORDINARY
 
-    def _first(self, view: memoryview, start: int, pos: int, end: int) -> int:
+    def _first(self, data: bytes, pos: int, end: int) -> int:
         """Learn the client id from the first request, and answer an impossible ApiVersions here.
 
         That is how clients find out which version to use, and how members probe each other: it must not need
@@ -371,13 +382,13 @@ class Session:
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return _WAIT
-        size, api, correlation_id, client_id_length = read_request_header(view, pos)
+        size, api, correlation_id, client_id_length = read_request_header(data, pos)
         after = pos + 4 + int(size)
         if api >> 16 == API_VERSIONS and api not in PLANS and 10 <= size <= HEADER_LIMIT_BYTES - 4:
             if after > end:
                 return _WAIT
             self.local_replies.append(error_reply(correlation_id))
-            self.discard_bytes = after - start
+            self.discard_bytes = after
             self._counters.local_replies += 1
             return after
         if not 10 <= size <= self._max_request_bytes:
@@ -386,38 +397,38 @@ class Session:
         ends = begins + max(client_id_length, 0)
         if ends > end and ends <= after:
             return _WAIT
-        self._rewriter.client_key += b"\0" + bytes(view[begins:ends])
+        self._rewriter.client_key += b"\0" + data[begins:ends]
         self._mode &= ~_FIRST
         return _ORDINARY
 
-    def _redirect(self, view: memoryview, pos: int, end: int) -> int:
+    def _redirect(self, data: bytes, end: int) -> int:
         """Answer a heartbeat in the coordinator's place, where the frame is one."""
-        if end - pos < REQUEST_HEADER_BYTES:
+        if end < REQUEST_HEADER_BYTES:
             return _WAIT
-        size, api, correlation_id, _ = read_request_header(view, pos)
+        size, api, correlation_id, _ = read_request_header(data)
         if api >> 16 not in HEARTBEATS or api not in PLANS or not 10 <= size <= HEADER_LIMIT_BYTES - 4:
             return _ORDINARY
-        after = pos + 4 + int(size)
+        after = 4 + int(size)
         if after > end:
             return _WAIT
         self.local_replies.append(not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
-        self.discard_bytes = after - pos
+        self.discard_bytes = after
         self._counters.local_replies += 1
         self._mode &= ~_REDIRECTING
         self.redirected = True
         return after
 
-    def _passes_drain(self, view: memoryview, pos: int, end: int) -> bool | None:
+    def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
         """Whether a frame still goes to the broker in a drain: Produce with acks=0 does. None: too early."""
         if end - pos < REQUEST_HEADER_BYTES:
             return None
-        size, api, _, client_id_length = read_request_header(view, pos)
+        size, api, _, client_id_length = read_request_header(data, pos)
         if api >> 16 != PRODUCE or api not in PLANS:
             return False
         after = pos + 4 + max(size, 0)
         known = min(after, pos + HEADER_LIMIT_BYTES)
         try:
-            return produce_acks(view[pos : min(known, end)], api & 0xFFFF, client_id_length) == 0
+            return produce_acks(memoryview(data)[pos : min(known, end)], api & 0xFFFF, client_id_length) == 0
         except OUT_OF_BYTES:
             return None if known > end else False
 
@@ -466,16 +477,16 @@ class Session:
     #   response: the last token of GSSAPI has no answer, and would otherwise be waited for.
     # - The number of tokens is bounded by the mechanism, and their size as in the broker.
 
-    def _token(self, view: memoryview, pos: int, end: int) -> int:
+    def _token(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of the client that may be a token."""
         available = end - pos
         if available < 4:
             return _WAIT
-        (size,) = read_int32(view, pos)
+        (size,) = read_int32(data, pos)
         if size >= 10:
             if available < REQUEST_HEADER_BYTES:
                 return _WAIT
-            _, api, _, client_id_length = read_request_header(view, pos)
+            _, api, _, client_id_length = read_request_header(data, pos)
             if api >> 16 < 1024 and api & 0xFFFF < 256 and client_id_length <= size - 10:
                 self._mode &= ~_TOKENS
                 return _ORDINARY
@@ -488,7 +499,7 @@ class Session:
         self._queue.append(_TOKEN)
         return int(pos + 4 + size)
 
-    def _token_answer(self, view: memoryview, pos: int, end: int) -> int:
+    def _token_answer(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of the broker while an answer to a token is in flight."""
         queue = self._queue
         if queue[0] != _TOKEN:
@@ -496,13 +507,13 @@ class Session:
         available = end - pos
         if available < 4:
             return _WAIT
-        (size,) = read_int32(view, pos)
+        (size,) = read_int32(data, pos)
         if not 0 <= size <= MAX_TOKEN_BYTES:
             raise MalformedFrame("broker", f"answer of {size} bytes to a SASL token")
         if size >= 4 and len(queue) > self._tokens:
             if available < 8:
                 return _WAIT
-            correlation_id = read_response_header(view, pos)[1]
+            correlation_id = read_response_header(data, pos)[1]
             oldest = next(entry for entry in queue if entry != _TOKEN)
             if oldest & CORRELATION_MASK == correlation_id:
                 while queue[0] == _TOKEN:

@@ -65,7 +65,7 @@ class Stream:
         if pos >= stop or not self._scanned:
             upto = min(pos, stop)
             if upto > run:
-                write(bytes(view[run:upto]))
+                write(view[run:upto])
             self._ahead_bytes, self.left_bytes = pos - upto, after - upto
             return upto
         self._ahead_bytes, self.left_bytes = 0, after - stop
@@ -80,7 +80,7 @@ class Stream:
             write(b"".join((view[run:pos], tail)))
             return after
         if pos > run:
-            write(bytes(view[run:pos]))
+            write(view[run:pos])
         self._tail += view[pos:stop]
         if stop == after:
             write(self._rewrite(memoryview(self._tail)) or self._tail)
@@ -88,14 +88,16 @@ class Stream:
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
         """Scan what has arrived; returns where to go on, perhaps beyond it."""
-        try:
-            if self._scan is None:
-                self._scan = self._layout.scan(view, pos, stop)
-                return next(self._scan)
-            return self._scan.send((view, pos, stop))
-        except StopIteration as ended:
-            self._scanned = True
-            return int(ended.value)
+        # The scanner has it until it is given another, which may take long: released, it holds no memory.
+        with view[:stop] as chunk:
+            try:
+                if self._scan is None:
+                    self._scan = self._layout.scan(chunk, pos, stop)
+                    return next(self._scan)
+                return self._scan.send((chunk, pos, stop))
+            except StopIteration as ended:
+                self._scanned = True
+                return int(ended.value)
 
     def _blank(self, before: memoryview, tail_bytes: int, arrived_bytes: int, write: Write) -> None:
         """Write padding for so many bytes of a tail that have arrived; at first with what is before it."""

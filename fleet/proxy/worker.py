@@ -24,7 +24,7 @@ from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMes
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.connection import BrokerConnection, ClientConnection, ReadBuffer, State
+from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
@@ -73,7 +73,6 @@ class Worker:
         self._me = self._member.advertised(spec.settings)
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
-        self.buffer = ReadBuffer()
         self.write_buffer_bytes = self._limits.write_buffer_bytes
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()

@@ -123,32 +123,27 @@ class Play:
         return cls(session, source, counters, seen, reads_per_sample=2, timed=timed)
 
     def client(self, data: bytes) -> None:
-        """The client sends; the bytes stand somewhere in a buffer that is used again."""
-        buffer = bytearray(b"\xaa" * 5 + self.client_rest + data + b"\xaa" * 40)
-        end = len(buffer) - 40
+        """The client sends."""
+        data = self.client_rest + data
         self.reads += 1
         sampled = self.reads_per_sample and self.reads % self.reads_per_sample == 0
         receive = self.session.receive_sampled if sampled else self.session.receive_from_client
-        consumed = receive(memoryview(buffer), 5, end)
-        begin = 5
+        consumed, begin = receive(data), 0
         if self.session.local_replies:
             self.to_client += b"".join(self.session.local_replies)
             self.session.local_replies.clear()
-            begin += self.session.discard_bytes
-        self.to_broker += buffer[begin:consumed]
-        self.client_rest = bytes(buffer[consumed:end])
+            begin = self.session.discard_bytes
+        self.to_broker += data[begin:consumed]
+        self.client_rest = data[consumed:]
         self.most_kept_bytes = max(self.most_kept_bytes, len(self.client_rest))
 
     def broker(self, data: bytes) -> None:
         """The broker sends."""
-        buffer = bytearray(b"\xaa" * 5 + self.broker_rest + data + b"\xaa" * 40)
-        end = len(buffer) - 40
+        data = self.broker_rest + data
         written: list[bytes | memoryview] = []
-        consumed = self.session.receive_from_broker(memoryview(buffer), 5, end, written.append)
-        self.broker_rest = bytes(buffer[consumed:end])
+        consumed = self.session.receive_from_broker(data, written.append)
+        self.broker_rest = data[consumed:]
         assert len(self.broker_rest) < 8
-        # The shell's buffer is read into again before the transport has sent anything.
-        buffer[:] = b"\xbb" * len(buffer)
         self.to_client += b"".join(written)
 
     def ask(self, *requests: tuple[int, int, int]) -> None:

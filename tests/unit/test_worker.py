@@ -41,7 +41,7 @@ from fleet.ipc import (
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import ChildSpec, ListenerFd
 from fleet.proxy import counters, feed, upstream, worker
-from fleet.proxy.connection import DATA_BYTES, ClientConnection, State
+from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
 from tests.certificates import Authority
@@ -50,6 +50,8 @@ LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 MIB = 1 << 20
+DATA_BYTES = 256 << 10
+"""About as much as a worker reads at once."""
 LONG_LINGER_S = 600.0
 AT_ONCE = Limits(moves_per_second=1_000)
 
@@ -671,7 +673,7 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: W
         (connection,) = at.connections()
         broker = connection._broker
         assert broker is not None
-        await eventually(lambda: not broker._transport.is_reading(), "the broker's side is paused")
+        await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         assert at.worker.count().bytes_to_client[1] < size / 2
         transport.resume_reading()
@@ -875,8 +877,7 @@ async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path
         assert await ends(reader) == b""
         # As where so much of it has arrived at the first read.
         late = produce(2, acks=1, records_bytes=DATA_BYTES)[:DATA_BYTES]
-        at.worker.buffer.target[: len(late)] = late
-        at.connections()[0].buffer_updated(len(late))
+        at.connections()[0].data_received(late)
         writer.write(bytes(40 * DATA_BYTES))
         writer.transport.set_write_buffer_limits(0)
         async with asyncio.timeout(LIMIT_S):

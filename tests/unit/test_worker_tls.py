@@ -16,9 +16,9 @@ from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.ipc import BOOTSTRAP
 from fleet.model import Broker
 from fleet.proxy import tls_server, worker
-from fleet.proxy.connection import DATA_BYTES
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
+    DATA_BYTES,
     FETCH,
     LIMIT_S,
     METADATA,

@@ -25,17 +25,17 @@ _SHORTEST_BYTES: Final = _RECORDS_AT + 1 + _NO_TAGS_BYTES
 _EMPTY_BYTES: Final = 21
 
 
-def _one_partition(view: memoryview, pos: int, after: int) -> bool:
+def _one_partition(data: bytes, pos: int, after: int) -> bool:
     """One partition without aborted transactions, or none at all; no tagged fields, and so no endpoints."""
     if after - pos < _SHORTEST_BYTES:
         empty = after - pos == _EMPTY_BYTES
-        return empty and not view[pos + 8] and view[pos + 19] <= 1 and not view[pos + 20]
-    tags, topics, partitions, aborted, length = _read_counts(view, pos)
-    if tags or topics != 2 or partitions != 2 or aborted > 1 or read_uint32(view, after - 4)[0] & 0xFFFFFF:
+        return empty and not data[pos + 8] and data[pos + 19] <= 1 and not data[pos + 20]
+    tags, topics, partitions, aborted, length = _read_counts(data, pos)
+    if tags or topics != 2 or partitions != 2 or aborted > 1 or read_uint32(data, after - 4)[0] & 0xFFFFFF:
         return False
     at = pos + _RECORDS_AT + 1
     if length > 127:
-        length, at = varint(view, at - 1)
+        length, at = varint(data, at - 1)
     return bool(at + (length or 1) - 1 + _NO_TAGS_BYTES == after)
 
 

@@ -30,7 +30,7 @@ MAX_VARINT_BYTES = 5
 MAX_INT32 = 0x7FFFFFFF
 
 
-def varint(buf: memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
+def varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
     """Read an unsigned varint.
 
     Returns: its value and the position behind it.

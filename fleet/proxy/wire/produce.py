@@ -16,7 +16,7 @@ from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
 
-Recognize: TypeAlias = Callable[[memoryview, int, int], object]
+Recognize: TypeAlias = Callable[[bytes, int, int], object]
 """Whether the whole frame between two positions has a shape: truthy where it has."""
 
 REQUEST_HEADER_BYTES: Final = 14
@@ -34,15 +34,14 @@ tagged fields, and no transactional id."""
 # tags]; throttle_time_ms, tags.
 _ONE_BATCH: Final = rb"\x02.{30}\x01\x00\x00\x00.{4}\x00"
 _BY_NAME: Final = re.compile(rb".{8}\x00\x02[\x02-\x7f][a-zA-Z0-9._-]+" + _ONE_BATCH, re.DOTALL).fullmatch
-_BESIDES_NAME_BYTES: Final = 51
+_BESIDES_NAME_BYTES: Final = 50
 _BY_ID: Final = re.compile(rb".{8}\x00\x02.{16}" + _ONE_BATCH, re.DOTALL).fullmatch
 _NAME_LENGTH_AT: Final = 10
 
 
-def _one_batch_by_name(view: memoryview, pos: int, after: int) -> object:
+def _one_batch_by_name(data: bytes, pos: int, after: int) -> object:
     # The pattern alone would take a name that is longer or shorter than its length says.
-    named_bytes = view[pos + _NAME_LENGTH_AT] - 1
-    return named_bytes + _BESIDES_NAME_BYTES == after - pos and _BY_NAME(view, pos, after)
+    return _BY_NAME(data, pos, after) and data[pos + _NAME_LENGTH_AT] + _BESIDES_NAME_BYTES == after - pos
 
 
 ONE_BATCH: Final[dict[int, Recognize]] = {

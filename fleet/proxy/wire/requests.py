@@ -69,11 +69,12 @@ API_KEYS = tuple(
 """Index into LAYOUTS → api key."""
 
 _USUAL: dict[int, dict[int, Recognize]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
-WITHOUT_ADDRESS: tuple[Recognize | None, ...] = tuple(
-    next((_USUAL[key][first] for key, first, _, known in PATCHED if key in _USUAL and known is layout), None)
-    for layout in LAYOUTS
-)
-"""Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
+WITHOUT_ADDRESS: dict[int, Recognize] = {
+    LAYOUTS.index(layout) << LAYOUT_SHIFT: _USUAL[key][first]
+    for key, first, _, layout in PATCHED
+    if key in _USUAL
+}
+"""Plan → recognizes many of the responses in which there is nothing to patch."""
 
 
 def sasl_mechanism(frame: memoryview, client_id_length: int) -> bytes:

@@ -9,6 +9,7 @@ the position up to which the response passes as it is, which may be beyond the e
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 from fleet.proxy.wire.primitives import varint
@@ -28,12 +29,10 @@ def await_varint(buf: memoryview, pos: int, end: int) -> Steps[tuple[int, memory
     Raises:  MalformedFrame: it does not end, or is above what an int32 holds.
     """
     while True:
-        try:
+        with suppress(IndexError):  # which must be gone before the yield: it holds on to the buffer
             value, after = varint(buf[:end], pos)
-        except IndexError:
-            buf, pos, end = yield pos
-        else:
             return value, buf, after, end
+        buf, pos, end = yield pos
 
 
 def pass_tags(count: int, buf: memoryview, pos: int, end: int) -> Steps[Chunk]:
