@@ -43,9 +43,7 @@ def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--only", metavar="NAME,…", default=",".join(KNOWN), show_default=True)
-@click.option(
-    "--targets", metavar="NAME,…", help="Whom to race.  [default: all]"
-)
+@click.option("--targets", metavar="NAME,…", help="Whom to race.  [default: all]")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
 @click.option(
