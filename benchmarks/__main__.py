@@ -15,18 +15,25 @@ from typing import NoReturn, get_args
 import click
 from rich.console import Console
 
-from benchmarks import haproxy, peers, report
+from benchmarks import control, haproxy, peers, report, takeover
 from benchmarks.assign_scale import ASSIGN, scaled
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
+from benchmarks.control import CONTROL
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
 from benchmarks.stage import WORKERS, staged
+from benchmarks.takeover import TAKEOVER
 from benchmarks.workloads import Name
 from fleet.errors import FleetError
 
 WORKLOADS: tuple[Name, ...] = get_args(Name)
-ALONE: Mapping[str, Callable[[int], Iterator[Sample]]] = {METADATA: metadata, ASSIGN: scaled}
-"""What needs neither Kafka nor anybody to race with."""
+ALONE: Mapping[str, Callable[[int], Iterator[Sample]]] = {
+    METADATA: metadata,
+    TAKEOVER: takeover.samples,
+    CONTROL: control.samples,
+    ASSIGN: scaled,
+}
+"""What nobody races in."""
 KNOWN = (*WORKLOADS, CONNECTIONS, *ALONE)
 
 

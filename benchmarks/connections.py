@@ -20,7 +20,7 @@ from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
 from benchmarks.stage import Stage, Target, advertised, in_turn
 from fleet.config.schema import parse_endpoint
-from fleet.demo.prober import brokers_of, metadata_request
+from fleet.demo.prober import Table, brokers_of, metadata_request
 from fleet.errors import WireError
 from fleet.model import Endpoint
 
@@ -87,14 +87,14 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
     try:
         async with asyncio.timeout(_LIMIT_S), _connections() as connections:
             began_s, before_s = time.perf_counter(), cpu_s(proxies)
-            await at_once([partial(_connect, next(endpoints), connections) for _ in range(size)])
+            await at_once([partial(_come, next(endpoints), connections) for _ in range(size)])
             found["connects_per_s"] = size / (time.perf_counter() - began_s)
             if proxies:
                 found["cpu_us_per_connect"] = 1e6 * (cpu_s(proxies) - before_s) / size
                 found["kib_per_connection"] = max(0, memory_bytes(target) - empty_bytes) / 1024 / size
             random.shuffle(connections)
             before_s = cpu_s(proxies)
-            await at_once([partial(_ask, each) for each in connections])
+            await at_once([partial(ask, each) for each in connections])
             if proxies:
                 found["cpu_us_per_request"] = 1e6 * (cpu_s(proxies) - before_s) / size
         async with asyncio.timeout(_LIMIT_S):
@@ -105,7 +105,7 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
     return found
 
 
-async def at_once(works: Sequence[Callable[[], Awaitable[None]]]) -> None:
+async def at_once(works: Sequence[Callable[[], Awaitable[object]]]) -> None:
     """Do it all, so much of it at a time."""
     left = iter(works)
 
@@ -129,17 +129,17 @@ async def _connections() -> AsyncIterator[list[Connection]]:
             await writer.wait_closed()
 
 
-async def _connect(endpoint: Endpoint, connections: list[Connection]) -> None:
+async def _come(endpoint: Endpoint, connections: list[Connection]) -> None:
     connection = await asyncio.open_connection(endpoint.host, endpoint.port)
     connections.append(connection)
-    await _ask(connection)
+    await ask(connection)
 
 
-async def _ask(connection: Connection) -> None:
-    """So a proxy has dialled the broker, too."""
+async def ask(connection: Connection) -> Table:
+    """Metadata, for which a proxy dials a broker."""
     reader, writer = connection
     writer.write(metadata_request(1))
-    brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
+    return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
 
 
 def memory_bytes(target: Target) -> int:

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -25,7 +25,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.errors import BenchError
 from benchmarks.refreshes import Refreshes
+from benchmarks.results import FLEET, Sample
 from fleet.demo.audit import Audit, audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
@@ -51,6 +53,8 @@ MEASURES: Final = (
     "stale_answers",
 )
 MEDIAN, WORST = "median", "worst"
+TAKEOVER: Final = "takeover"
+RATE_PER_S: Final = 1200
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +266,30 @@ async def run(options: Options, rate_per_s: int) -> tuple[Audit, tuple[Kill, ...
         return verdict, kills, unfinished(running.fleet, [kill.round for kill in kills])
 
 
+def samples(rounds: int) -> Iterator[Sample]:
+    """Kill the leader and a follower in each round, under clients with either settings.
+
+    Raises: BenchError: a takeover, or the audit, failed.
+    """
+    for client in GOALS:
+        options = Options(kills=("leader", "follower") * rounds, client=client)
+        verdict, kills, late = asyncio.run(run(options, RATE_PER_S))
+        if late or not verdict.passed:
+            raise BenchError(f"{TAKEOVER}: {', '.join(late) or verdict}")
+        for number, kill in enumerate(kills):
+            who = "leader" if kill.round.was_leader else "follower"
+            for measure in MEASURES:
+                value = kill.value(measure)
+                if value is not None:
+                    yield Sample(TAKEOVER, f"{measure}_{who}_{client}", FLEET, number // 2, value)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--client", type=click.Choice(["default", "recommended"]), default="default", show_default=True)
-@click.option("--rate", type=click.IntRange(1), default=1200, show_default=True, help="Records per second.")
+@click.option(
+    "--rate", type=click.IntRange(1), default=RATE_PER_S, show_default=True, help="Records per second."
+)
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )

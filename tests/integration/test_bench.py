@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
+from benchmarks.control import one_round
 from benchmarks.race import run
 from benchmarks.stage import Stage, of_fleet
 from benchmarks.workloads import Spec
@@ -41,3 +42,21 @@ def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> 
     # It has waited for each record's time: the member's clockwork went on meanwhile, and was read.
     assert found["member_cpu_us_per_record"] > found["cpu_us_per_record"] > 0
     stage.delete_topic(topic)
+
+
+def test_the_control_plane_commits_hands_out_and_takes_over(
+    kafka: KafkaCluster, make_fleet: MakeFleet
+) -> None:
+    fleet, broker_ids = make_fleet(3), frozenset(kafka.brokers)
+    found = one_round(fleet, broker_ids, workers=1)
+    assert found.keys() == {
+        "commit_ms",
+        "directory_ms",
+        "takeover_commit_ms_follower",
+        "takeover_commit_ms_leader",
+    }
+    assert found.pop("directory_ms") >= 0
+    assert all(value > 0 for value in found.values())
+    # As it was before: nobody is drained, and everybody lives.
+    fleet.await_settled(broker_ids)
+    assert not any(each.drained for each in fleet.ownership(fleet.members[0]).members)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import takeover
+from benchmarks.errors import BenchError
 from benchmarks.refreshes import Answers, requests_in
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
 from fleet.demo.audit import Audit
@@ -115,3 +119,32 @@ def test_answers_are_read_from_what_librdkafka_logs() -> None:
         answers.emit(logging.LogRecord("refreshes", logging.DEBUG, __file__, 0, line, None, None))
     first, second = Endpoint("10.0.0.1", 19091), Endpoint("10.0.0.2", 19092)
     assert answers.seen == [{first, second}, {second}]
+
+
+def outcome(*kills: Kill, late: tuple[str, ...] = ()) -> Callable[..., Awaitable[object]]:
+    """What stands for a run that came to this."""
+
+    async def run(*_: object) -> object:
+        return Audit(10, 10, 0, 0, 0, 0), kills, list(late)
+
+    return run
+
+
+def test_kills_become_samples_by_round_victim_and_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = kill(40.0, 100.0), kill(None, 200.0)
+    follower = replace(follower, round=replace(follower.round, was_leader=False))
+    monkeypatch.setattr(takeover, "run", outcome(leader, follower, leader, follower))
+    found = list(takeover.samples(2))
+    assert {each.measure for each in found if each.measure.startswith("advertised")} == {
+        "advertised_ms_leader_default",
+        "advertised_ms_leader_recommended",
+    }
+    assert [
+        (each.round, each.value) for each in found if each.measure == "delivery_ms_follower_recommended"
+    ] == [(0, 200.0), (1, 200.0)]
+
+
+def test_a_takeover_that_failed_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "run", outcome(late=("p1 did not come back",)))
+    with pytest.raises(BenchError, match="p1 did not come back"):
+        list(takeover.samples(1))

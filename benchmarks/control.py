@@ -1,0 +1,136 @@
+"""How long the control plane takes: to commit, to hand a directory out, and to commit a takeover.
+
+A follower that owns something is drained. What was committed is timed as whoever asked for it sees it, over
+HTTP; and how long after that a worker of any member still answered Metadata as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from benchmarks.connections import Connection, ask
+from benchmarks.errors import BenchError
+from benchmarks.results import FLEET, Sample
+from fleet.admin.client import admin_url
+from fleet.admin.client import drain as commit_drain
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import BrokerId, ProxyId
+
+CONTROL: Final = "control"
+MEMBERS: Final = (3, 5, 7)
+WORKERS: Final = (1, 4)
+"""Of each member; more than one where there are as few members as can be."""
+_CONNECTIONS_PER_WORKER: Final = 4
+"""Each leads to any of the workers."""
+_LIMIT_S: Final = 30.0
+_PAUSE_S: Final = 0.002
+
+
+def samples(rounds: int) -> Iterator[Sample]:
+    """Each size of a fleet, one after the other, before the same three brokers.
+
+    Raises: BenchError: a change was not handed out. DemoError: Kafka or a fleet does not come up.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))
+    try:
+        with KafkaCluster(3, folder / "kafka") as kafka:
+            for members in MEMBERS:
+                for workers in WORKERS if members == MEMBERS[0] else WORKERS[:1]:
+                    name = f"{members}x{workers}"
+                    with LocalFleet(folder / name, kafka.endpoints, members, workers=workers) as fleet:
+                        fleet.await_settled(frozenset(kafka.brokers))
+                        for number in range(rounds):
+                            for measure, value in one_round(fleet, frozenset(kafka.brokers), workers).items():
+                                yield Sample(CONTROL, f"{measure}_{name}", FLEET, number, value)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def one_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) -> dict[str, float]:
+    """Drain a follower that owns something, take it in again; then kill one, and the leader."""
+    commit_ms, directory_ms = asyncio.run(drained(fleet, follower(fleet, broker_ids), workers))
+    found = {"commit_ms": commit_ms, "directory_ms": directory_ms}
+    for who in ("follower", "leader"):
+        fleet.await_settled(broker_ids)
+        victim = follower(fleet, broker_ids) if who == "follower" else fleet.leader()
+        assert victim is not None
+        found[f"takeover_commit_ms_{who}"] = taken_over_ms(fleet, victim)
+        fleet.start(victim)
+    fleet.await_settled(broker_ids)
+    return found
+
+
+def follower(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
+    """One that owns something."""
+    leader = fleet.leader()
+    for each in fleet.members:
+        owned = {one.broker_id for one in fleet.ownership(each).identities if each in one.committed}
+        if each != leader and owned & broker_ids:
+            return each
+    raise BenchError(f"{CONTROL}: no follower of {', '.join(fleet.members)} owns a broker")
+
+
+def taken_over_ms(fleet: LocalFleet, victim: ProxyId) -> float:
+    """Kill a member. Returns: when the last survivor had applied its takeover."""
+    survivors = [each for each in fleet.members if each != victim]
+    killed_s = fleet.kill(victim)
+
+    def committed_s() -> list[float]:
+        """By survivor, as far as they have."""
+        return [
+            each.committed_mono_s
+            for survivor in survivors
+            for each in fleet.ownership(survivor).takeovers[-1:]
+            if each.proxy_id == victim
+            and each.detected_mono_s > killed_s
+            and each.committed_mono_s is not None
+        ]
+
+    fleet.wait_until(lambda: len(committed_s()) == len(survivors), f"{victim} is taken over")
+    return 1000 * (max(committed_s()) - killed_s)
+
+
+async def drained(fleet: LocalFleet, victim: ProxyId, workers: int) -> tuple[float, float]:
+    """Drain a member while the Metadata of all workers is watched.
+
+    Returns: milliseconds from the request to its answer, and from there to the last answer as before; 0 where
+             the workers were there first.
+    """
+    asked = [
+        fleet.bootstrap_endpoint(each)
+        for each in fleet.members
+        for _ in range(_CONNECTIONS_PER_WORKER * workers)
+        if each != victim
+    ]
+    connections = [await asyncio.open_connection(each.host, each.port) for each in asked]
+    urls = [admin_url(fleet.settings.member(each).admin) for each in fleet.members if each != victim]
+    try:
+        watched = [asyncio.create_task(_last_named_s(fleet, victim, each)) for each in connections]
+        began_s = time.monotonic()
+        await commit_drain(urls, victim, drained=True)
+        committed_s = time.monotonic()
+        async with asyncio.timeout(_LIMIT_S):
+            last_s = max(await asyncio.gather(*watched))
+    except TimeoutError as error:
+        raise BenchError(f"{CONTROL}: {victim} is drained, and still advertised") from error
+    finally:
+        for _, writer in connections:
+            writer.close()
+    await commit_drain(urls, victim, drained=False)
+    return 1000 * (committed_s - began_s), 1000 * max(0.0, last_s - committed_s)
+
+
+async def _last_named_s(fleet: LocalFleet, victim: ProxyId, connection: Connection) -> float:
+    """Ask for Metadata until it has no address of a member's. Returns: when the last one that had came."""
+    named_s = 0.0
+    while any(fleet.owner_of(at) == victim for at in (await ask(connection)).values()):
+        named_s = time.monotonic()
+        await asyncio.sleep(_PAUSE_S)
+    return named_s
