@@ -432,6 +432,7 @@ def main() -> None:
     spec = process.spec_from_argv(sys.argv)
     process.die_with_parent(spec.parent_pid)
     process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    process.freeze_garbage()
     uvloop.run(serve(spec))
 
 

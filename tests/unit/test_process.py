@@ -125,3 +125,14 @@ def test_child_dies_with_its_parent() -> None:
         # The grandchild holds the other end of standard output: it ends when that process ends.
         assert between.stdout.read() == b""
     os.close(grandchild)
+
+
+def test_what_is_loaded_is_not_looked_through_again() -> None:
+    script = (
+        "import gc; from fleet import process; from fleet.proxy import worker; process.freeze_garbage(); "
+        "print(gc.get_freeze_count(), len(gc.get_objects()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    frozen, left = map(int, done.stdout.split())
+    assert frozen > 10_000
+    assert left < 100
