@@ -108,7 +108,9 @@ class Rewriter:
         if parts is not None and not parts:
             return run
         if pos > run:
-            write(view[run:pos])
+            # A slice holds on to all that was read, of which a write buffer counts the slice alone.
+            before = view[run:pos]
+            write(bytes(before) if len(before) < JOIN_BELOW_BYTES else before)
         if parts is None:
             self._collected = bytearray(frame)
             self._index = index

@@ -323,12 +323,14 @@ class Session:
                     raise UnknownResponse("broker", detail) from None
                 if plan:
                     passes = WITHOUT_ADDRESS.get(plan)
-                    if passes is None or after > end or not passes(data, pos, after):
-                        index = self._layout(plan, correlation_id, size)
-                        if index:
-                            run = rewriter.rewrite(index, memoryview(data), run, pos, after, end, write)
-                            if rewriter.busy:
-                                return run
+                    if passes is None:
+                        plan = self._plan(plan, correlation_id, size)
+                        passes = WITHOUT_ADDRESS.get(plan)
+                    if plan and (passes is None or after > end or not passes(data, pos, after)):
+                        index = plan >> LAYOUT_SHIFT
+                        run = rewriter.rewrite(index, memoryview(data), run, pos, after, end, write)
+                        if rewriter.busy:
+                            return run
             elif after == _WAIT:
                 break
             if after >= end:
@@ -342,8 +344,8 @@ class Session:
             write(memoryview(data)[run:pos])
         return pos
 
-    def _layout(self, plan: int, correlation_id: int, size: int) -> int:
-        """What a response is to be rewritten by, as an index into LAYOUTS; 0 where it passes as it is.
+    def _plan(self, plan: int, correlation_id: int, size: int) -> int:
+        """The plan for a response, 0 where it passes as it is; and where its request is sampled, take note.
 
         Args:   plan: what is remembered of the oldest request, less the correlation id that came.
         Raises: UnknownResponse: that is not the request's.
@@ -354,7 +356,7 @@ class Session:
         if plan & _SAMPLED:
             self._answered(size)
             plan ^= _SAMPLED
-        return plan >> LAYOUT_SHIFT
+        return plan
 
     def _unusual(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame before the ordinary way, where the connection is new, draining, or exchanges tokens.

@@ -274,6 +274,8 @@ class Worker:
 
     def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None:
         self._counters.refused(error, connection.peer, time.monotonic())
+        if self._log is not None and not self.reads_to_sample:
+            self._look_again()  # it was to be looked at, and counting goes on from there for ever
 
     def _no_handshake(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())

@@ -377,6 +377,18 @@ def test_the_answer_to_a_sampled_request_is_timed() -> None:
     assert play.session.client_id == "tester"
 
 
+def test_the_usual_answer_to_a_sampled_request_needs_no_address_book() -> None:
+    """Found by a reader: the sample changed what it was known by, and it was rewritten to what it had been."""
+    play = Play.new()
+    sampled = 2
+    partition = bytes(4 + 2 + 8) + b"\xff" * 8 + bytes(8) + b"\1\0\0\0"
+    for correlation_id in range(2 * sampled):
+        play.client(produce(11, correlation_id, 1))
+        play.broker(response(correlation_id, b"\0\2\7events\2" + partition + bytes(5)))
+    assert len(play.timed) == sampled
+    assert play.session._rewriter._book is None
+
+
 # ApiVersions
 
 

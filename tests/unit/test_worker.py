@@ -19,6 +19,7 @@ import pytest
 
 from fleet import ipc
 from fleet.config.settings import (
+    EventsSettings,
     Limits,
     ListenerSettings,
     ListenerTlsSettings,
@@ -241,6 +242,7 @@ def make_spec(
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
     way: Way = PLAINTEXT,
+    events: EventsSettings | None = None,
     **timing: float,
 ) -> ChildSpec:
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
@@ -266,6 +268,7 @@ def make_spec(
         limits=limits,
         listener_tls={} if listener_tls is None else {"external": listener_tls},
         upstream=way.upstream,
+        events=events,
     )
     return ChildSpec(
         settings=settings,
@@ -291,11 +294,12 @@ async def running(
     listener_tls: ListenerTlsSettings | None = None,
     broker_host: str | None = None,
     way: Way = PLAINTEXT,
+    events: EventsSettings | None = None,
     **timing: float,
 ) -> AsyncIterator[Running]:
     sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
-    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, way, **timing)
+    spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, way, events, **timing)
     running = Worker(spec)
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
@@ -1193,3 +1197,17 @@ def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
         process.wait()
         os.close(heartbeats)
         os.close(held_fd)
+
+
+async def test_a_read_that_is_refused_where_it_was_to_be_looked_at_is_not_the_last_one(
+    tmp_path: Path,
+) -> None:
+    """Found by a reader: one malformed request in 64 ended all samples of its worker."""
+    async with broker_script() as one, running(tmp_path, [one.port], events=EventsSettings()) as at:
+        at.worker.apply(at.directory([one]))
+        at.worker.reads_to_sample = 1
+        reader, writer = await at.connect(1)
+        writer.write(struct.pack(">i", -1) + bytes(20))
+        assert await ends(reader) == b""
+        writer.close()
+        assert at.worker.reads_to_sample > 0

@@ -1,9 +1,9 @@
 """Varints, lengths and tagged fields, read in place.
 
-Everything here reads a ``memoryview`` that ends where the frame ends, or where the bytes that have arrived
-so far end. Reading past it raises ``IndexError`` or ``struct.error``; the session, which alone knows whether
-more bytes are to come, turns that into "wait" or into ``TruncatedFrame``. Skipping does not look at what is
-skipped: a position beyond the end shows at the next read.
+Everything here reads a ``memoryview``, or bytes, that end where the frame ends, or where the bytes that have
+arrived so far end. Reading past it raises ``IndexError`` or ``struct.error``; the session, which alone knows
+whether more bytes are to come, turns that into "wait" or into ``TruncatedFrame``. Skipping does not look at
+what is skipped: a position beyond the end shows at the next read.
 """
 
 from __future__ import annotations
