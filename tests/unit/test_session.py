@@ -378,7 +378,7 @@ def test_the_answer_to_a_sampled_request_is_timed() -> None:
 
 
 def test_the_usual_answer_to_a_sampled_request_needs_no_address_book() -> None:
-    """Found by a reader: the sample changed what it was known by, and it was rewritten to what it had been."""
+    """Found by a reader: the sample changed what it is known by, and it was rewritten to what it had been."""
     play = Play.new()
     sampled = 2
     partition = bytes(4 + 2 + 8) + b"\xff" * 8 + bytes(8) + b"\1\0\0\0"
