@@ -96,6 +96,7 @@ FEATURES: Final = MappingProxyType(
         "ACLs": "what is denied directly is denied through the fleet",
         "Kafka 3.9": "with brokers of that release",
         "Kafka 4.0": "with brokers of that release",
+        "client 4.4": "the library of that release, which says whom it expects (KIP-1242)",
     }
 )
 """What can be proved, in the order of the page, and what is meant."""

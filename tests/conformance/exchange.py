@@ -32,8 +32,10 @@ from tests.conformance.messages import (
 from tools.gen_tables import Message, offered
 
 API_VERSIONS, METADATA, SASL_HANDSHAKE = 18, 3, 17
+REBOOTSTRAP_REQUIRED = 129
 LIMIT_S: Final = 60.0
 CLIENT_ID: Final = b"conformance"
+CLUSTER_ID: Final = "scripted"
 ENDPOINTS: Final = {"Fetch": 16, "ShareFetch": 0}
 """From which version on a response keeps its length, so that addresses may be missing: see ADR 16."""
 BEYOND: Final = 3
@@ -51,9 +53,14 @@ def response_form(message: Message, version: int) -> Form:
 
 
 def request_frame(
-    message: Message, version: int, correlation_id: int, body: bytes, unknown: Mapping[int, bytes] = NO_FIELDS
+    message: Message,
+    version: int,
+    correlation_id: int,
+    body: bytes,
+    unknown: Mapping[int, bytes] = NO_FIELDS,
+    client_id: bytes = CLIENT_ID,
 ) -> bytes:
-    header = struct.pack(">hhih", message.api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID
+    header = struct.pack(">hhih", message.api_key, version, correlation_id, len(client_id)) + client_id
     tags = encode_tagged(unknown) if version >= message.first_flexible else b""
     return struct.pack(">i", len(header + tags + body)) + header + tags + body
 
@@ -79,6 +86,8 @@ class Told:
 class Brokers:
     """Brokers that answer ApiVersions and Metadata so that a fleet comes up, and else what is in ``told``.
 
+    From version 5 of ApiVersions on they want to be who the client expects (KIP-1242).
+
     Args:
         messages: every API that brokers serve.
         endpoints: where each broker listens, which is also what it says of itself.
@@ -91,21 +100,23 @@ class Brokers:
         """By correlation id."""
         self.others: list[tuple[int, int]] = []
         """API key and version of requests of ``CLIENT_ID`` that nobody has announced."""
-        self._listening = [socket.create_server((each.host, each.port)) for each in endpoints.values()]
-        for each in self._listening:
-            threading.Thread(target=self._accept, args=(each,), daemon=True).start()
+        self._listening = {
+            broker_id: socket.create_server((each.host, each.port)) for broker_id, each in endpoints.items()
+        }
+        for broker_id, each in self._listening.items():
+            threading.Thread(target=self._accept, args=(broker_id, each), daemon=True).start()
 
     def close(self) -> None:
-        for each in self._listening:
+        for each in self._listening.values():
             each.close()
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, broker_id: BrokerId, listening: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 client, _ = listening.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(broker_id, client), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, broker_id: BrokerId, client: socket.socket) -> None:
         with client, suppress(OSError, EOFError):
             while True:
                 frame = read_frame(client)
@@ -118,9 +129,11 @@ class Brokers:
                     self.others.append((key, version))
                     return
                 else:
-                    client.sendall(self._answer(key, version, correlation_id))
+                    client.sendall(self._answer(broker_id, key, version, correlation_id, frame))
 
-    def _answer(self, key: int, version: int, correlation_id: int) -> bytes:
+    def _answer(
+        self, broker_id: BrokerId, key: int, version: int, correlation_id: int, frame: bytes
+    ) -> bytes:
         """To the fleet's own questions."""
         message = self.messages[key]
         known = message.versions
@@ -130,12 +143,24 @@ class Brokers:
         values = nothing(form)
         if key == API_VERSIONS:
             values["ApiKeys"] = self.api_keys()
+            values["ErrorCode"] = self._error_code(broker_id, version, frame)
         elif key == METADATA:
             values["Brokers"] = [
                 {"NodeId": broker_id, "Host": each.host, "Port": each.port, "Rack": None}
                 for broker_id, each in self.endpoints.items()
             ]
         return response_frame(message, version, correlation_id, encode(form, values))
+
+    def _error_code(self, broker_id: BrokerId, version: int, frame: bytes) -> int:
+        """Of ApiVersions, by what the client expects, which it may leave out. Source: KIP-1242"""
+        form = request_form(self.messages[API_VERSIONS], version)
+        if version < 5:
+            return 0
+        (client_id_bytes,) = struct.unpack_from(">h", frame, 12)
+        header_tags = 1
+        expected = Reader(frame[14 + max(0, client_id_bytes) + header_tags :]).message(form)
+        right = expected["ClusterId"] in (None, CLUSTER_ID) and expected["NodeId"] in (-1, broker_id)
+        return 0 if right else REBOOTSTRAP_REQUIRED
 
     def api_keys(self) -> list[Values]:
         """More than the definitions have: later versions, and an API that nobody knows."""

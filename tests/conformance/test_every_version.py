@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 
 from fleet.model import Endpoint
-from tests.conformance.exchange import request_form, response_form
+from tests.conformance.exchange import (
+    API_VERSIONS,
+    CLUSTER_ID,
+    LIMIT_S,
+    REBOOTSTRAP_REQUIRED,
+    nothing,
+    read_frame,
+    request_form,
+    request_frame,
+    response_form,
+)
 from tests.conformance.messages import Form, Maker, Reader, encode
 from tests.conformance.scripted import SEED, Ground, definitions, ground
 from tools.gen_tables import Message, offered
@@ -66,6 +78,29 @@ def test_tagged_fields_that_nobody_knows_pass(there: Ground, messages: list[Mess
 
 def test_what_is_not_offered_is_refused(there: Ground) -> None:
     assert list(there.through_the_fleet().refused()) == []
+
+
+def test_a_client_that_expects_another_node_is_told_to_begin_anew(there: Ground) -> None:
+    """An identity's port leads to its broker, which says whether it is the expected one (KIP-1242)."""
+    message = there.brokers.messages[API_VERSIONS]
+    found = {}
+    for broker_id, endpoint in there.advertised.items():
+        for cluster_id, node_id in product((CLUSTER_ID, "another", None), (-1, *there.advertised)):
+            with socket.create_connection((endpoint.host, endpoint.port), LIMIT_S) as client:
+                form = request_form(message, 5)
+                asked = {**nothing(form), "ClusterId": cluster_id, "NodeId": node_id}
+                client.sendall(request_frame(message, 5, 1, encode(form, asked), client_id=b"a client"))
+                received = read_frame(client)
+            answer = Reader(received[8:]).message(response_form(message, 5))
+            found[broker_id, cluster_id, node_id] = answer["ErrorCode"]
+            assert len(answer["ApiKeys"]) == len(there.brokers.messages)
+    assert found == {
+        (broker_id, cluster_id, node_id): 0
+        if cluster_id != "another" and node_id in (-1, broker_id)
+        else REBOOTSTRAP_REQUIRED
+        for broker_id, cluster_id, node_id in found
+    }
+    assert len(found) == 3 * 3 * 4
 
 
 def test_without_a_fleet_all_of_this_would_be_found(there: Ground) -> None:

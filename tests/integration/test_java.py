@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.demo.kafka import LIBS, KafkaCluster, java
 from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import NAT_HOST
-from tests.integration.relay import Recording
+from tests.integration.relay import Recording, Relays
+from tools.gen_tables import DEFINITIONS
 
 Tool = Callable[..., str]
 TOPIC = "org.apache.kafka.tools.TopicCommand"
@@ -30,6 +31,7 @@ CONFIGS = "kafka.admin.ConfigCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 ELECT = "org.apache.kafka.tools.LeaderElectionCommand"
+API_VERSIONS_V5 = (18, 5)
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
@@ -75,6 +77,31 @@ def test_console_producer_consumer_and_their_group(
     assert set(partitions) <= set(range(12))
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 100  # the offsets that it committed
     assert saw_the_fleet(recorded, fleet)
+
+
+@pytest.mark.proves("Java", "produce", "consume", "client 4.4")
+def test_a_client_that_tells_whom_it_expects_is_served(
+    fleet: LocalFleet, relays: Relays, make_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """The newest client library, of which there are no brokers: it begins with ApiVersions v5 (KIP-1242)."""
+    (newest,) = DEFINITIONS.glob("kafka-clients-*.jar")
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    for jar in [newest, *(each for each in LIBS.glob("*.jar") if not each.name.startswith("kafka-clients-"))]:
+        (libs / jar.name).symlink_to(jar)
+    logging = tmp_path / "log4j2.properties"
+    logging.write_text("status=ERROR\nrootLogger.level=OFF\n")
+    program = str(Path(__file__).with_name("Newest.java"))
+    command = java(libs, logging, program, fleet.bootstrap(), make_topic(), "100")
+    with relays.recording(both=True) as recording:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    library, *read = done.stdout.splitlines()
+    assert library.endswith(f"/{newest.name}")
+    assert sorted(read) == sorted(f"record {number}" for number in range(100))
+    assert recording.sent is not None
+    firsts = [struct.unpack_from(">hh", sent, 4) for sent in recording.sent.values()]
+    assert firsts.count(API_VERSIONS_V5) >= 2 * len(fleet.members)
 
 
 @pytest.mark.proves("Java", "consume", "leader moves")
