@@ -352,9 +352,10 @@ def make_locks() -> None:
     header = ("--custom-compile-command", "make lock")
     inputs = ("pyproject.toml", "requirements/build.in")
     # The development packages first: what both need is then the same in both.
-    dev, demo = "requirements/dev.lock", "requirements/demo.lock"
+    dev, demo, node = (f"requirements/{each}.lock" for each in ("dev", "demo", "node"))
     run(*compile_, *anonymous, *header, "--extra", "dev", *inputs, "-o", dev)
     run(*compile_, *anonymous, *header, "--extra", "demo", *inputs, "-c", dev, "-o", demo)
+    run(*compile_, *anonymous, *header, *inputs, "-c", dev, "-o", node)  # what a member needs, no more
 
 
 @contextmanager
