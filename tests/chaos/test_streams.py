@@ -1,4 +1,7 @@
-"""Kafka Streams, as in Kafka's own example: it counts words, exactly once, through a takeover."""
+"""Kafka Streams, as in Kafka's own example: it counts words, exactly once, through a takeover.
+
+Once as the member of a classic group, and once as one of a group of its own kind (KIP-1071).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, Load, count, read_all
 
 WORD_COUNT = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
+STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
 READS, WRITES = "streams-plaintext-input", "streams-wordcount-output"
 """The example's own."""
 PARTITIONS = 2
@@ -26,12 +30,22 @@ START_LIMIT_S = 150.0
 WORDS = (b"proxies die", b"brokers live", b"records live", b"nothing", b"is lost", b"nothing twice")
 
 
-@pytest.mark.proves("Kafka Streams", "produce", "classic group", "transactions", "takeover")
-def test_every_word_is_counted_once(fleet: LocalFleet, kafka: KafkaCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        pytest.param("classic", marks=pytest.mark.proves("Kafka Streams", "classic group")),
+        pytest.param("streams", marks=pytest.mark.proves("Kafka Streams", "streams group")),
+    ],
+)
+@pytest.mark.proves("Kafka Streams", "produce", "transactions", "takeover")
+def test_every_word_is_counted_once(
+    fleet: LocalFleet, kafka: KafkaCluster, tmp_path: Path, protocol: str
+) -> None:
     """Each word's counts come out as 1, 2, 3 … to the last: none is left out, repeated, or out of order."""
-    application = "words"
+    application = f"words-{protocol}"
     settings = {
         "application.id": application,
+        "group.protocol": protocol,
         "bootstrap.servers": fleet.bootstrap(),
         "processing.guarantee": "exactly_once_v2",
         "commit.interval.ms": "1000",
@@ -48,6 +62,8 @@ def test_every_word_is_counted_once(fleet: LocalFleet, kafka: KafkaCluster, tmp_
         with at_work(tmp_path, WORD_COUNT, settings):
             with Load(fleet.bootstrap(), READS, PARTITIONS, 100, values=WORDS) as load:
                 wait_for(written, "words that are counted", START_LIMIT_S)
+                listed = kafka.tool(STREAMS_GROUPS, "--bootstrap-server", fleet.bootstrap(), "--list")
+                assert (application in listed.stdout.split()) == (protocol == "streams"), listed
                 kill_proxy_of_coordinator(fleet, kafka, application)
             assert [each for each in load.failures if each.startswith("record")] == []
             read = read_all(kafka.bootstrap_servers, READS, load.acknowledged, PARTITIONS)
