@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -369,11 +370,13 @@ class Session:
 
 @pytest.fixture(scope="module")
 def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Java's producers and consumers, a pair for each mechanism, until they have done so five times."""
+    """Java's producers and consumers, a pair for each mechanism and way, until they have done so five times."""
     folder = tmp_path_factory.mktemp("renewing")
     files = [
-        settings_for_java(folder, mechanism, again.bootstraps["fleet"], credentials(issuer, mechanism, "app"))
-        for mechanism in MECHANISMS
+        settings_for_java(
+            folder, f"{mechanism}_{way}", again.bootstraps[way], credentials(issuer, mechanism, "app")
+        )
+        for mechanism, way in product(MECHANISMS, again.bootstraps)
     ]
     command = java_program(folder, "Renewing.java", RENEWED, "5", *map(str, files))
     process = spawn(command, folder / "log", piped=True)
@@ -428,11 +431,12 @@ def test_clients_go_on_over_several_authentications_on_the_same_connections(
     for line in output.decode().splitlines():
         file, client, name, value = line.split("\t")
         told.setdefault((Path(file).stem, client), {})[name] = int(value)
-    assert told.keys() == {(mechanism, kind) for mechanism in MECHANISMS for kind in ("producer", "consumer")}
+    everyone = [f"{mechanism}_{way}" for mechanism, way in product(MECHANISMS, again.bootstraps)]
+    assert told.keys() == set(product(everyone, ("producer", "consumer")))
     for who, values in told.items():
         assert values["successful-reauthentication-total"] >= 5, who
         assert values["failed-reauthentication-total"] == 0, who
         # More often than there were connections: one of them has done so twice or more.
         assert values["successful-reauthentication-total"] > values["connection-creation-total"] > 0, who
-    for mechanism in MECHANISMS:
-        assert told[mechanism, "consumer"]["read"] == told[mechanism, "producer"]["sent"] > 0
+    for each in everyone:
+        assert told[each, "consumer"]["read"] == told[each, "producer"]["sent"] > 0
