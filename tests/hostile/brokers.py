@@ -56,14 +56,14 @@ class HostileBrokers(Brokers):
         """By the first request's correlation id."""
         super().__init__(target.MESSAGES.values(), endpoints)
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, broker_id: BrokerId, client: socket.socket) -> None:
         with client, suppress(OSError, EOFError):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while True:
                 frame = read_frame(client)
                 key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
                 if wire_fleet.CLIENT_ID not in frame[:40]:
-                    client.sendall(self._answer(key, version, correlation_id))
+                    client.sendall(self._answer(broker_id, key, version, correlation_id, frame))
                     continue
                 answer = self.answers[correlation_id]
                 for piece in answer.pieces:

@@ -370,7 +370,7 @@ class Session:
 
 @pytest.fixture(scope="module")
 def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Java's producers and consumers, a pair for each mechanism and way, until they have done so five times."""
+    """Java's producers and consumers, a pair by mechanism and way, until all have done so five times."""
     folder = tmp_path_factory.mktemp("renewing")
     files = [
         settings_for_java(
