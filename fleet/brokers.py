@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 BACKOFF_FIRST_S: Final = 0.05
 """Between two probes of a broker that is down; each wait is twice the last, up to `probe_interval_s`."""
+NEVER_TOLD_LIMIT_S: Final = 60.0
+"""Between two questions which brokers there are, where nobody has ever said: each may be a failed
+authentication in a broker's log."""
 GATHER_S: Final = 0.01
 """Answers that come within this time are told of together: those of all brokers at the start."""
 
@@ -111,6 +114,7 @@ class BrokerWatch:
                 await self._changed.wait()
 
     async def _discover(self) -> None:
+        seldom_s = self._timing.broker_refresh_s
         while True:
             try:
                 found = await discover(self.servers, self._access, self._timing.upstream_connect_timeout_s)
@@ -123,10 +127,15 @@ class BrokerWatch:
                 if gone:
                     log.info("brokers %s are not in the cluster's Metadata any more", sorted(gone))
                 self.saw(found)
-            # Soon where nothing is known, for a fleet may be started before its cluster, or the cluster has
-            # gone; but one whose brokers are there, and which has never told, will not do so now.
-            soon = self._no_metadata and (self._listed or not self._known)
-            await asyncio.sleep(self._timing.probe_interval_s if soon else self._timing.broker_refresh_s)
+            if not self._no_metadata:
+                await asyncio.sleep(self._timing.broker_refresh_s)
+            elif self._listed or not self._known:
+                # Soon: a fleet may be started before its cluster, or the cluster has gone.
+                await asyncio.sleep(self._timing.probe_interval_s)
+            else:
+                # One whose brokers are there, and which has never told, will hardly do so now.
+                await asyncio.sleep(seldom_s)
+                seldom_s = max(seldom_s, min(2 * seldom_s, NEVER_TOLD_LIMIT_S))
 
     def _not_told(self, why: str) -> None:
         """Say so where it is news."""

@@ -18,6 +18,7 @@ from typing import Final
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.errors import StartError
 from fleet.model import BrokerId, Endpoint
+from fleet.tcp import keep_alive
 
 UNIX_PATH_LIMIT_BYTES: Final = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
@@ -69,7 +70,7 @@ def lock_data_dir(member: MemberSettings) -> int:
     field = f"members.{member.proxy_id}.data_dir"
     path = member.data_dir / "lock"
     try:
-        member.data_dir.mkdir(parents=True, exist_ok=True)
+        member.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StartError(
@@ -205,6 +206,7 @@ def _bind(endpoint: Endpoint, field: str, backlog: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(address)
+        keep_alive(sock.fileno())
         sock.listen(backlog)
     except OSError as error:
         if sock is not None:

@@ -106,6 +106,7 @@ def run(settings: Settings, proxy_id: ProxyId) -> int:
         UnknownMember: the settings have no such member.
         StartError: a socket or the data directory cannot be had.
     """
+    os.umask(0o077)  # what is written tells where the brokers are
     return Supervisor(settings, proxy_id).run()
 
 

@@ -61,4 +61,4 @@ def pictures(driver: Chrome) -> dict[str, int]:
 
 def complaints(driver: Chrome) -> list[dict[str, Any]]:
     """What the browser has to say of the page."""
-    return list(driver.get_log("browser"))
+    return list(driver.get_log("browser"))  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version as of_package
 from pathlib import Path
@@ -57,7 +57,7 @@ def of_franz_go() -> str:
     return said.strip().removeprefix("v")
 
 
-CLIENTS: Final = MappingProxyType(
+CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
         "librdkafka": lambda: confluent_kafka.libversion()[0],
         "kcat": of_kcat,
@@ -139,7 +139,7 @@ def declared(folder: Path = ROOT / "tests") -> set[Proof]:
 
 def declared_in(source: str, path: str) -> set[Proof]:
     """What the tests of a file say that they prove. Raises: ValueError: it makes no sense."""
-    module, found = ast.parse(source), set()
+    module, found = ast.parse(source), set[Proof]()
     known = 0
     for node in ast.walk(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

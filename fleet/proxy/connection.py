@@ -29,7 +29,7 @@ from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
-from fleet.tcp import keep_alive, no_delay
+from fleet.tcp import keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 KEPT_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""
-_KEEPALIVE_IDLE_S: Final = 60
-_KEEPALIVE_INTERVAL_S: Final = 10
 
 # Why a client is not read from. Bits.
 _BROKER_IS_FULL: Final = 1
@@ -191,13 +189,19 @@ class ClientConnection(asyncio.Protocol):
         """What was written, and has not reached the kernel."""
         return self._transport.get_write_buffer_size()
 
+    @property
+    def ends(self) -> str:
+        """Between whom it is, as far as that is known."""
+        broker = None if self._broker is None else self._broker.transport.get_extra_info("peername")
+        return self.peer if broker is None else f"{self.peer} to {broker[0]}:{broker[1]}"
+
     # ---- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport = transport
         self.write = transport.write
-        set_up(transport, self._host.write_buffer_bytes)
+        transport.set_write_buffer_limits(self._host.write_buffer_bytes)
         address = transport.get_extra_info("peername") or ("?", 0)
         self.source = address[0]
         self.peer = f"{address[0]}:{address[1]}"
@@ -283,13 +287,15 @@ class ClientConnection(asyncio.Protocol):
 
         Args: kept: the beginning of a response, if there was too little of it to be looked at.
         """
+        if self.state is State.LEAVING:
+            self._broker = None
+            return
+        self.end = "broker"
+        self._host.broker_gone(self)
+        if kept or self.session.in_response:
+            self._host.refused(self, TruncatedFrame("broker", "it ends the connection inside a response"))
         self._broker = None
-        if self.state is not State.LEAVING:
-            self.end = "broker"
-            self._host.broker_gone(self)
-            if kept or self.session.in_response:
-                self._host.refused(self, TruncatedFrame("broker", "it ends the connection inside a response"))
-            self.close()
+        self.close()
 
     def broker_unreachable(self) -> None:
         self.end = "unreachable"
@@ -505,7 +511,10 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self.transport = transport
-        set_up(transport, self._host.write_buffer_bytes)
+        transport.set_write_buffer_limits(self._host.write_buffer_bytes)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            keep_alive(sock.fileno())
         if self._client is None or not self._client.join(self):
             self._client = None
             transport.abort()
@@ -573,12 +582,3 @@ class BrokerConnection(asyncio.Protocol):
         client, self._client = self._client, None
         if client is not None:
             client.broker_gone(self._kept)
-
-
-def set_up(transport: asyncio.Transport, write_buffer_bytes: int) -> None:
-    """Give a connection the socket options that both sides have."""
-    transport.set_write_buffer_limits(write_buffer_bytes)
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        no_delay(sock)
-        keep_alive(sock, _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S)

@@ -53,15 +53,15 @@ class Upstreams:
 
     def __init__(self, bootstrap_servers: tuple[Endpoint, ...]) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._committed: Mapping[BrokerId, Broker] = {}
-        self._seen: dict[BrokerId, Broker] = {}
+        self._committed: Mapping[BrokerId, Candidate] = {}
+        self._seen: dict[BrokerId, Candidate] = {}
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
         """Take the brokers of a new directory; what it says of one replaces what was merely seen of it."""
-        self._committed = brokers
+        self._committed = {each.broker_id: _candidate(each) for each in brokers.values()}
         self._seen = {each: broker for each, broker in self._seen.items() if each not in brokers}
         known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
@@ -69,12 +69,11 @@ class Upstreams:
 
     def saw(self, brokers: Iterable[Broker]) -> None:
         """A response named these brokers: newer than any directory, and clients dial them next."""
-        self._seen.update((broker.broker_id, broker) for broker in brokers)
+        self._seen.update((broker.broker_id, _candidate(broker)) for broker in brokers)
 
     def broker(self, broker_id: BrokerId) -> Candidate | None:
         """Where an identity's connections lead; None while nobody knows."""
-        found = self._seen.get(broker_id) or self._committed.get(broker_id)
-        return None if found is None else Candidate(broker_id, Endpoint(found.host, found.port))
+        return self._seen.get(broker_id) or self._committed.get(broker_id)
 
     def candidates(self, now_s: float) -> list[Candidate]:
         """Brokers for one bootstrap connection, best first: each call begins with another one.
@@ -149,9 +148,12 @@ class Upstreams:
         return self._up
 
     def _known(self) -> list[Candidate]:
-        brokers = {**self._committed, **self._seen}
-        return [Candidate(each.broker_id, Endpoint(each.host, each.port)) for each in brokers.values()]
+        return list({**self._committed, **self._seen}.values())
 
     def _failed_lately(self, endpoint: Endpoint, now_s: float) -> bool:
         down = self._down.get(endpoint)
         return down is not None and now_s - down.failed_at_s < AVOID_S
+
+
+def _candidate(broker: Broker) -> Candidate:
+    return Candidate(broker.broker_id, Endpoint(broker.host, broker.port))

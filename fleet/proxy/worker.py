@@ -273,7 +273,7 @@ class Worker:
             self._feed.lost(connection.broker_id)
 
     def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None:
-        self._counters.refused(error, connection.peer, time.monotonic())
+        self._counters.refused(error, connection.ends, time.monotonic())
         if self._log is not None and not self.reads_to_sample:
             self._look_again()  # it was to be looked at, and counting goes on from there for ever
 

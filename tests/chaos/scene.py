@@ -352,7 +352,7 @@ def hold(until_s: float, check: Callable[[], None]) -> None:
         time.sleep(0.2)
 
 
-def becomes(condition: Callable[[], bool], limit_s: float, *, every_s: float = 0.02) -> bool:
+def becomes(condition: Callable[[], object], limit_s: float, *, every_s: float = 0.02) -> bool:
     """Wait until a condition holds. Returns: whether it does, in time."""
     deadline_s = time.monotonic() + limit_s
     while not condition():
@@ -363,7 +363,7 @@ def becomes(condition: Callable[[], bool], limit_s: float, *, every_s: float = 0
 
 
 def wait_for(
-    condition: Callable[[], bool], what: str, limit_s: float = 30.0, *, every_s: float = 0.02
+    condition: Callable[[], object], what: str, limit_s: float = 30.0, *, every_s: float = 0.02
 ) -> None:
     """Wait until a condition holds; fails the test where it does not in time."""
     assert becomes(condition, limit_s, every_s=every_s), f"{what}: not within {limit_s:g} s"

@@ -33,13 +33,13 @@ class Ground:
 
     def through_the_fleet(self, unknown: float = 0.0) -> Conformance:
         """Args: unknown: see ``Conformance``."""
-        ports: dict[BrokerId | None, Endpoint] = {None: self.bootstrap, **self.advertised}
+        ports: dict[BrokerId | None, Endpoint] = {None: self.bootstrap} | dict(self.advertised)
         return Conformance(self.brokers, ports, self.advertised, SEED, unknown)
 
     def without_a_fleet(self) -> Conformance:
         """As a client that knows the brokers, to see that a leak would be found."""
         there = self.brokers.endpoints
-        return Conformance(self.brokers, {None: there[1], **there}, self.advertised, SEED)
+        return Conformance(self.brokers, {None: there[1]} | dict(there), self.advertised, SEED)
 
 
 @contextmanager

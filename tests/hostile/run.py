@@ -36,7 +36,9 @@ PATIENT: Final = {
     **{"suspect_after_s": 5.0, "overlay_ttl_s": 15.0, "control_grace_s": 30.0},
     **{"probe_interval_s": 3.0, "probe_timeout_s": 3.0, "freeze_timeout_s": 10.0},
 }
-_LOGGED: Final = re.compile(r"closing the connection of client (\S+): .*\((\w+); (\d+) more unlogged\)")
+_LOGGED: Final = re.compile(
+    r"closing the connection of client (\S+)(?: to \S+)?: .*\((\w+); (\d+) more unlogged\)"
+)
 
 Say = Callable[[str], None]
 

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -146,7 +147,7 @@ def test_new_certificates_under_load_are_no_error(
     secured: LocalFleet,
     authority: Authority,
     make_topic: MakeTopic,
-    config: dict[str, str],
+    config: dict[str, Any],
     app: Pair,
 ) -> None:
     """Connections that are up stay up; new ones are met with the new certificate."""
@@ -181,7 +182,7 @@ def test_a_drain_and_a_death_under_load(
     kafka: KafkaCluster,
     secured: LocalFleet,
     make_topic: MakeTopic,
-    config: dict[str, str],
+    config: dict[str, Any],
     fleet_command: FleetCommand,
 ) -> None:
     topic, brokers = make_topic(), frozenset(kafka.brokers)

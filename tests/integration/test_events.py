@@ -289,7 +289,7 @@ def test_a_fleet_tells_of_what_passes(
             assert connection.ends()
         ended = partial(lambda number: len(mine()) == 2 * number, number)
         wait_for(ended, f"the end of a connection: {why}")
-    assert {each.why: each.what for each in mine()} == {None: "opened", **dict.fromkeys(ENDS, "cut")}
+    assert {each.why: each.what for each in mine()} == {None: "opened"} | dict.fromkeys(ENDS, "cut")
     assert {(each.told_by, each.broker_id, each.owned) for each in mine()} == {
         ("p1", BROKER, "p1" in owners[BROKER])
     }

@@ -353,7 +353,12 @@ class Session:
 
         A broker answers one of two requests, and not always the same one, where the first is refused.
         """
-        requests = [(wire.metadata,), (wire.metadata,), (handshake, "PLAIN"), (plain, user)]
+        requests: list[tuple[Any, *tuple[str, ...]]] = [
+            (wire.metadata,),
+            (wire.metadata,),
+            (handshake, "PLAIN"),
+            (plain, user),
+        ]
         if user == "app":
             requests += [(wire.metadata,)]
         frames = [self._frame(*each) for each in requests]

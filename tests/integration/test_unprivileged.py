@@ -59,6 +59,8 @@ def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
     produce(confined.bootstrap(), topic, RECORDS)
     read = read_all(confined.bootstrap(), topic, len(RECORDS))
     assert sorted(each.value() for each in read) == sorted(RECORDS)
+    data = confined.settings.member("p1").data_dir
+    assert {each.stat().st_mode & 0o077 for each in (data, *data.rglob("*"))} == {0}
     assert confined.stop("p1") == 0
     log = confined.log("p1").read_text()
     assert not [each for each in ("Read-only file system", "Permission denied", "Traceback") if each in log]

@@ -32,7 +32,7 @@ class Issuer:
     def issue(self, subject: str, lifetime_s: int = 3600, audience: str = AUDIENCE) -> str:
         """A token for one principal. Source: RFC 7519"""
         now_s = int(time.time())
-        claims = {"sub": subject, "iss": ISSUER, "aud": audience, "scope": "all"}
+        claims: dict[str, str | int] = {"sub": subject, "iss": ISSUER, "aud": audience, "scope": "all"}
         claims |= {"iat": now_s - 60 + min(0, lifetime_s), "exp": now_s + lifetime_s}
         parts = [_text(json.dumps(each).encode()) for each in ({"alg": "RS256", "kid": _KEY_ID}, claims)]
         signature = self._key.sign(".".join(parts).encode(), padding.PKCS1v15(), hashes.SHA256())

@@ -97,10 +97,10 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as driver:
-        wait_for(lambda: begun(stormy, "weights") or driver.poll() is not None, "weights are begun", LIMIT_S)
-        os.killpg(driver.pid, signal.SIGKILL)
-    assert driver.returncode == -signal.SIGKILL
+    ) as teller:
+        wait_for(lambda: begun(stormy, "weights") or teller.poll() is not None, "weights are begun", LIMIT_S)
+        os.killpg(teller.pid, signal.SIGKILL)
+    assert teller.returncode == -signal.SIGKILL
     assert (begun(stormy, "weights"), committed(stormy, "weights")) == (1, 0)
     document(command(config, stormy, *small))
 

@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fleet.events.schema import ConnectionEvent
+from fleet.ipc import ConnectionEnd
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable
 
@@ -159,7 +160,7 @@ def test_takeovers_are_those_of_a_naive_twin(spark: SparkSession) -> None:
     assert any(first is not None for *_, first in wanted.values())
     assert any(alive is None for alive, *_ in wanted.values())
     assert any(alive == began for alive, began, *_ in wanted.values()), "given up by one alone"
-    assert any(alive is not None and alive < began for alive, began, *_ in wanted.values())
+    assert any(alive is not None and alive < cast(int, began) for alive, began, *_ in wanted.values())
 
 
 def tried(chance: random.Random) -> list[ConnectionEvent]:
@@ -183,7 +184,7 @@ def tried(chance: random.Random) -> list[ConnectionEvent]:
             open_ms=0,
             at_ms=opened_ms,
         )
-        why = "unreachable" if down else chance.choice(("broker", "unanswered", "refused"))
+        why: ConnectionEnd = "unreachable" if down else chance.choice(("broker", "unanswered", "refused"))
         ended = replace(
             opened, id=f"c{number}/end", what="cut", why=why, at_ms=opened_ms + chance.randrange(9)
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import astuple
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -12,7 +13,7 @@ from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.stalls import stalls
 
 BEGIN_US = 1_790_000_000_000_000
-SIDES = ("acknowledged", "received", "log")
+SIDES: Final = ("acknowledged", "received", "log")
 LEAST_MS = 300
 
 

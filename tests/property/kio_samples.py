@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
+from kio.static.protocol import Entity
 
 RESPONSES = {
     0: ("produce", "ProduceResponse", range(10, 14)),
@@ -52,22 +53,22 @@ HOSTS = ("", "k", "127.77.0.1", "kafka-1.example.org", "ünï.example", "h" * 12
 Convert = Callable[[int, str, int], tuple[str, int]]
 
 
-def response_class(key: int, version: int) -> type:
+def response_class(key: int, version: int) -> type[Entity]:
     module, name, _ = RESPONSES[key]
-    found: type = getattr(importlib.import_module(f"kio.schema.{module}.v{version}.response"), name)
+    found: type[Entity] = getattr(importlib.import_module(f"kio.schema.{module}.v{version}.response"), name)
     return found
 
 
-def is_flexible(entity: object) -> bool:
-    return bool(entity.__flexible__)  # type: ignore[attr-defined]
+def is_flexible(entity: Entity) -> bool:
+    return entity.__flexible__
 
 
-def make(key: int, version: int, seed: int) -> object:
+def make(key: int, version: int, seed: int) -> Entity:
     """A random response; the same seed gives the same one."""
-    return _entity(response_class(key, version), random.Random(seed))
+    return typing.cast(Entity, _entity(response_class(key, version), random.Random(seed)))
 
 
-def frame(entity: object, correlation_id: int) -> bytes:
+def frame(entity: Entity, correlation_id: int) -> bytes:
     """The response as a broker sends it."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
@@ -76,7 +77,7 @@ def frame(entity: object, correlation_id: int) -> bytes:
 
 
 def for_client(
-    key: int, entity: object, correlation_id: int, address: Convert, blank: Callable[[str], bool]
+    key: int, entity: Entity, correlation_id: int, address: Convert, blank: Callable[[str], bool]
 ) -> bytes:
     """What a client must get in place of a response, whose length is kept where BEHIND_RECORDS says so."""
     before, after = frame(entity, correlation_id), frame(convert(entity, address, blank), correlation_id)
@@ -91,9 +92,9 @@ def for_client(
     return before[:at] + (padded(array, field, size) or padded(nothing, b"", size) or b"")
 
 
-def tail_at(key: int, entity: object) -> int:
+def tail_at(key: int, entity: Entity) -> int:
     """Where the part of such a response begins that may change."""
-    without = dataclasses.replace(entity, node_endpoints=())  # type: ignore[type-var]
+    without = dataclasses.replace(entity, node_endpoints=())
     assert frame(without, 0).endswith(BEHIND_RECORDS[key])
     return len(frame(without, 0)) - len(BEHIND_RECORDS[key])
 
@@ -157,20 +158,20 @@ def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
     return high << 7 | low & 127, pos
 
 
-def decode(key: int, version: int, framed: bytes) -> object:
+def decode(key: int, version: int, framed: bytes) -> Entity:
     """Read a whole response; fails if anything is left over."""
     cls = response_class(key, version)
     (size,) = struct.unpack_from(">i", framed)
     assert size + 4 == len(framed)
-    begin = 8 + (1 if cls.__flexible__ else 0)  # type: ignore[attr-defined]
+    begin = 8 + (1 if cls.__flexible__ else 0)
     entity, read = entity_reader(cls)(memoryview(framed), begin)
     assert begin + read == len(framed), "something is left over"
     return entity
 
 
-def convert(entity: object, address: Convert, blank: Callable[[str], bool]) -> object:
+def convert(entity: Entity, address: Convert, blank: Callable[[str], bool]) -> Entity:
     """The same response with other addresses, and with the configurations blanked that carry one."""
-    return _convert(entity, address, blank, False)
+    return typing.cast(Entity, _convert(entity, address, blank, False))
 
 
 def _convert(entity: object, address: Convert, blank: Callable[[str], bool], enclosed: bool) -> object:
@@ -195,7 +196,7 @@ def _convert(entity: object, address: Convert, blank: Callable[[str], bool], enc
     return dataclasses.replace(entity, **changes)
 
 
-def addresses(entity: object) -> Iterator[tuple[int, str, int]]:
+def addresses(entity: Entity) -> Iterator[tuple[int, str, int]]:
     """Every broker id, host and port in a response."""
     found: list[tuple[int, str, int]] = []
 

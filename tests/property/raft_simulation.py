@@ -21,6 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pysyncobj.syncobj as library
@@ -317,7 +318,7 @@ class Simulation:
         self.network.connect_all()
         for me, member in self.members.items():
             if member.replica is not None and self.now >= self.paused_until.get(me, 0.0):
-                self._guarded(member, lambda member=member: self._turn(member))
+                self._guarded(member, partial(self._turn, member))
 
     def _turn(self, member: SimulatedMember) -> None:
         assert member.replica is not None

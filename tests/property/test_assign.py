@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import combinations, product
-from typing import TypeAlias
+from random import Random
+from typing import Any, TypeAlias
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,14 @@ from fleet.model import Broker, BrokerId, IdentitySpace, Member, MemberStatus, O
 from fleet.weighing import Weighing
 
 Rule: TypeAlias = Callable[..., dict[BrokerId, Ownership]]
+Situation: TypeAlias = tuple[dict[ProxyId, Member], dict[BrokerId, Broker], dict[BrokerId, Ownership]]
+Restricted: TypeAlias = tuple[
+    dict[ProxyId, Member],
+    dict[BrokerId, Broker],
+    dict[BrokerId, Ownership],
+    dict[BrokerId, ProxyId],
+    frozenset[tuple[ProxyId, BrokerId]],
+]
 WEIGHTS = Weighing({broker_id: (broker_id * 37 % 11) ** 2 for broker_id in range(1, 12)})
 weigh: Rule = partial(assign, weighing=WEIGHTS)
 
@@ -57,23 +66,13 @@ def histories(
 
 
 @st.composite
-def situations(
-    draw: st.DrawFn,
-) -> tuple[dict[ProxyId, Member], dict[BrokerId, Broker], dict[BrokerId, Ownership]]:
+def situations(draw: st.DrawFn) -> Situation:
     members, brokers = draw(fleets()), draw(clusters())
     return members, brokers, draw(histories(members, brokers))
 
 
 @st.composite
-def restricted(
-    draw: st.DrawFn,
-) -> tuple[
-    dict[ProxyId, Member],
-    dict[BrokerId, Broker],
-    dict[BrokerId, Ownership],
-    dict[BrokerId, ProxyId],
-    frozenset[tuple[ProxyId, BrokerId]],
-]:
+def restricted(draw: st.DrawFn) -> Restricted:
     """The same with all that restricts: drained and dead members, own ports, pins, brokers out of reach."""
     members, brokers = draw(fleets(5)), draw(clusters(8))
     for proxy_id in members:
@@ -131,7 +130,7 @@ def rack_matches(
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]))
-def test_every_identity_is_owned_by_those_who_may_own_it(case, rule: Rule) -> None:
+def test_every_identity_is_owned_by_those_who_may_own_it(case: Restricted, rule: Rule) -> None:
     members, brokers, previous, pins, unreachable = case
     after = rule(members, brokers, previous, pins, unreachable)
     for broker_id in brokers:
@@ -147,7 +146,7 @@ def test_every_identity_is_owned_by_those_who_may_own_it(case, rule: Rule) -> No
 
 
 @given(restricted())
-def test_pins_are_respected_where_the_pinned_member_may_own(case) -> None:
+def test_pins_are_respected_where_the_pinned_member_may_own(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     after = assign(members, brokers, previous, pins, unreachable)
     for broker_id, pinned in pins.items():
@@ -156,7 +155,7 @@ def test_pins_are_respected_where_the_pinned_member_may_own(case) -> None:
 
 
 @given(restricted())
-def test_every_member_that_can_own_something_besides_pins_does_own_something(case) -> None:
+def test_every_member_that_can_own_something_besides_pins_does_own_something(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     after = assign(members, brokers, previous, pins, unreachable)
     for proxy_id, load in loads(members, after).items():
@@ -172,7 +171,7 @@ def test_every_member_that_can_own_something_besides_pins_does_own_something(cas
 
 
 @given(situations())
-def test_loads_differ_by_at_most_one(case) -> None:
+def test_loads_differ_by_at_most_one(case: Situation) -> None:
     members, brokers, previous = case
     each = loads(members, assign(members, brokers, previous, {})).values()
     assert max(each) - min(each) <= 1
@@ -181,7 +180,7 @@ def test_loads_differ_by_at_most_one(case) -> None:
 
 @settings(max_examples=60)
 @given(restricted())
-def test_balance_within_restrictions_is_the_best_there_is(case) -> None:
+def test_balance_within_restrictions_is_the_best_there_is(case: Restricted) -> None:
     members, brokers, _, pins, unreachable = case
     choices = {}
     for broker_id in sorted(brokers)[:5]:
@@ -259,7 +258,7 @@ def test_co_owners_are_shed_only_as_balance_requires(data: st.DataObject) -> Non
 
 
 @given(situations(), st.data())
-def test_a_death_moves_only_what_the_dead_one_owned(case, data: st.DataObject) -> None:
+def test_a_death_moves_only_what_the_dead_one_owned(case: Situation, data: st.DataObject) -> None:
     members, brokers, previous = case
     before = assign(members, brokers, previous, {})
     dead = data.draw(st.sampled_from(sorted(members)))
@@ -276,7 +275,9 @@ def test_a_death_moves_only_what_the_dead_one_owned(case, data: st.DataObject) -
 
 
 @given(fleets(least=2), clusters())
-def test_a_join_moves_identities_only_to_the_one_who_joined(members, brokers) -> None:
+def test_a_join_moves_identities_only_to_the_one_who_joined(
+    members: dict[ProxyId, Member], brokers: dict[BrokerId, Broker]
+) -> None:
     newcomer = max(members)
     before = assign({p: m for p, m in members.items() if p != newcomer}, brokers, {}, {})
     after = assign(members, brokers, before, {})
@@ -285,7 +286,7 @@ def test_a_join_moves_identities_only_to_the_one_who_joined(members, brokers) ->
 
 
 @given(restricted())
-def test_assign_of_its_own_result_is_that_result(case) -> None:
+def test_assign_of_its_own_result_is_that_result(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     once = assign(members, brokers, previous, pins, unreachable)
     assert assign(members, brokers, once, pins, unreachable) == once
@@ -297,10 +298,10 @@ def test_assign_of_its_own_result_is_that_result(case) -> None:
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]), st.randoms())
-def test_the_order_of_dicts_does_not_matter(case, rule: Rule, random) -> None:
+def test_the_order_of_dicts_does_not_matter(case: Restricted, rule: Rule, random: Random) -> None:
     members, brokers, previous, pins, unreachable = case
 
-    def shuffled(mapping):
+    def shuffled(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
         keys = list(mapping)
         random.shuffle(keys)
         return {key: mapping[key] for key in keys}
@@ -314,7 +315,9 @@ def test_the_order_of_dicts_does_not_matter(case, rule: Rule, random) -> None:
 
 @settings(max_examples=80)
 @given(fleets(4), clusters(6))
-def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(members, brokers) -> None:
+def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(
+    members: dict[ProxyId, Member], brokers: dict[BrokerId, Broker]
+) -> None:
     after = assign(members, brokers, {}, {})
     best = max(
         rack_matches(members, brokers, {b: (p,) for b, p in zip(brokers, chosen, strict=True)})
@@ -328,7 +331,7 @@ def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(members, bro
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]))
-def test_successors_are_few_different_and_able(case, rule: Rule) -> None:
+def test_successors_are_few_different_and_able(case: Restricted, rule: Rule) -> None:
     members, brokers, previous, pins, unreachable = case
     after = rule(members, brokers, previous, pins, unreachable)
     for broker_id, ownership in after.items():
@@ -342,7 +345,9 @@ def test_successors_are_few_different_and_able(case, rule: Rule) -> None:
 
 
 @given(restricted(), st.sampled_from([assign, take_over, weigh]), st.booleans())
-def test_the_commit_after_any_single_death_equals_the_overlay(case, rule: Rule, keep_record: bool) -> None:
+def test_the_commit_after_any_single_death_equals_the_overlay(
+    case: Restricted, rule: Rule, keep_record: bool
+) -> None:
     members, brokers, previous, pins, unreachable = case
     before = rule(members, brokers, previous, pins, unreachable)
     for dead in members:
@@ -362,7 +367,9 @@ def test_the_commit_after_any_single_death_equals_the_overlay(case, rule: Rule, 
 
 
 @given(situations(), st.data())
-def test_the_commit_after_one_death_after_another_equals_the_overlay(case, data: st.DataObject) -> None:
+def test_the_commit_after_one_death_after_another_equals_the_overlay(
+    case: Situation, data: st.DataObject
+) -> None:
     members, brokers, previous = case
     ownership = assign(members, brokers, previous, {})
     for dead in data.draw(st.permutations(sorted(members)))[:-1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -154,7 +155,7 @@ events = st.tuples(
 @settings(max_examples=60)
 @given(st.integers(3, 5), st.integers(1, 9), st.lists(events, max_size=8))
 def test_whatever_happens_identities_end_balanced_on_the_living_and_then_nothing_moves(
-    count: int, identities: int, play
+    count: int, identities: int, play: list[tuple[Callable[[World, ProxyId], None], int, float]]
 ) -> None:
     world = World(count, identities)
     world.run(1.0)
@@ -216,7 +217,7 @@ def test_one_death_and_return_cost_one_generation_each_way(count: int, identitie
     st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=10, max_size=10),
 )
 def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
-    count: int, identities: int, order, apart_s: float, delays
+    count: int, identities: int, order: list[int], apart_s: float, delays: list[float]
 ) -> None:
     world = World(count, identities)
     world.run(5.0)
@@ -240,7 +241,9 @@ def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
 
 @settings(max_examples=30)
 @given(st.integers(3, 5), st.integers(1, 9), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9))))
-def test_brokers_out_of_reach_and_pins_settle_as_well(count: int, identities: int, cuts) -> None:
+def test_brokers_out_of_reach_and_pins_settle_as_well(
+    count: int, identities: int, cuts: list[tuple[int, int]]
+) -> None:
     world = World(count, identities)
     world.run(5.0)
     for index, broker_id in cuts:

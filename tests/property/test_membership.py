@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,9 @@ class World:
                 took_s = 0.5 if outcome is ProbeOutcome.TIMED_OUT else 0.01
                 self._results[peer] = (self.now_s + took_s, outcome)
 
+    def held(self, peer: str) -> Liveness:
+        return self.detector.liveness[peer]
+
     def _observe(self) -> None:
         for peer, mode in self.modes.items():
             if peer in self._results and self._results[peer][0] <= self.now_s:
@@ -105,6 +109,7 @@ class World:
             self.detector.worker_answered(peer, self.now_s)
 
 
+Plays: TypeAlias = list[tuple[str, Mode, float]]
 modes = st.sampled_from(Mode)
 durations = st.sampled_from([0.05, 0.3, 0.7, 1.0, 2.5])
 plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max_size=12)
@@ -112,7 +117,7 @@ plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max
 
 @settings(max_examples=150)
 @given(plays)
-def test_whatever_happened_before_the_verdict_is_right_after_a_while(play) -> None:
+def test_whatever_happened_before_the_verdict_is_right_after_a_while(play: Plays) -> None:
     world = World(["p1", "p2"])
     world.run(0.5)
     for peer, mode, for_s in play:
@@ -125,21 +130,23 @@ def test_whatever_happened_before_the_verdict_is_right_after_a_while(play) -> No
 
 @settings(max_examples=150)
 @given(plays, st.sampled_from([Mode.KILLED, Mode.FROZEN, Mode.CUT_OFF]))
-def test_a_death_is_noticed_in_time_after_any_history(play, death: Mode) -> None:
+def test_a_death_is_noticed_in_time_after_any_history(play: Plays, death: Mode) -> None:
     world = World(["p1", "p2"])
     for peer, mode, for_s in play:
         world.become(peer, mode)
         world.run(for_s)
     world.become("p1", Mode.HEALTHY)
     world.run(SETTLE_S)
-    assert world.detector.liveness["p1"] is Liveness.UP
+    assert world.held("p1") is Liveness.UP
     world.become("p1", death)
     world.run(0.1 if death is Mode.KILLED else 0.8 + 2 * STEP_S)
-    assert world.detector.liveness["p1"] is Liveness.SUSPECT
+    assert world.held("p1") is Liveness.SUSPECT
 
 
 @given(st.lists(st.floats(0.05, 0.65), min_size=5, max_size=60), st.lists(st.floats(0.0, 30.0), max_size=4))
-def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(gaps, pauses) -> None:
+def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(
+    gaps: list[float], pauses: list[float]
+) -> None:
     world = World(["p1"])
     world.run(0.5)
     for index, gap_s in enumerate(gaps):
@@ -158,7 +165,7 @@ def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(gaps, paus
 
 @given(plays, st.lists(st.booleans(), min_size=12, max_size=12), st.sets(st.sampled_from(["p1", "p2"])))
 def test_the_overlay_goes_around_suspects_only_and_around_all_of_them_without_a_quorum(
-    play, quorums, down
+    play: Plays, quorums: list[bool], down: set[str]
 ) -> None:
     world = World(["p1", "p2"])
     for (peer, mode, for_s), quorum in zip(play, quorums, strict=False):

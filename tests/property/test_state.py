@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,9 +142,9 @@ def test_a_command_survives_the_log(command: Command) -> None:
 @given(
     st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda each: st.lists(each)), commands
 )
-def test_apply_is_total(junk: object, command: Command) -> None:
+def test_apply_is_total(junk: Any, command: Command) -> None:
     for value in (junk, *(replace(command, **{field: junk}) for field in command.__slots__)):
-        state, outcome = apply(FleetState(), value)  # type: ignore[arg-type]
+        state, outcome = apply(FleetState(), value)
         assert state.generation == outcome.generation <= 1
 
 

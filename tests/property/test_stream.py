@@ -182,7 +182,7 @@ def refusals(key: int, version: int, body: bytes, each_cut: bool) -> bytes:
     """What has passed of a response that is refused however it arrives."""
     raw = framed(body)
     passed_bytes = b""
-    for cuts in ([], range(len(raw)), range(0, len(raw), 11))[: 3 if each_cut else 1]:
+    for cuts in ((), range(len(raw)), range(0, len(raw), 11))[: 3 if each_cut else 1]:
         play = Play.new()
         play.ask((key, version, CORRELATION_ID))
         with pytest.raises((MalformedFrame, TruncatedFrame)):

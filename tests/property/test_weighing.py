@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fleet.assign import assign
 from fleet.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
 from fleet.weighing import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weighing
-from tests.property.test_assign import clusters, fleets, histories, member, removals, restricted
+from tests.property.test_assign import Restricted, clusters, fleets, histories, member, removals, restricted
 
 BROKERS, PROXIES = 60, 6
 ZIPF = 1.1
@@ -35,7 +35,9 @@ def loads(
 
 
 @given(restricted(), weights_of, gains)
-def test_a_proposal_gains_enough_or_is_not_made(case, weights: dict[int, float], min_gain: float) -> None:
+def test_a_proposal_gains_enough_or_is_not_made(
+    case: Restricted, weights: dict[int, float], min_gain: float
+) -> None:
     members, brokers, previous, pins, unreachable = case
     weighing = Weighing(weights, min_gain)
     # What had to move has moved: from here on it is for balance alone.

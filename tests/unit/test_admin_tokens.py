@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from fleet.admin import tokens
 from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
 from fleet.config import Settings, TokenSettings, load
 from fleet.config.secrets import Secret
@@ -112,7 +112,7 @@ def test_refusals_are_counted_and_logged_once_a_minute_for_each_source(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(tokens.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     caplog.set_level(logging.INFO)
     gate = Gate(PLACES, "fleet.yaml", ENVIRON)
     for _ in range(3):
@@ -134,7 +134,7 @@ def test_many_sources_fill_neither_the_log_nor_the_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(tokens.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     gate = Gate(PLACES, "fleet.yaml", ENVIRON)
     for number in range(2 * MAX_SOURCES):
         gate.refusal(None, False, f"source {number}")

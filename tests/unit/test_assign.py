@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -116,7 +117,9 @@ def test_a_pin_moves_its_identity_and_balance_makes_up_for_it() -> None:
 
 
 @pytest.mark.parametrize("rule", [assign, take_over])
-def test_a_member_that_cannot_reach_a_broker_does_not_own_it(rule) -> None:
+def test_a_member_that_cannot_reach_a_broker_does_not_own_it(
+    rule: Callable[..., dict[int, Ownership]],
+) -> None:
     fleet = members("p1", "p2")
     before = assign(fleet, brokers(2), {}, {})
     assert rule(fleet, brokers(2), before, {}, frozenset({("p1", 1)}))[1].owners == ("p2",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -260,7 +261,7 @@ def test_where_no_haproxy_can_be_had_it_says_what_to_do(
     def no_apt(package: str, program: str, folder: Path) -> None:
         raise FileNotFoundError("apt-get")
 
-    monkeypatch.setattr(haproxy.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(haproxy, "FOLDER", tmp_path / "haproxy")
     monkeypatch.setattr(haproxy, "unpack_debian_program", no_apt)
     with pytest.raises(BenchError, match=r"apt-get install haproxy.*--targets"):

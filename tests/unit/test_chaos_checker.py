@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -75,7 +76,7 @@ def rules(history: History) -> list[str]:
     return [violation.rule for violation in check(history)]
 
 
-def with_stream(brokers_failed: bool = False, **changes: object) -> History:
+def with_stream(brokers_failed: bool = False, /, **changes: Any) -> History:
     return replace(HISTORY, streams=[replace(STREAM, **changes)], brokers_failed=brokers_failed)
 
 
@@ -94,7 +95,7 @@ def test_a_clean_history_breaks_nothing() -> None:
     ],
 )
 def test_a_lost_record_is_judged_by_what_was_promised(
-    durable: str, brokers_failed: bool, expected: list[str]
+    durable: Literal["always", "proxies", "never"], brokers_failed: bool, expected: list[str]
 ) -> None:
     promise = replace(STRICT, durable=durable)
     assert rules(with_stream(brokers_failed, promise=promise, log=without(3))) == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import socket
@@ -23,12 +24,13 @@ from rich.console import Console
 
 from fleet import cli, errors
 from fleet.admin import status, tls
+from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.tables import print_plan
 from fleet.admin.tokens import Gate
 from fleet.admin.view import RaftView
 from fleet.config import load
-from fleet.errors import AdminError, UnknownMember
+from fleet.errors import AdminError, FleetError, UnknownMember
 from fleet.model import Endpoint
 from fleet.weighing import Weighing
 from tests.unit import test_admin_tls as admin_tls
@@ -37,6 +39,7 @@ from tests.unit.test_admin_http import listening
 from tests.unit.test_config import tree
 
 ROOT = Path(__file__).resolve().parents[2]
+ERRORS = sorted(FleetError.__subclasses__(), key=lambda each: each.__name__)
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **content: object) -> N
 def test_node_runs_the_supervisor_and_exits_with_its_code(
     config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[object] = []
+    seen: list[tuple[object, str]] = []
 
     def run(settings: object, proxy_id: str) -> int:
         seen.append((settings, proxy_id))
@@ -147,7 +150,7 @@ def test_node_runs_the_supervisor_and_exits_with_its_code(
     stand_in(monkeypatch, "fleet.supervisor", run=run)
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, told) == (143, {"proxy_id": "p2", "exit_code": 143})
-    assert [proxy_id for _, proxy_id in seen] == ["p2"]  # type: ignore[misc]
+    assert [proxy_id for _, proxy_id in seen] == ["p2"]
 
 
 def test_node_tells_what_keeps_it_from_starting(
@@ -318,7 +321,12 @@ def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
     )
     old = replace(ownership_document(view()), generation=7, proxy_id="p2")
     new = replace(old, generation=8, proxy_id="p3")
-    answers = {"p1": lost, "p2": old, "p3": new, "p4": AdminError("gone")}
+    answers: dict[str, OwnershipDocument | FleetError] = {
+        "p1": lost,
+        "p2": old,
+        "p3": new,
+        "p4": AdminError("gone"),
+    }
     assert status.best_answer(answers).proxy_id == "p3"
     told = status.fleet_status(answers, dict.fromkeys(answers, "http://somewhere"))
     assert (told.agree, told.told_by) == (False, "p3")
@@ -373,18 +381,18 @@ def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.Monke
     def missing(name: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_kafka")
 
-    monkeypatch.setattr(cli.demo.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     code, told = run_json(capsys, "demo")
     assert (code, told["error"]["kind"]) == (1, "demo")
     assert "pip install 'kafka-proxy-fleet[demo]'" in told["error"]["message"]
 
 
-@pytest.mark.parametrize("error", sorted(errors.FleetError.__subclasses__(), key=lambda each: each.__name__))
+@pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_a_kind_and_a_code(
-    error: type[errors.FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+    error: type[FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_connections = issubclass(error, (errors.WireError, errors.LimitReached))
-    raised = error("client", "x") if of_connections else error("x")  # type: ignore[call-arg]
+    raised = error("client", "x") if of_connections else error("x")
 
     def run(settings: object, proxy_id: str) -> int:
         raise raised

@@ -53,6 +53,8 @@ EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
 TOKENS = {"read": {"env": "READ"}, "write": {"file": "secrets/write-token"}}
 SASL = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"env": "PASSWORD"}}
 
+EMPTY: tuple[dict[str, Any] | None, ...] = ({}, None)
+
 
 def member(number: int) -> dict[str, Any]:
     return {
@@ -204,7 +206,7 @@ def test_values_come_from_the_environment() -> None:
 
 def test_events_are_sent_where_there_is_a_section_for_them_and_it_may_be_empty() -> None:
     assert parse(tree()).events is None
-    for section in ({}, None):
+    for section in EMPTY:
         assert parse(changed("events", section)).events == EventsSettings()
     section = {"topic_prefix": "ops.fleet-", "replication_factor": 2, "spool_bytes": 1 << 20}
     assert parse(changed("events", section)).events == EventsSettings("ops.fleet-", 2, 1 << 20)
@@ -221,7 +223,7 @@ def test_with_peer_tls_members_may_be_anywhere() -> None:
 
 def test_certificates_are_found_beside_the_file_unless_it_says_where() -> None:
     assert parse(tree()).peer_tls is None
-    for section in ({}, None):
+    for section in EMPTY:
         found = parse(changed("peer_tls", section)).peer_tls
         assert found is not None
         assert found.files("p2") == PeerTlsFiles(
@@ -331,7 +333,7 @@ def test_names_of_brokers_need_tls() -> None:
 
 def test_admin_addresses_have_the_certificates_of_links_unless_it_says_where() -> None:
     assert parse(tree()).admin == parse(changed("admin", {})).admin == AdminSettings()
-    for section in ({}, None):
+    for section in EMPTY:
         found = parse(changed("admin.tls", section)).admin.tls
         assert found is not None
         own = found.of("p2")
@@ -386,7 +388,7 @@ def test_a_token_in_the_file_is_not_shown(tokens: Any) -> None:
 def test_the_way_to_the_brokers_is_plaintext_unless_it_says_more() -> None:
     assert parse(tree()).upstream == UpstreamSettings()
     # A section without a value is a section: nobody means to have no TLS by it.
-    for empty in ({}, None):
+    for empty in EMPTY:
         tls = parse(changed("upstream.tls", empty)).upstream.tls
         assert tls is not None
         assert (tls.files, tls.check_hostname) == ({}, True)

@@ -155,7 +155,7 @@ def test_alerts_ask_for_what_is_exposed_and_say_what_to_do() -> None:
 
 def test_every_alert_is_tested_and_documented() -> None:
     tested = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8"))
-    fired, quiet = set(), set()
+    fired, quiet = set[str](), set[str]()
     for test in tested["tests"]:
         for case in test["alert_rule_test"]:
             (fired if case["exp_alerts"] else quiet).add(case["alertname"])

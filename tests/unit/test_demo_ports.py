@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import socket
 from collections import deque
 
@@ -24,7 +25,7 @@ def test_a_range_with_a_used_port_in_it_is_passed_over(monkeypatch: pytest.Monke
     (first,) = free_ports(1)
     monkeypatch.setattr(ports, "_GIVEN_LATELY", deque())
     offered = iter([first - 2, first + 1000])
-    monkeypatch.setattr(ports.random, "randrange", lambda *_: next(offered))
+    monkeypatch.setattr(random, "randrange", lambda *_: next(offered))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", first))
         listener.listen()

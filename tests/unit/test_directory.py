@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 from fleet.directory import advertised_owners, build, pick
 from fleet.model import AdvertisedListener, Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
@@ -24,7 +25,7 @@ STATE = FleetState(
 ME = MEMBERS["p1"]
 
 
-def status(state: FleetState, proxy_id: str, **changes: object) -> FleetState:
+def status(state: FleetState, proxy_id: str, **changes: Any) -> FleetState:
     return replace(state, members={**state.members, proxy_id: replace(state.members[proxy_id], **changes)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_a_median_above_the_goal_is_missed_but_not_where_nobody_moved() -> None:
     [({}, False), ({"cut": 1}, True), ({"audits": {"java": replace(CLEAN, duplicated=1)}}, True)],
 )
 def test_a_request_that_was_cut_and_a_record_that_came_twice_are_failures(
-    changes: dict[str, object], failed: bool
+    changes: dict[str, Any], failed: bool
 ) -> None:
     assert replace(MEASURED, **changes).failed is failed
 

@@ -18,7 +18,7 @@ from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from fleet.membership import Transition
 from fleet.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.raft_state import Applied
-from fleet.state import BrokersSeen, MemberUp, OwnershipSet, apply, stamp
+from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0
@@ -38,7 +38,7 @@ class Told:
 
     def own(self, owner: str, *, leads: bool, takeovers: TakeoverLog = CLOSED) -> None:
         """Identity 1 gets another owner."""
-        commands = [
+        commands: list[Command] = [
             MemberUp(Member(owner, incarnation=1)),
             BrokersSeen((Broker(1, "kafka", 9092),)),
             OwnershipSet(self.state.generation, {1: Ownership((owner,))}, (), "takeover"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fleet.chaos.checker import Sighting, View
@@ -9,6 +11,10 @@ from fleet.demo.history import Event, Record
 from fleet.game_day.timeline import Span, Stall, Stand, advertised_stands, committed_stands, stalls
 
 WITHIN = Span(100.0, 110.0)
+
+
+def about(moment_s: float) -> Any:
+    return pytest.approx(moment_s)
 
 
 def told(at_s: float, proxy_id: str, generation: int, owner: str) -> Sighting:
@@ -37,8 +43,8 @@ def test_an_identity_is_advertised_where_most_say() -> None:
     }
     found = advertised_stands(views, (1,), WITHIN)
     assert [(each.owner, each.span) for each in found] == [
-        ("p1", Span(0.0, pytest.approx(3.4))),
-        ("p2", Span(pytest.approx(3.4), 10.0)),
+        ("p1", Span(0.0, about(3.4))),
+        ("p2", Span(about(3.4), 10.0)),
     ]
 
 
@@ -58,5 +64,5 @@ def test_long_intervals_of_a_partition_are_stalls() -> None:
     moments = {0: [*(100.0 + tick / 10 for tick in range(41)), *(104.5 + tick / 10 for tick in range(60))]}
     events = [Event(at_s, 0, Record(1, number), number) for number, at_s in enumerate(moments[0])]
     first, second = stalls(events, "delivered", 2, WITHIN)
-    assert first == Stall(0, "delivered", Span(pytest.approx(4.0), pytest.approx(4.5)))
+    assert first == Stall(0, "delivered", Span(about(4.0), about(4.5)))
     assert second == Stall(1, "delivered", Span(0.0, 10.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ class Play:
         self.losing = False
         self.names = names
 
-    def report(self, name: str, **changes: object) -> Play:
+    def report(self, name: str, **changes: Any) -> Play:
         """A member reports, and is heard."""
         if name not in self.reports:
             member = Member(name, listeners=LISTENERS, identities=SPACE)
@@ -316,8 +317,7 @@ def test_a_stopping_member_is_drained_first(steady: Play) -> None:
     assert steady.statuses["p2"] is MemberStatus.DRAINING
     assert steady.reasons == ["drain"]
     assert ("p2",) not in steady.owners.values()
-    steady.die("p2").run(0.0)
-    assert steady.statuses["p2"] is MemberStatus.DOWN
+    assert steady.die("p2").run(0.0).statuses["p2"] is MemberStatus.DOWN
     assert steady.reasons == ["drain"]
 
 

@@ -137,8 +137,7 @@ def test_a_peer_never_heard_of_is_unknown_for_the_grace() -> None:
     play = Play().run(9.9)
     assert play.liveness is Liveness.UNKNOWN
     assert play.probes == []
-    play.run(0.2)
-    assert play.liveness is Liveness.SUSPECT
+    assert play.run(0.2).liveness is Liveness.SUSPECT
     assert play.reason == "never_heard"
 
 
@@ -298,8 +297,7 @@ def test_recovery_takes_link_heartbeat_and_answer(up: Play) -> None:
     up.start().run(1.0)
     assert up.liveness is Liveness.SUSPECT, "its listener still refuses"
     up.answer = ANSWERED
-    up.run(1.2)
-    assert up.liveness is Liveness.UP
+    assert up.run(1.2).liveness is Liveness.UP
 
 
 def test_an_answer_to_a_question_from_before_the_suspicion_is_no_recovery(up: Play) -> None:

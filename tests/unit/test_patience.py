@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from fleet.config.settings import Limits
 from fleet.errors import TimeLimit
 from fleet.proxy.patience import Patience, Watch
 
 PATIENCE = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
 
+Play: TypeAlias = tuple[TimeLimit | None, int]
 
-def looked(*plays: tuple[TimeLimit | None, int]) -> list[str]:
+
+def lasting(limit: TimeLimit | None, progress: int, for_s: int) -> list[Play]:
+    return [(limit, progress)] * for_s
+
+
+def looked(*plays: Play) -> list[str]:
     """What passed, and when, with a sweep a second; a play is what is owed, and the client's progress."""
     watch, passed = Watch(), []
     for now_s, (limit, progress) in enumerate(plays, start=1):
@@ -20,13 +28,13 @@ def looked(*plays: tuple[TimeLimit | None, int]) -> list[str]:
 
 
 def test_each_limit_passes_once_nothing_has_come_for_so_long() -> None:
-    assert looked(*[("first_request_timeout_s", 0)] * 11) == [
+    assert looked(*lasting("first_request_timeout_s", 0, 11)) == [
         "11 first_request_timeout_s: no request for 10 s"
     ]
-    assert looked(*[("request_timeout_s", 7)] * 61) == [
+    assert looked(*lasting("request_timeout_s", 7, 61)) == [
         "61 request_timeout_s: no more of a request that has begun for 60 s"
     ]
-    assert looked(*[("idle_timeout_s", 7)] * 661) == [
+    assert looked(*lasting("idle_timeout_s", 7, 661)) == [
         "661 idle_timeout_s: nothing asked and nothing to answer for 660 s"
     ]
 
@@ -38,14 +46,13 @@ def test_a_client_that_is_slow_but_goes_on_is_left_alone() -> None:
 
 def test_nothing_runs_while_it_is_not_the_clients_turn() -> None:
     """A Fetch that waits at its broker, or a client that is not read from."""
-    waiting: list[tuple[TimeLimit | None, int]] = [(None, 0)] * 3_600
-    assert looked(("idle_timeout_s", 7), *waiting, ("idle_timeout_s", 7)) == []
+    assert looked(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
 
 
 def test_a_pause_begins_the_time_anew() -> None:
-    begun: list[tuple[TimeLimit | None, int]] = [("request_timeout_s", 7)] * 40
+    begun = lasting("request_timeout_s", 7, 40)
     assert looked(*begun, (None, 0), *begun) == []
 
 
 def test_what_is_owed_has_a_time_of_its_own() -> None:
-    assert looked(*[("idle_timeout_s", 7)] * 500, *[("request_timeout_s", 7)] * 60) == []
+    assert looked(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []

@@ -2,6 +2,7 @@ import errno
 import logging
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ def opened(path: Path, base: tuple[Entry, Entry] | None = None) -> Journal:
 
 
 def entries(subject: Journal) -> list[Entry]:
-    return list(subject[0:])
+    return list(cast(list[Entry], subject[0:]))
 
 
 def filled(path: Path, count: int = 3) -> Journal:

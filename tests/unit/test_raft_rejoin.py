@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from pysyncobj.node import Node
 
@@ -164,7 +164,7 @@ class TestUntilThen:
 
         assert read_mark(tmp_path / "raft") is None
         assert "votes again" in caplog.text
-        (answer,) = follower.append((4, 2), term=2, commit=4)  # type: ignore[misc]
+        (answer,) = follower.append((4, 2), term=2, commit=4)
         assert answer["success"]
         follower.replica.close()
 

@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from socket import create_server
+from socket import create_server, socket
 
 import pytest
 import pytest_asyncio
@@ -21,7 +22,7 @@ from fleet import model
 from fleet.errors import CommandTimeout, JournalError, NoQuorum, RaftError
 from fleet.links import Kind, PeerLinks
 from fleet.model import Broker, Endpoint, FleetState, Ownership, ProxyId
-from fleet.raft import files
+from fleet.raft import files, guards
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
 
@@ -91,7 +92,7 @@ class Fleet:
         self._incarnations = itertools.count(1)
         self._commands = itertools.count(1)
 
-    def listen(self, me: ProxyId) -> "object":
+    def listen(self, me: ProxyId) -> socket:
         return self._sockets[me].dup()
 
     def next_incarnation(self) -> int:
@@ -153,7 +154,10 @@ class Fleet:
 
     async def equal(self) -> FleetState:
         """Wait until all members have the same state; that state."""
-        states = lambda: [member.node.state for member in self.members.values()]  # noqa: E731
+
+        def states() -> list[FleetState]:
+            return [member.node.state for member in self.members.values()]
+
         await until(lambda: all(state == states()[0] for state in states()))
         return states()[0]
 
@@ -175,7 +179,7 @@ class TestCommitting:
 
         assert outcome == Outcome(True, "", 1)
         for member in fleet.members.values():
-            await until(lambda member=member: member.applied)
+            await until(partial(lambda member: member.applied, member))
             assert member.applied == [Applied(command, outcome)]
             assert member.node.state.ownership == {7: Ownership(("p1",))}
 
@@ -288,7 +292,7 @@ class TestProposals:
     async def test_a_lost_command_is_sent_again(self, fleet: Fleet) -> None:
         await fleet.start()
         follower = await fleet.other()
-        send, lost = follower.links.send, []
+        send, lost = follower.links.send, list[bytes]()
 
         def lossy(peer: ProxyId, kind: Kind, payload: bytes) -> bool:
             if b"apply_command" in payload and not lost:
@@ -415,7 +419,7 @@ class TestRestart:
             member.node.start()
             assert member.node.state == before, "as soon as it has started"
             assert not member.node.status.has_quorum
-            await until(lambda member=member: member.changes)
+            await until(partial(lambda member: member.changes, member))
             assert member.changes[0][0] == before
             assert member.changes[0][2] == ()
             await fleet.stop(me)
@@ -698,7 +702,7 @@ async def test_start_is_refused_with_another_library(fleet: Fleet, monkeypatch: 
     def refuse() -> None:
         raise RaftError("pysyncobj is 9")
 
-    monkeypatch.setattr(raft_state.guards, "check_library", refuse)
+    monkeypatch.setattr(guards, "check_library", refuse)
     with pytest.raises(RaftError, match="pysyncobj is 9"):
         Member(fleet, "p1").node.start()
 

@@ -2,8 +2,9 @@ import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 from pysyncobj.node import Node
 
@@ -272,7 +273,7 @@ class Follower:
 
     def __init__(self, folder: Path, compact_entries: int = 1000) -> None:
         self.state = FleetState()
-        self.sent: list[dict[str, object]] = []
+        self.sent: list[dict[str, Any]] = []
         transport = MemberTransport("p1", ("p1", "p2", "p3"), (), self._send)
         settings = LogSettings("p1", True, folder / "snapshot", 0.05, 90, 100, 50, compact_entries)
         self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
@@ -297,7 +298,7 @@ class Follower:
         log = self.replica.log
         return list(range(log._SyncObj__raftLog[0][1], log.last_log_index + 1))
 
-    def receive(self, **message: object) -> list[dict[str, object]]:
+    def receive(self, **message: object) -> list[dict[str, Any]]:
         """Take one message of the leader; the answers to it."""
         self.sent.clear()
         self.replica.transport.receive("p2", msgpack.packb(message))
@@ -307,7 +308,7 @@ class Follower:
 
     def append(
         self, previous: tuple[int, int], *entries: tuple[str, int, int], term: int, commit: int
-    ) -> object:
+    ) -> list[dict[str, Any]]:
         return self.receive(
             type="append_entries",
             term=term,
@@ -319,7 +320,7 @@ class Follower:
             ],
         )
 
-    def snapshot(self, data: bytes, *, term: int, commit: int) -> object:
+    def snapshot(self, data: bytes, *, term: int, commit: int) -> list[dict[str, Any]]:
         piece = {"type": "append_entries", "term": term, "commit_index": commit}
         self.receive(**piece, serialized=(data, True, False))
         return self.receive(**piece, serialized=(b"", False, True))
@@ -349,7 +350,7 @@ def test_an_uncommitted_entry_is_not_applied_for_the_sake_of_a_snapshot(follower
     assert follower.applied == ("a",)
     follower.receive(type="append_entries", term=2, commit_index=5, serialized=(b"", False, True))
 
-    assert follower.applied == ("a", "b", "c", "d")
+    assert follower.state.recent_commands == ("a", "b", "c", "d")
     assert follower.replica.log.raftLastApplied == 5
 
 
@@ -441,7 +442,7 @@ class Bomb:
     def __init__(self, flag: Path) -> None:
         self.flag = flag
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, (str(self.flag),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from fleet.state import (
     RECENT_COMMANDS,
     BrokerGone,
     BrokersSeen,
+    Command,
     DrainSet,
     MemberStatusChanged,
     MemberUp,
@@ -37,7 +39,7 @@ STATE = FleetState(
 )
 
 
-def applied(state: FleetState, *commands) -> FleetState:
+def applied(state: FleetState, *commands: Command) -> FleetState:
     for command in commands:
         state, outcome = apply(state, command)
         assert outcome.applied, outcome
@@ -45,7 +47,7 @@ def applied(state: FleetState, *commands) -> FleetState:
     return state
 
 
-def refused(state: FleetState, command) -> str:
+def refused(state: FleetState, command: Command) -> str:
     after, outcome = apply(state, command)
     assert not outcome.applied
     assert outcome.generation == state.generation
@@ -109,7 +111,9 @@ def test_ownership_is_set_against_one_generation() -> None:
         ({}, (2,), "no_change"),
     ],
 )
-def test_ownership_that_cannot_be_is_refused(changes, removed, reason) -> None:
+def test_ownership_that_cannot_be_is_refused(
+    changes: dict[int, Ownership], removed: tuple[int, ...], reason: str
+) -> None:
     assert refused(STATE, OwnershipSet(4, changes, removed)) == reason
 
 
@@ -169,17 +173,17 @@ def test_bytes_that_are_no_command_are_ignored(garbage: bytes) -> None:
         None,
         3,
         "member_up",
-        MemberUp(None),
-        DrainSet([], True),
-        DrainSet("p1", True, ["id"]),
-        OwnershipSet(4, None),
-        OwnershipSet(4, {1: None}),
-        BrokersSeen(None),
-        BrokerGone([]),
-        MemberStatusChanged("p1", "sleeping", 7),
+        MemberUp(None),  # type: ignore[arg-type]
+        DrainSet([], True),  # type: ignore[arg-type]
+        DrainSet("p1", True, ["id"]),  # type: ignore[arg-type]
+        OwnershipSet(4, None),  # type: ignore[arg-type]
+        OwnershipSet(4, {1: None}),  # type: ignore[dict-item]
+        BrokersSeen(None),  # type: ignore[arg-type]
+        BrokerGone([]),  # type: ignore[arg-type]
+        MemberStatusChanged("p1", "sleeping", 7),  # type: ignore[arg-type]
     ],
 )
-def test_commands_of_the_wrong_types_are_refused(wrong) -> None:
+def test_commands_of_the_wrong_types_are_refused(wrong: Any) -> None:
     assert refused(STATE, wrong) == "invalid"
 
 

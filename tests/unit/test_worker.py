@@ -45,6 +45,7 @@ from fleet.proxy import counters, feed, upstream, worker
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
+from fleet.tcp import KEEPALIVE_IDLE_S
 from tests.certificates import Authority
 
 LIMIT_S = 30.0
@@ -316,6 +317,23 @@ async def running(
 
 
 # ---- forwarding
+
+
+async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(tmp_path: Path) -> None:
+    """The client's is, too: it has that from the member's listening socket (`tests/unit/test_tcp.py`)."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await read_frame(reader)
+        (connection,) = at.connections()
+        assert connection._broker is not None
+        for transport in (connection._transport, connection._broker.transport):
+            sock = transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_IDLE_S
+        writer.close()
 
 
 async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(
@@ -614,7 +632,9 @@ async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
     assert len(said) == 1
 
 
-async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -> None:
+async def test_response_nobody_asked_for_closes_the_connection_and_the_log_names_the_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def wrong(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id + 1, b"answer"))
 
@@ -624,6 +644,11 @@ async def test_response_nobody_asked_for_closes_the_connection(tmp_path: Path) -
         writer.write(fetch(1))
         assert await ends(reader) == b""
         assert at.worker.count().errors == {"unknown_response": 1}
+        host, port = writer.get_extra_info("sockname")
+        (said,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
+        assert said.startswith(
+            f"closing the connection of client {host}:{port} to 127.0.0.1:{one.port}: broker: "
+        )
         writer.close()
 
 
@@ -991,8 +1016,7 @@ async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_pa
 
 async def test_stop_waits_for_those_that_were_there_and_not_for_those_that_came_back(tmp_path: Path) -> None:
     """Found by a rolling restart: idle connections to a bootstrap port came back, and cost ten seconds."""
-    timing = {"drain_timeout_s": 10 * LIMIT_S}
-    async with broker_script() as one, running(tmp_path, [one.port], **timing) as at:
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=10 * LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         (reader, writer), (other_reader, other_writer) = await at.connect(), await at.connect()
         await eventually(lambda: len(at.connections()) == 2, "both are connected")

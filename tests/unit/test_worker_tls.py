@@ -9,6 +9,7 @@ import struct
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal, cast
 
 import pytest
 
@@ -167,7 +168,7 @@ async def test_those_that_begin_no_handshake_keep_nobody_out(
 
 @pytest.mark.parametrize("wanted", ["allowed", "required"])
 async def test_certificates_of_clients(
-    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, wanted: str
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, wanted: Literal["allowed", "required"]
 ) -> None:
     asking = replace(tls, client_ca=authority.certificate, client_certificates=wanted)
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
@@ -182,7 +183,7 @@ async def test_certificates_of_clients(
 
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
 async def test_the_lowest_version(
-    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: str
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: Literal["1.2", "1.3"]
 ) -> None:
     old = trusting(authority)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -276,7 +277,7 @@ async def test_a_client_that_never_answers_the_goodbye_is_cut(
         reader, writer = await at.connect(1, trusting(authority))
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
-        writer.transport.pause_reading()
+        cast(asyncio.Transport, writer.transport).pause_reading()
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: not at.connections(), "it has gone, whatever the client does")
         writer.transport.abort()
