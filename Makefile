@@ -21,7 +21,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
-	@$(PYTEST) --durations=30 tests/unit tests/property tests/fuzz tests/integration tests/conformance tests/hostile/test_brokers.py tests/pipeline tests/judged tests/chaos
+	@$(PYTEST) --durations=30 tests/unit tests/property tests/fuzz tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check

@@ -92,6 +92,7 @@ FEATURES: Final = MappingProxyType(
         "SASL PLAIN": "between client and broker",
         "SASL SCRAM": "between client and broker",
         "SASL OAUTHBEARER": "between client and broker",
+        "delegation token": "made, and used instead of a password",
         "re-authentication": "before a session ends (KIP-368)",
         "ACLs": "what is denied directly is denied through the fleet",
         "Kafka 3.9": "with brokers of that release",

@@ -243,7 +243,8 @@ def _listener_tls(name: str, value: Value, document: Document) -> ListenerTlsDra
 
 def _admin(top: FleetShape, base: FilePath, document: Document) -> AdminSettings:
     shape, _ = check_shape(AdminShape, top.admin or {}, ("admin",), document)
-    return AdminSettings(_admin_tls(shape, base, document), _tokens(shape, base, document))
+    tls, tokens = _admin_tls(shape, base, document), _tokens(shape, base, document)
+    return AdminSettings(tls, tokens, shape.open_to_read)
 
 
 def _admin_tls(admin: AdminShape, base: FilePath, document: Document) -> AdminTlsSettings | None:

@@ -129,15 +129,22 @@ def _check_balance(draft: Draft, document: Document) -> None:
 
 
 def _check_admin(draft: Draft, document: Document) -> None:
-    if draft.admin.tokens is None or draft.admin.tls is not None:
+    settings = draft.admin
+    if settings.open_to_read if settings.tokens is None else settings.tls is not None:
         return
     for member in draft.members:
         admin = member.shape.admin
         if admin is not None and not is_loopback(admin.host):
-            rule = (
-                f"members.{member.proxy_id}.admin ({admin}) is not loopback, so they would pass in the clear"
-            )
-            document.report(("admin", "tokens"), None, rule, "add `tls: {}` beside them, or use loopback")
+            rule = f"members.{member.proxy_id}.admin ({admin}) is not loopback, so "
+            if settings.tokens is not None:
+                rule, fix = (
+                    rule + "they would pass in the clear",
+                    "add `tls: {}` beside them, or use loopback",
+                )
+            else:
+                rule += "whoever reaches it may read where the brokers are"
+                fix = "add them and `tls: {}`, use loopback, or write `open_to_read: true`"
+            document.report(("admin", "tokens"), None, rule, fix)
             return
 
 

@@ -196,6 +196,7 @@ class AdminShape(Shape):
     tls: dict[str, Any] | None = None
     tokens: Any = None
     """Validated where a value that is wrong is not shown: it may be a token."""
+    open_to_read: bool = False
 
 
 class AdminTlsShape(Shape):

@@ -271,10 +271,12 @@ class AdminSettings:
     Args:
         tls: None for plain HTTP.
         tokens: None where everybody may read, and write on loopback.
+        open_to_read: whether that is meant where an address is not loopback.
     """
 
     tls: AdminTlsSettings | None = None
     tokens: TokenSettings | None = None
+    open_to_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)

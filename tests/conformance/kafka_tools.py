@@ -137,10 +137,14 @@ what goes on while tools run, or is only logged."""
 
 @dataclass(frozen=True)
 class Printed:
-    """What one tool printed, straight and through the fleet, normalized."""
+    """What one tool printed, straight and through the fleet, normalized.
+
+    Args: leaks: lines with a broker's host that came through the fleet, as they were printed.
+    """
 
     straight: str
     through: str
+    leaks: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -193,15 +197,24 @@ def _both(
     )
 
     def run(way: tuple[str, Mapping[BrokerId, Endpoint], Mapping[str, str]]) -> list[str]:
-        servers, addresses, names = way
-        return [
-            normalized(_print(kafka, tool, servers, names, told), addresses).replace(names[TOPIC], TOPIC)
-            for tool, *told in tools.values()
-        ]
+        servers, _, names = way
+        return [_print(kafka, tool, servers, names, told) for tool, *told in tools.values()]
 
+    def comparable(text: str, way: int) -> str:
+        _, addresses, names = ways[way]
+        return normalized(text, addresses).replace(names[TOPIC], TOPIC)
+
+    hosts = [each.host for each in real.values()]
     with ThreadPoolExecutor(len(ways)) as pool:
-        printed = zip(*pool.map(run, ways), strict=True)
-        return {name: Printed(*both) for name, both in zip(tools, printed, strict=True)}
+        printed = dict(zip(tools, zip(*pool.map(run, ways), strict=True), strict=True))
+    return {
+        name: Printed(
+            comparable(raw_straight, 0),
+            comparable(raw_through, 1),
+            tuple(line for line in raw_through.splitlines() if any(host in line for host in hosts)),
+        )
+        for name, (raw_straight, raw_through) in printed.items()
+    }
 
 
 def _print(

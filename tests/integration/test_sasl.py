@@ -10,7 +10,7 @@ import re
 import struct
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -54,6 +54,8 @@ USERS: Final = ("app", "guest", "fleet")
 SESSION_S: Final = 8.0
 """After so long a client has to authenticate again, on one of the listeners."""
 RENEWED: Final = "renewed"
+TOKENS: Final = "org.apache.kafka.tools.DelegationTokenCommand"
+TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 LOGIN: Final = "org.apache.kafka.common.security"
 HERE: Final = Path(__file__).parent
 
@@ -77,6 +79,7 @@ def cluster(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "delegation.token.secret.key": "of the brokers",
         "sasl.oauthbearer.jwks.endpoint.url": keys,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -209,8 +212,13 @@ async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Ways, issuer:
     judge(dict(zip(cases, await asyncio.gather(*map(attempt, cases)), strict=True)))
 
 
-def settings_for_java(folder: Path, name: str, bootstrap: str, given: Credentials) -> Path:
-    """A file for Java's clients; a token is in a file of its own, beside it."""
+def settings_for_java(
+    folder: Path, name: str, bootstrap: str, given: Credentials, *, delegated: bool = False
+) -> Path:
+    """A file for Java's clients; a token of OAUTHBEARER is in a file of its own, beside it.
+
+    Args: delegated: whether the credentials are those of a delegation token.
+    """
     settings = {
         "bootstrap.servers": bootstrap,
         "security.protocol": "SASL_PLAINTEXT",
@@ -225,7 +233,7 @@ def settings_for_java(folder: Path, name: str, bootstrap: str, given: Credential
         settings["sasl.login.callback.handler.class"] = f"{LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
         settings["sasl.oauthbearer.token.endpoint.url"] = (folder / f"{given.username}.token").as_uri()
     else:
-        login = f"scram.ScramLoginModule required {user}"
+        login = f"scram.ScramLoginModule required {user}{' tokenauth=true' if delegated else ''}"
     settings["sasl.jaas.config"] = f"{LOGIN}.{login};"
     file = folder / f"{name}.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -252,14 +260,48 @@ def test_java_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer, t
         settings_for_java(tmp_path, name, both.bootstraps[way], credentials(issuer, mechanism, user))
         for name, (mechanism, user, way) in cases.items()
     ]
-    command = java_program(tmp_path, "Rights.java", *map(str, files))
+    judge({cases[name]: outcomes for name, outcomes in rights_of(tmp_path, files).items()})
+
+
+def rights_of(folder: Path, files: Iterable[Path]) -> dict[str, Outcomes]:
+    """What Java's clients may do with each file of settings, by its name."""
+    command = java_program(folder, "Rights.java", *map(str, files))
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    found: dict[str, dict[str, str]] = {}
     for line in done.stdout.splitlines():
         name, what, outcome = line.split("\t")
-        found.setdefault(cases[name], {})[what] = outcome
-    judge(found)
+        found.setdefault(name, {})[what] = outcome
+    return dict(found)
+
+
+@pytest.mark.proves("Java", "delegation token")
+def test_a_delegation_token_is_made_and_used_through_the_fleet(
+    both: Ways, cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
+) -> None:
+    """It stands for whoever made it, with the same rights; the fleet has nothing to do with it."""
+    maker = settings_for_java(
+        tmp_path, "maker", both.bootstraps["fleet"], credentials(issuer, "SCRAM-SHA-256", "app")
+    )
+    through = ("--bootstrap-server", both.bootstraps["fleet"])
+    made = cluster.tool(
+        TOKENS, *through, "--command-config", str(maker), "--create", "--max-life-time-period", "-1"
+    )
+    found = re.search(r"^(\S{22})\s+(\S+=)\s+User:app\s", made.stdout, re.MULTILINE)
+    assert found is not None, (made.stdout, made.stderr)
+    token = Credentials("SCRAM-SHA-256", *found.groups())
+    files = {
+        way: settings_for_java(tmp_path, f"token_{way}", bootstrap, token, delegated=True)
+        for way, bootstrap in both.bootstraps.items()
+    }
+
+    def known() -> bool:
+        config = ("--command-config", str(files["fleet"]))
+        return cluster.tool(TOPICS, *through, *config, "--list").returncode == 0
+
+    wait_for(known, "brokers know the token")
+    outcomes = rights_of(tmp_path, files.values())
+    assert outcomes == dict.fromkeys(("token_direct", "token_fleet"), EXPECTED["app"])
 
 
 def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Ways, issuer: Issuer) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 
@@ -260,6 +261,30 @@ async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interva
     cluster.listed = found
     async with running(BrokerWatch(settings(timing), Changes())):
         await until(lambda: len(cluster.asked) >= 3)
+
+
+async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time may be a failed authentication in a broker's log."""
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float) -> None:
+        slept.append(delay_s)
+        await sleep(0)
+
+    monkeypatch.setattr(brokers, "NEVER_TOLD_LIMIT_S", 600.0)
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
+    watch.saw([B1])
+    with mock.patch.object(asyncio, "sleep", noted):
+        task = asyncio.create_task(watch.run())
+        while len(cluster.asked) < 6:
+            await sleep(0)
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert [each for each in slept if each >= 100.0][:5] == [100.0, 200.0, 400.0, 600.0, 600.0]
 
 
 # ---- reachability

@@ -324,9 +324,9 @@ class TestAdmin:
         """Three members with certificates for their hosts, all of whose files are here."""
         return self.made(tmp_path, tree())
 
-    def made(self, tmp_path: Path, document: dict[str, Any]) -> Settings:
+    def made(self, tmp_path: Path, document: dict[str, Any], **admin: bool) -> Settings:
         file = tmp_path / "fleet.yaml"
-        file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}}}, sort_keys=False))
+        file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}, **admin}}, sort_keys=False))
         made = load(file, {})
         certs.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, certs.hosts_of(made))
         return made
@@ -397,7 +397,7 @@ class TestAdmin:
     def test_a_wildcard_wants_no_name_in_particular(self, tmp_path: Path) -> None:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
-        settings = self.made(tmp_path, document)
+        settings = self.made(tmp_path, document, open_to_read=True)
         certs.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
         certs.check_member(settings, "p1")
 

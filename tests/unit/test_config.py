@@ -357,6 +357,20 @@ def test_the_file_says_where_tokens_are() -> None:
     assert tokens.write.line == tokens.read.line + 2
 
 
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
+def test_what_is_not_loopback_wants_tokens_or_is_open_on_purpose(host: str, tls: bool) -> None:
+    """Whoever may read is told where the brokers are."""
+    data = changed("members.p1.admin", f"{host}:7201")
+    data["admin"] = {"tls": {}} if tls else {}
+    said = only_mistake(data)
+    where = f"admin.tokens: members.p1.admin ({host}:7201) is not loopback, so "
+    assert f"{where}whoever reaches it may read where the brokers are; " in said
+    assert "`open_to_read: true`" in said
+    data["admin"]["open_to_read"] = True
+    assert parse(data).admin.open_to_read
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "p1.example"])
 def test_tokens_do_not_pass_a_network_in_the_clear(host: str) -> None:
     data = changed("admin.tokens", TOKENS)
@@ -492,11 +506,6 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         (
             "members.p1.admin",
             "127.0.0.1:7202",
-            "admin port takes port 7202, which the admin port of p1 has already",
-        ),
-        (
-            "members.p1.admin",
-            "0.0.0.0:7202",
             "admin port takes port 7202, which the admin port of p1 has already",
         ),
         ("members.p1.data_dir", "d2", 'members.p2.data_dir: "d2": p1 already has this directory'),
@@ -744,6 +753,7 @@ def test_what_shapes_survive() -> None:
 
 def test_what_is_allowed_and_probably_not_meant() -> None:
     data = changed("members.p1.admin", "0.0.0.0:7201")
+    data["admin"] = {"open_to_read": True}
     data["members"]["p2"]["rack"] = "a"
     said = " ".join(advice(parse(data)))
     assert "members.p1.admin: 0.0.0.0:7201 is not loopback, so it is read-only" in said

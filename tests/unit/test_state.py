@@ -39,7 +39,7 @@ STATE = FleetState(
 )
 
 
-def applied(state: FleetState, *commands: Command) -> FleetState:
+def applied(state: FleetState, *commands: Command | Unknown) -> FleetState:
     for command in commands:
         state, outcome = apply(state, command)
         assert outcome.applied, outcome
@@ -47,7 +47,7 @@ def applied(state: FleetState, *commands: Command) -> FleetState:
     return state
 
 
-def refused(state: FleetState, command: Command) -> str:
+def refused(state: FleetState, command: Command | Unknown) -> str:
     after, outcome = apply(state, command)
     assert not outcome.applied
     assert outcome.generation == state.generation
