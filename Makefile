@@ -52,7 +52,7 @@ test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
-	@$(BIN)/python -m tests.fuzz --inputs 10000000 --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
+	@$(BIN)/python -m tests.fuzz --inputs 10000000 --keep --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
 	@$(BIN)/python -m tests.hostile --connections 100000 --json > build/hostile.json && cp build/hostile.json docs/hostile.json
 	@$(BIN)/python -m fleet.chaos --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from tests.fuzz.run import fuzz
+from tests.fuzz.corpus import keep
+from tests.fuzz.run import corpora, fuzz
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,9 +28,10 @@ from tests.fuzz.run import fuzz
 @click.option("--seed", type=click.IntRange(1), default=1, show_default=True, help="Of seeds and mutations.")
 @click.option("--minutes", type=float, default=0.0, help="End by then; 0 for never.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where inputs are kept, and taken up again.")
+@click.option("--keep", "keeps", is_flag=True, help="Replace the corpus of later runs by what this one has.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
 def command(
-    inputs: int, processes: int, seed: int, minutes: float, folder: Path | None, as_json: bool
+    inputs: int, processes: int, seed: int, minutes: float, folder: Path | None, keeps: bool, as_json: bool
 ) -> None:
     """Fuzz the wire core: coverage guided, from valid frames of every API and version, in both directions.
 
@@ -42,6 +44,8 @@ def command(
         for each in result.finds:
             file = Path(each)
             say(f"{each}: {file.read_bytes()[:200]!r}" if file.is_file() else each)
+        if keeps and result.passed:
+            say(f"{keep(corpora(folder.resolve(), processes))} inputs are kept")
     if as_json:
         click.echo(json.dumps(asdict(result)))
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ with atheris.instrument_imports(include=["fleet.proxy"]):
     for module in ("rewriter", "session", "stream"):
         importlib.import_module(f"fleet.proxy.{module}")
 
+from tests.fuzz.corpus import AGAIN
 from tests.fuzz.target import check
 
 
@@ -32,5 +34,6 @@ def keep(data: bytes) -> None:
 
 if __name__ == "__main__":
     finds = Path(sys.argv.pop(1))
+    sys.argv[0] = os.environ.get(AGAIN, sys.argv[0])
     atheris.Setup(sys.argv, keep)
     atheris.Fuzz()

@@ -115,7 +115,7 @@ def fuzz(inputs: int, processes: int, seed: int, folder: Path, say: Say, limit_s
     found = sorted(map(str, finds.glob("*"))) if finds.exists() else []
     if not found and any(each.process.returncode for each in fuzzers):
         found = [f"a fuzzer ended with {[each.process.returncode for each in fuzzers]}"]
-    kept = [folder / f"corpus-{number}" for number in range(processes)]
+    _, *kept = everything = corpora(folder, processes)
     say("branches")
     done = sum(each.inputs for each in fuzzers)
     return Result(
@@ -129,9 +129,14 @@ def fuzz(inputs: int, processes: int, seed: int, folder: Path, say: Say, limit_s
         corpus=sum(1 for each in kept for _ in each.iterdir()),
         edges=max(each.edges for each in fuzzers),
         features=max(each.features for each in fuzzers),
-        branches=branches([seeds, *kept]),
+        branches=branches(everything),
         finds=found,
     )
+
+
+def corpora(folder: Path, processes: int) -> list[Path]:
+    """Below the folder of a run: the seeds, and what each process has found."""
+    return [folder / "seeds", *(folder / f"corpus-{number}" for number in range(processes))]
 
 
 def branches(folders: list[Path]) -> dict[str, Any]:
@@ -164,4 +169,4 @@ def _start(number: int, inputs: int, seed: int, folder: Path, limit_s: float) ->
     )
 
 
-__all__ = ["FINDS", "LEAST_PERCENT", "Result", "branches", "fuzz"]
+__all__ = ["FINDS", "LEAST_PERCENT", "Result", "branches", "corpora", "fuzz"]

@@ -11,6 +11,7 @@ from typing import Final
 from fleet.model import Endpoint
 from tests.conformance.exchange import request_form, request_frame, response_form, response_frame
 from tests.conformance.messages import Form, Maker, encode
+from tests.fuzz.corpus import kept
 from tests.fuzz.target import (
     API_VERSIONS,
     ASKED,
@@ -137,7 +138,7 @@ def finds() -> list[bytes]:
 def write_corpus(folder: Path, seed: int) -> int:
     """All of them, a file each. Returns: how many."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = [*seeds(seed), *finds()]
+    made = [*seeds(seed), *finds(), *kept()]
     for number, each in enumerate(made):
         (folder / f"seed-{number:05}").write_bytes(each)
     return len(made)
