@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,16 +13,18 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Endpoint
+from fleet.demo.nat import advertise_elsewhere
+from fleet.model import Endpoint, IdentitySpace
 from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions
 from tests.integration.clients import Load, count, wait_for
-from tests.integration.conftest import NAT_HOST
-from tests.integration.relay import Recording, Relays
+from tests.integration.conftest import NAT_HOST, PATIENT
+from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 PARTITIONS: Final = 3
 MOVES: Final = 4
+FAR_HOST: Final = "127.188.109.109"
 PRODUCE, FETCH = range(10, 14), range(16, 19)
 """Versions whose answers say who leads instead (KIP-951)."""
 NOT_LEADER, FENCED_LEADER_EPOCH = 6, 74
@@ -86,11 +90,33 @@ def led(fleet: LocalFleet, make_topic: MakeTopic) -> Iterator[tuple[Mover, str]]
     assert load.failures == []
 
 
-def told(recording: Recording) -> bool:
+def told(recording: Recording, nat_host: str = NAT_HOST) -> bool:
     """Whether an answer has ended with addresses: one tagged field, 0, with an array of nodes."""
-    host = bytes((len(NAT_HOST) + 1,)) + NAT_HOST.encode()
+    host = bytes((len(nat_host) + 1,)) + nat_host.encode()
     pattern = rb"\x01\x00.[\x02-\x04]\x00\x00\x00[\x01-\x03]" + re.escape(host)
-    return any(re.search(pattern, bytes(each), re.DOTALL) for each in recording.streams.values())
+    streams = [bytes(each) for each in list(recording.streams.values())]
+    return any(re.search(pattern, each, re.DOTALL) for each in streams)
+
+
+def blanked(recording: Recording) -> bool:
+    """Whether an answer has ended with padding instead: one tagged field that nobody knows, of zeros."""
+    streams = [bytes(each) for each in list(recording.streams.values())]
+    found = (re.finditer(rb"\x01[\x7e\x7f]([\x10-\x7f])(\x00+)", each) for each in streams)
+    return any(len(each[2]) >= each[1][0] for each in chain.from_iterable(found))
+
+
+@pytest.fixture
+def far(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFleet]:
+    """As `fleet`, with a longer advertised host than brokers have."""
+    made = LocalFleet(
+        tmp_path, kafka.endpoints, identities=IdentitySpace(first_id=1, count=4), timing=PATIENT
+    )
+    for advertised_at, bound in advertise_elsewhere(made, FAR_HOST).items():
+        relays.forward(advertised_at, bound)
+    with made:
+        made.await_settled(frozenset(kafka.brokers))
+        yield made
+    made.remove_data()
 
 
 def test_a_producer_is_told_where_to(
@@ -116,7 +142,25 @@ def test_a_consumer_is_told_where_to(
 ) -> None:
     """The producer beside it knows the brokers: what is recorded are answers to Fetch."""
     topic = make_topic(PARTITIONS)
-    mover = Mover(way, topic)
+    with relays.recording() as recording:
+        follow(fleet, kafka, Mover(way, topic), topic, lambda: told(recording))
+
+
+def test_a_consumer_finds_out_where_the_fleets_addresses_do_not_fit(
+    far: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
+) -> None:
+    """They are longer than the brokers': padding takes their place, and the client asks for Metadata."""
+    topic = make_topic(PARTITIONS)
+    with relays.recording() as recording:
+        follow(far, kafka, Mover(way, topic), topic, lambda: blanked(recording))
+    assert not told(recording, FAR_HOST)
+    assert leaks(secrets_of(kafka), recording) == []
+
+
+def follow(
+    fleet: LocalFleet, kafka: KafkaCluster, mover: Mover, topic: str, seen: Callable[[], bool]
+) -> None:
+    """Consume every record once, while leaders move until something is seen."""
     consumer = Consumer(
         {"bootstrap.servers": fleet.bootstrap(), "group.id": topic, "enable.auto.commit": False}
     )
@@ -129,22 +173,18 @@ def test_a_consumer_is_told_where_to(
             received.append((message.partition(), message.offset()))
         return len(received)
 
+    def moved_and_seen() -> bool:
+        mover.move()
+        receive()
+        return seen()
+
     try:
-        with (
-            relays.recording() as recording,
-            Load(kafka.bootstrap_servers, topic, PARTITIONS) as load,
-        ):
+        with Load(kafka.bootstrap_servers, topic, PARTITIONS) as load:
             wait_for(receive, "the first records")
             for _ in range(MOVES):
                 mover.move()
                 receive()
-
-            def was_told() -> bool:
-                mover.move()
-                receive()
-                return told(recording)
-
-            wait_for(was_told, "who leads instead", 120.0)
+            wait_for(moved_and_seen, "what an answer says of who leads instead", 120.0)
         wait_for(lambda: receive() >= load.acknowledged, "every record")
     finally:
         consumer.close()
