@@ -45,6 +45,10 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
         *("--group", GROUP),
     ),
     "kafka-transactions": ("org.apache.kafka.tools.TransactionsCommand", "list"),
+    "kafka-transactions (producers)": (
+        *("org.apache.kafka.tools.TransactionsCommand", "describe-producers"),
+        *("--topic", TOPIC, "--partition", "0"),
+    ),
     "kafka-reassign-partitions": ("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", "--list"),
     "kafka-leader-election": (
         *("org.apache.kafka.tools.LeaderElectionCommand", "--election-type", "preferred"),
@@ -53,6 +57,9 @@ TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "kafka-log-dirs": ("org.apache.kafka.tools.LogDirsCommand", "--describe", "--topic-list", TOPIC),
     "kafka-acls": ("org.apache.kafka.tools.AclCommand", "--list"),
     "kafka-metadata-quorum": ("org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--status"),
+    "kafka-metadata-quorum (replication)": (
+        *("org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--replication"),
+    ),
     "kafka-get-offsets": ("org.apache.kafka.tools.GetOffsetShell", "--topic", TOPIC),
     "kafka-cluster": ("org.apache.kafka.tools.ClusterTool", "cluster-id"),
     "kafka-cluster (endpoints)": ("org.apache.kafka.tools.ClusterTool", "list-endpoints"),
@@ -126,6 +133,7 @@ NORMALIZATIONS: Final = (
     (r"(?m)^\d{4}-\d\d-\d\dT\S+ WARN .*$", ""),
     (r"(?m)^\d{4}-\d\d-\d\dT\S+ ", ""),
     (r"TopicId: \S+", "TopicId: ID"),
+    (r"(?m)^(\d+)\s+([\w-]{22})\s+\d+\s+\d+\s+-?\d+\s+-?\d+\s+(\w+)", r"\1 \2 \3"),
     (r"(LeaderEpoch|HighWatermark|MaxFollowerLag|MaxFollowerLagTimeMs):\s+-?\d+", r"\1: N"),
     (r"FinalizedVersionLevel: (\S+)\s+Epoch: \d+", r"FinalizedVersionLevel: \1 Epoch: N"),
     (r'"offsetLag":\d+', '"offsetLag":N'),
