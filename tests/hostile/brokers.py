@@ -28,6 +28,8 @@ from tests.property import wire_fleet
 LIMIT_S: Final = 60.0
 METADATA, DESCRIBE_CLUSTER = 3, 60
 _MANY: Final = b"\xff\xff\xff\xff\x07"
+_PLAIN: Final = ("broker: whole", "broker: slowly", "broker: bytewise", "broker: cut_off")
+"""What is well formed, as far as it goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class BrokerKinds:
         self._kinds = (
             *(self.size_negative, self.size_small, self.oversize, self.unknown_correlation, self.unasked),
             *(self.cut_short, self.varint_endless, self.deep_arrays, self.uneven, self.cut_off),
-            *(self.random_bytes, self.http, self.slowly, self.whole, self.mutated, self.mutated),
+            *(self.random_bytes, self.http, self.tls, self.slowly, self.whole, self.mutated, self.mutated),
+            *(self.interleaved, self.silent, self.bytewise),
         )
 
     def answer(self, number: int, correlation_id: int) -> Answer:
@@ -149,6 +152,26 @@ class BrokerKinds:
 
     def http(self, correlation_id: int) -> Answer:
         return self._judged("broker: http", self._any(), b"HTTP/1.1 400 Bad Request\r\n\r\n", correlation_id)
+
+    def tls(self, correlation_id: int) -> Answer:
+        """What a TLS port says to plaintext: an alert. Source: RFC 8446, section 6"""
+        alert = b"\x15\x03\x03\x00\x02\x02" + self._chance.choice((b"\x0a", b"\x32", b"\x46"))
+        return self._judged("broker: tls", self._any(), alert, correlation_id)
+
+    def interleaved(self, correlation_id: int) -> Answer:
+        api, frame = self._valid(correlation_id)
+        _, inner = self._valid(correlation_id)
+        at = self._chance.randrange(8, len(frame) + 1)
+        return self._judged("broker: interleaved", api, frame[:at] + inner + frame[at:], correlation_id)
+
+    def silent(self, correlation_id: int) -> Answer:
+        """It says nothing for a while, and ends the connection."""
+        return Answer("broker: silent", self._any(), [b"", b""], reason=None, pause_s=0.02)
+
+    def bytewise(self, correlation_id: int) -> Answer:
+        api, frame = self._valid(correlation_id)
+        pieces = [bytes((each,)) for each in frame[:200]] + [frame[200:]]
+        return Answer("broker: bytewise", api, pieces, reason=None, pause_s=0.0002)
 
     def slowly(self, correlation_id: int) -> Answer:
         api, frame = self._valid(correlation_id)
@@ -237,7 +260,7 @@ class HostileGround:
                         received += more
         except OSError as error:
             told.problems.append(f"{answer.kind}: {error!r}")
-        if answer.kind in ("broker: whole", "broker: slowly", "broker: cut_off") and (
+        if answer.kind in _PLAIN and (
             REAL_HOST.encode() in received
             and answer.api in target.WITH_ADDRESSES
             and MESSAGES[answer.api >> 16].name != "DescribeConfigs"
