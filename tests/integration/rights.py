@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -78,15 +79,21 @@ EXPECTED: Final[Mapping[str, Outcomes]] = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """How somebody proves who it is: with a password, or with a token."""
+    """How somebody proves who it is: with a password, or with a token.
+
+    Args: trusted: the authority of a listener with TLS; None for one without.
+    """
 
     mechanism: str
     username: str
     secret: str
+    trusted: Path | None = None
 
     @property
     def librdkafka(self) -> dict[str, Any]:
         common: dict[str, Any] = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": self.mechanism}
+        if self.trusted is not None:
+            common |= {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.trusted)}
         common["log_level"] = 0  # being denied is what this is about
         if self.mechanism == "OAUTHBEARER":
             # It is asked for as long as the token is not said to last.

@@ -12,7 +12,8 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from fleet.demo.kafka import LIBS, KafkaCluster, java
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.spawn import end, spawn
 from fleet.model import Endpoint, IdentitySpace
+from tests.certificates import Authority
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import PATIENT
@@ -56,6 +58,7 @@ SESSION_S: Final = 8.0
 RENEWED: Final = "renewed"
 TOKENS: Final = "org.apache.kafka.tools.DelegationTokenCommand"
 TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
+FLEETS_OWN: Final = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "secret"}}
 LOGIN: Final = "org.apache.kafka.common.security"
 HERE: Final = Path(__file__).parent
 
@@ -150,13 +153,19 @@ class Ways:
         return {"direct": self.direct[0], "fleet": self.fleet.bootstrap_endpoint("p1")}
 
 
-def ways(cluster: KafkaCluster, folder: Path, listener: str, sasl: Mapping[str, object]) -> Iterator[Ways]:
+@contextmanager
+def ways(
+    cluster: KafkaCluster, folder: Path, listener: str, sasl: Mapping[str, object], **options: Any
+) -> Iterator[Ways]:
     direct = listeners(cluster, listener)
     space = IdentitySpace(first_id=1, count=4)
     secret = folder / "secret"
     secret.touch(0o600)
     secret.write_text(password("fleet"))
-    with LocalFleet(folder, direct, 2, identities=space, timing=PATIENT, upstream={"sasl": sasl}) as fleet:
+    upstream = {"sasl": sasl}
+    with LocalFleet(
+        folder, direct, 2, identities=space, timing=PATIENT, upstream=upstream, **options
+    ) as fleet:
         fleet.await_settled(frozenset(cluster.brokers))
         yield Ways(direct, fleet)
     fleet.remove_data()
@@ -165,15 +174,16 @@ def ways(cluster: KafkaCluster, folder: Path, listener: str, sasl: Mapping[str, 
 @pytest.fixture(scope="module")
 def both(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
     """To `sasl`; the fleet's own principal says who it is by PLAIN."""
-    sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"file": "secret"}}
-    yield from ways(cluster, tmp_path_factory.mktemp("fleet"), "sasl", sasl)
+    with ways(cluster, tmp_path_factory.mktemp("fleet"), "sasl", FLEETS_OWN) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def again(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
     """To `again`."""
     sasl = {"mechanism": "SCRAM-SHA-256", "username": "fleet", "password": {"file": "secret"}}
-    yield from ways(cluster, tmp_path_factory.mktemp("again"), "again", sasl)
+    with ways(cluster, tmp_path_factory.mktemp("again"), "again", sasl) as made:
+        yield made
 
 
 # ----------------------------------------------------------------------------------------------------- rights
@@ -199,6 +209,27 @@ def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Iss
     cases = [(*case, way) for case in CASES for way in both.bootstraps]
     with ThreadPoolExecutor(8) as pool:
         judge(dict(zip(cases, pool.map(attempt, cases), strict=True)))
+
+
+@pytest.mark.proves("librdkafka", "TLS", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
+def test_over_tls_to_the_fleet_the_same_is_denied(
+    cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("listener", ["127.0.0.1"])
+    tls = {"certificate": str(pair.certificate), "key": str(pair.key)}
+    (folder := tmp_path / "fleet").mkdir()
+
+    with ways(cluster, folder, "sasl", FLEETS_OWN, listener_tls=tls) as sealed:
+
+        def attempt(case: tuple[str, str]) -> Outcomes:
+            mechanism, user = case
+            given = replace(credentials(issuer, mechanism, user), trusted=authority.certificate)
+            return by_librdkafka(f"tls-{mechanism}-{user}", sealed.fleet.bootstrap(), given)
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = dict(zip(CASES, pool.map(attempt, CASES), strict=True))
+    assert outcomes == {(mechanism, user): EXPECTED[user] for mechanism, user in CASES}
 
 
 @pytest.mark.proves("aiokafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
@@ -289,7 +320,7 @@ def test_a_delegation_token_is_made_and_used_through_the_fleet(
     )
     found = re.search(r"^(\S{22})\s+(\S+=)\s+User:app\s", made.stdout, re.MULTILINE)
     assert found is not None, (made.stdout, made.stderr)
-    token = Credentials("SCRAM-SHA-256", *found.groups())
+    token = Credentials("SCRAM-SHA-256", found[1], found[2])
     files = {
         way: settings_for_java(tmp_path, f"token_{way}", bootstrap, token, delegated=True)
         for way, bootstrap in both.bootstraps.items()
