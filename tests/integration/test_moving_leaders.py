@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +19,17 @@ from fleet.model import Endpoint, IdentitySpace
 from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions
-from tests.integration.clients import Load, count, wait_for
+from tests.integration.clients import Load, wait_for
+from tests.integration.clients import count as records_in
 from tests.integration.conftest import NAT_HOST, PATIENT
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 PARTITIONS: Final = 3
 MOVES: Final = 4
 FAR_HOST: Final = "127.188.109.109"
-PRODUCE, FETCH = range(10, 14), range(16, 19)
+PRODUCE, FETCH, SHARED = range(10, 14), range(16, 19), range(1, 3)
 """Versions whose answers say who leads instead (KIP-951)."""
-NOT_LEADER, FENCED_LEADER_EPOCH = 6, 74
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER, FENCED_LEADER_EPOCH = 3, 6, 74
 MakeTopic = Callable[..., str]
 
 
@@ -134,7 +136,7 @@ def test_a_producer_is_told_where_to(
 
         wait_for(was_told, "who leads instead", 120.0)
     assert load.failures == []
-    assert load.acknowledged == count(kafka.bootstrap_servers, topic, range(PARTITIONS))
+    assert load.acknowledged == records_in(kafka.bootstrap_servers, topic, range(PARTITIONS))
 
 
 def test_a_consumer_is_told_where_to(
@@ -225,3 +227,50 @@ def test_every_version_tells_of_the_new_leader_by_the_fleets_address(
             return result["ErrorCode"] in (NOT_LEADER, FENCED_LEADER_EPOCH) and nodes.keys() == {leader}
 
         wait_for(told_instead, f"{api} v{version}: broker {old} tells of {leader}")
+
+
+@pytest.mark.parametrize("version", SHARED)
+def test_who_shares_records_is_told_of_the_new_leader(
+    fleet: LocalFleet, way: Way, led: tuple[Mover, str], version: int
+) -> None:
+    """By ShareFetch: to ShareAcknowledge a broker that has just led says that it has no such partition."""
+    mover, topic = led
+    topic_id = way.answer("Metadata", 12, topic_named(topic))["Topics"][0]["TopicId"]
+    member = {"GroupId": f"{topic}-{version}", "MemberId": str(uuid.uuid4())}
+    asked_for = Request({"KeyType": 0, "CoordinatorKeys": [member["GroupId"]]})
+    joining = {**member, "MemberEpoch": 0, "RackId": None, "SubscribedTopicNames": [topic]}
+
+    def joined() -> bool:
+        (found,) = way.answer("FindCoordinator", 6, asked_for)["Coordinators"]
+        if found["ErrorCode"]:
+            return False
+        return bool(way.answer("ShareGroupHeartbeat", 1, Request(joining, found["NodeId"]))["ErrorCode"] == 0)
+
+    wait_for(joined, f"{member['GroupId']} has a member")
+    partition, old = next(iter(mover.leaders().items()))
+    epochs = count()
+
+    def ask(api: str, batches: Sequence[dict[str, Any]]) -> tuple[int, dict[int, Endpoint]]:
+        """The partition's error, and the brokers that are named."""
+        limits = {"MaxWaitMs": 100, "MinBytes": 0, "MaxBytes": 1 << 20, "MaxRecords": 1, "BatchSize": 1}
+        partitions = [{"PartitionIndex": partition, "AcknowledgementBatches": batches}]
+        topics = [{"TopicId": topic_id, "Partitions": partitions}]
+        asked = {**member, **limits, "ShareSessionEpoch": next(epochs), "Topics": topics}
+        answer = way.answer(api, version, Request(asked, old))
+        assert answer["ErrorCode"] == 0, answer
+        errors = [each["ErrorCode"] for topic in answer["Responses"] for each in topic["Partitions"]]
+        nodes = {each["NodeId"]: Endpoint(each["Host"], each["Port"]) for each in answer["NodeEndpoints"]}
+        assert nodes.items() <= way.endpoints.items()
+        return max(errors, default=0), nodes
+
+    ask("ShareFetch", [])
+    mover.move()
+    leader = mover.leaders()[partition]
+
+    def told_instead() -> bool:
+        error, nodes = ask("ShareFetch", [])
+        return error == NOT_LEADER and nodes.keys() == {leader}
+
+    wait_for(told_instead, f"ShareFetch v{version}: broker {old} tells of {leader}")
+    accepted = {"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}
+    assert ask("ShareAcknowledge", [accepted]) == (UNKNOWN_TOPIC_OR_PARTITION, {})
