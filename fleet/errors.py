@@ -34,7 +34,7 @@ from typing import Literal
 
 Peer = Literal["client", "broker"]
 TimeLimit = Literal["first_request_timeout_s", "request_timeout_s", "idle_timeout_s"]
-ConnectionLimit = Literal["max_connections", "max_connections_per_source", TimeLimit]
+ConnectionLimit = Literal["max_connections", "max_connections_per_source", "vanished_timeout_s", TimeLimit]
 """Those of the configured limits that close a connection."""
 
 

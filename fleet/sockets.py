@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings
+from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings
 from fleet.errors import StartError
 from fleet.model import BrokerId, Endpoint
 from fleet.tcp import keep_alive
@@ -124,15 +124,15 @@ def open_all(settings: Settings, member: MemberSettings) -> Sockets:
     _raise_open_files(len(listeners) * (1 + len(identities)), member)
     if listeners:
         _check_connections(settings, member)
-    backlog = settings.limits.listen_backlog
+    limits = settings.limits
     with ExitStack() as undo:
 
         def bound(endpoint: Endpoint, field: str) -> socket.socket:
-            return undo.enter_context(_bind(endpoint, f"members.{member.proxy_id}.{field}", backlog))
+            return undo.enter_context(_bind(endpoint, f"members.{member.proxy_id}.{field}", limits))
 
         peer = bound(member.peer, "peer")
         admin = bound(member.admin, "admin")
-        control = undo.enter_context(_bind_control(member, backlog))
+        control = undo.enter_context(_bind_control(member, limits.listen_backlog))
         data = tuple(
             DataSocket(listener.name, broker_id, bound(endpoint, f"listeners.{listener.name}.{field}"))
             for listener in listeners
@@ -196,7 +196,7 @@ def _check_connections(settings: Settings, member: MemberSettings) -> None:
         )
 
 
-def _bind(endpoint: Endpoint, field: str, backlog: int) -> socket.socket:
+def _bind(endpoint: Endpoint, field: str, limits: Limits) -> socket.socket:
     sock: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -206,8 +206,8 @@ def _bind(endpoint: Endpoint, field: str, backlog: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(address)
-        keep_alive(sock.fileno())
-        sock.listen(backlog)
+        keep_alive(sock.fileno(), limits.vanished_timeout_s)
+        sock.listen(limits.listen_backlog)
     except OSError as error:
         if sock is not None:
             sock.close()

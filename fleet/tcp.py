@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Final
 
-KEEPALIVE_IDLE_S: Final = 60
-"""The silence before the kernel asks for the first time whether the other end is still there."""
-KEEPALIVE_INTERVAL_S: Final = 10
-"""Between two questions."""
+BROKER_VANISHED_S: Final = 150.0
+"""How long a broker may not answer the kernel: as long as a client, by default."""
+_UNANSWERED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 
 
 def no_delay(sock: socket.socket) -> None:
@@ -17,16 +17,28 @@ def no_delay(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def keep_alive(fd: int) -> None:
-    """Have the kernel ask whether the other end of a TCP connection is still there.
+def keep_alive(fd: int, vanished_timeout_s: float) -> None:
+    """Have the kernel ask whether the other end of a TCP connection is still there, and end it if not.
 
     Connections inherit it from the socket that they are accepted by. Source: socket(7), tcp(7)
+
+    Args:
+        vanished_timeout_s: the silence after which it ends, to whole seconds: the first four tenths of it
+            without a question, and then one in each fifteenth.
     """
+    idle_s, interval_s = max(1, round(vanished_timeout_s * 0.4)), max(1, round(vanished_timeout_s / 15))
+    questions = max(1, round((vanished_timeout_s - idle_s) / interval_s))
     # Without what `socket.socket` adds: each connection to a broker passes here. The family is not looked at.
     sock = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, questions)
     finally:
         sock.detach()
+
+
+def is_gone(exc: BaseException | None) -> bool:
+    """Whether a connection was lost because nobody answers the kernel any more."""
+    return isinstance(exc, OSError) and exc.errno in _UNANSWERED

@@ -60,6 +60,7 @@ class Limits:
     first_request_timeout_s: float = 10.0
     request_timeout_s: float = 60.0
     idle_timeout_s: float = 660.0
+    vanished_timeout_s: float = 150.0
     to_broker_bytes_per_second: int | None = None
     to_client_bytes_per_second: int | None = None
     listen_backlog: int = 4096

@@ -29,7 +29,7 @@ from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
-from fleet.tcp import keep_alive
+from fleet.tcp import BROKER_VANISHED_S, is_gone, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -257,6 +257,9 @@ class ClientConnection(asyncio.Protocol):
             self._broker.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if is_gone(exc):
+            detail = "its host has not answered for as long, and has not said that it ends"
+            self._host.refused(self, LimitReached("vanished_timeout_s", detail))
         self.state = State.CLOSED
         self._cancel_timer()
         self._queue.clear()
@@ -514,7 +517,7 @@ class BrokerConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(self._host.write_buffer_bytes)
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            keep_alive(sock.fileno())
+            keep_alive(sock.fileno(), BROKER_VANISHED_S)
         if self._client is None or not self._client.join(self):
             self._client = None
             transport.abort()

@@ -58,7 +58,7 @@ class Cables:
 
     @contextmanager
     def losing(self, one_in: int) -> Iterator[None]:
-        """Have every cable lose one packet of so many that come to its member. Raises: Unavailable"""
+        """Have every cable lose one packet of so many that come to its member. Raises: RuntimeError"""
         with ExitStack() as stack:
             for proxy_id in self._fleet.members:
                 _run(*self._loss(proxy_id), "lose", str(one_in))
@@ -74,6 +74,9 @@ class Cables:
             raise Unavailable("there is no ip, or no nsenter")
         try:
             _ip("link", "add", self._switch, "type", "bridge")
+        except RuntimeError as error:
+            raise Unavailable(str(error)) from error
+        try:
             _ip("addr", "add", f"{_SUBNET}.1/24", "dev", self._switch)
             _ip("link", "set", self._switch, "up")
             _allow_loopback(self._switch)
@@ -88,9 +91,11 @@ class Cables:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A cable goes with its namespace, too, but not before the kernel has taken that away.
+        for port in (*self._ports.values(), self._switch):
+            subprocess.run(["ip", "link", "del", port], capture_output=True, check=False)
         for space in self._spaces.values():
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", self._switch], capture_output=True, check=False)
 
     def _lay(self, proxy_id: ProxyId) -> None:
         """Make a namespace with one cable, and the way to the brokers."""
@@ -137,5 +142,5 @@ def _allow_loopback(device: str, *through: str) -> None:
 def _run(*command: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise Unavailable(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

@@ -19,8 +19,13 @@ from fleet.model import Endpoint
 from tests.chaos.cables import Cables, Unavailable
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import FROZEN_LIMIT_S, hold, is_whole, wait_for
+from tests.integration import wire
+from tests.integration.metrics import scrape
+from tests.integration.wire import Connection
 
 SILENT_S = 1.0
+VANISHED = "has not answered for as long, and has not said that it ends (vanished_timeout_s; "
+VANISHED_TIMEOUT_S = 8.0
 LOSES_ONE_IN = 20
 LOSES_FOR_S = 15.0
 WHOLE_LIMIT_S = 30.0
@@ -29,7 +34,8 @@ WHOLE_LIMIT_S = 30.0
 @pytest.fixture
 def fleet(kafka: KafkaCluster, tmp_path: Path) -> LocalFleet:
     """Three members that have not been started yet."""
-    return LocalFleet(tmp_path / "cables", kafka.endpoints, timing=PATIENT, peer_tls=True)
+    limits = {"vanished_timeout_s": VANISHED_TIMEOUT_S}
+    return LocalFleet(tmp_path / "cables", kafka.endpoints, timing=PATIENT, peer_tls=True, limits=limits)
 
 
 @pytest.fixture
@@ -65,6 +71,31 @@ def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
             fleet.await_ready()
             fleet.await_settled(frozenset(kafka.brokers))
             scene.await_flow()
+
+
+def test_a_client_whose_cable_is_pulled_is_counted_and_told_of_and_its_connection_ends(
+    fleet: LocalFleet, cables: Cables
+) -> None:
+    """Half-open connections; found by reading: nothing counted, or told of, what the kernel had given up."""
+    victim = fleet.members[0]
+    log = fleet.log(victim)
+    with Connection(fleet.bootstrap_endpoint(victim)) as vanishing:
+        vanishing.ask(wire.metadata(1))
+        since_s = cables.pull(victim)
+        try:
+            wait_for(lambda: VANISHED in log.read_text(), "a line in the log", 5 * VANISHED_TIMEOUT_S)
+            # The members' probes are clients, too, and their time may have begun a little earlier.
+            wait_for(
+                lambda: time.monotonic() > since_s + 2 * VANISHED_TIMEOUT_S, "all", 5 * VANISHED_TIMEOUT_S
+            )
+        finally:
+            cables.plug(victim)
+        fleet.await_ready()
+        closed = scrape(fleet, victim)["fleet_limited_connections_total"]
+        (vanished,) = [number for labels, number in closed if labels["limit"] == "vanished_timeout_s"]
+        assert 1 <= log.read_text().count(VANISHED) <= vanished
+        with pytest.raises((EOFError, ConnectionResetError)):
+            vanishing.ask(wire.metadata(2))
 
 
 def test_cables_that_lose_packets_move_nothing(fleet: LocalFleet, cables: Cables, stage: Stage) -> None:

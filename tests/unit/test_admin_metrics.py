@@ -184,6 +184,7 @@ def test_limits_start_at_zero() -> None:
         ("first_request_timeout_s",): 0,
         ("request_timeout_s",): 0,
         ("idle_timeout_s",): 0,
+        ("vanished_timeout_s",): 0,
     }
 
 

@@ -45,7 +45,7 @@ from fleet.proxy import counters, feed, upstream, worker
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
-from fleet.tcp import KEEPALIVE_IDLE_S
+from fleet.tcp import BROKER_VANISHED_S
 from tests.certificates import Authority
 
 LIMIT_S = 30.0
@@ -332,7 +332,7 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_IDLE_S
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
 
 
