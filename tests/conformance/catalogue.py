@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.conformance.real import NO_ID, Case, Request, There, a_fetch, a_record, an_offset
@@ -16,19 +16,17 @@ TOPIC_KIND, BROKER_KIND, CLIENT_METRICS_KIND = 2, 4, 16
 LITERAL, ANY = 3, 1
 TIMEOUT_MS: Final = 30_000
 SESSION_MS: Final = 45_000
+MAX_EPOCH: Final = (1 << 31) - 1
+TRIES: Final = 60
 
 REFUSED: Final = {
     **dict.fromkeys(("AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker"), "would change the cluster"),
     **dict.fromkeys(("UpdateFeatures", "UnregisterController"), "would change the cluster"),
-    **dict.fromkeys(("SaslHandshake", "SaslAuthenticate"), "is for listeners with SASL"),
+    **dict.fromkeys(("SaslHandshake", "SaslAuthenticate"), "is for listeners with SASL: see test_sasl.py"),
     **dict.fromkeys(
         tuple(f"{each}DelegationToken" for each in ("Create", "Renew", "Expire", "Describe")),
-        "is for clients with a name",
+        "is for clients with a name: see test_sasl.py",
     ),
-    "AlterReplicaLogDirs": "wants a second folder",
-    "ElectLeaders": "is not needed where the preferred broker leads",
-    **dict.fromkeys(("ShareAcknowledge", "DeleteShareGroupOffsets"), "wants a session"),
-    **dict.fromkeys(("ReadShareGroupState", "WriteShareGroupState"), "wants a leader's epoch"),
 }
 """APIs that are refused whatever is asked here, straight as well, and why."""
 
@@ -197,14 +195,26 @@ def describe_log_dirs(there: There, version: int) -> Sequence[Request]:
 
 @case("AlterReplicaLogDirs")
 def alter_replica_log_dirs(there: There, version: int) -> Sequence[Request]:
+    """To a folder that is not there, and to where the replica is."""
+    described = there.now("DescribeLogDirs", Request({"Topics": [{"Topic": there.topic, "Partitions": [0]}]}))
     topics = [{"Name": there.topic, "Partitions": [0]}]
-    return (Request({"Dirs": [{"Path": "/nowhere", "Topics": topics}]}),)
+    paths = ("/nowhere", described["Results"][0]["LogDir"])
+    return tuple(Request({"Dirs": [{"Path": path, "Topics": topics}]}) for path in paths)
 
 
 @case("ElectLeaders")
 def elect_leaders(there: There, version: int) -> Sequence[Request]:
-    topics = [{"Topic": there.topic, "Partitions": [0]}]
-    return (Request({"ElectionType": 0, "TopicPartitions": topics, "TimeoutMs": TIMEOUT_MS}),)
+    """Where the preferred broker leads already, and where another one is preferred since just now."""
+    fresh, _ = there.fresh()
+    partitions = [{"PartitionIndex": 0, "Replicas": [2, 1, 3]}]
+    preferred = {"TimeoutMs": TIMEOUT_MS, "Topics": [{"Name": fresh, "Partitions": partitions}]}
+    there.now("AlterPartitionReassignments", Request(preferred))
+
+    def of(topic: str) -> Request:
+        topics = [{"Topic": topic, "Partitions": [0]}]
+        return Request({"ElectionType": 0, "TopicPartitions": topics, "TimeoutMs": TIMEOUT_MS})
+
+    return of(there.topic), of(fresh)
 
 
 @case("AlterPartitionReassignments")
@@ -357,11 +367,15 @@ def list_groups(there: There, version: int) -> Sequence[Request]:
     return (Request({"StatesFilter": ["Empty"], "TypesFilter": ["classic"]}, there.coordinator),)
 
 
-def beating(there: There) -> Request:
+def beating(there: There, topic: str = "") -> Request:
     asked = {
         **{"GroupId": there.name, "MemberId": str(uuid.uuid5(NO_ID, there.name)), "MemberEpoch": 0},
         **{"InstanceId": None, "RackId": None, "RebalanceTimeoutMs": TIMEOUT_MS, "ServerAssignor": None},
-        **{"SubscribedTopicNames": [there.topic], "SubscribedTopicRegex": None, "TopicPartitions": []},
+        **{
+            "SubscribedTopicNames": [topic or there.topic],
+            "SubscribedTopicRegex": None,
+            "TopicPartitions": [],
+        },
     }
     return Request(asked, there.coordinator_of(there.name))
 
@@ -445,14 +459,32 @@ def share_fetch(there: There, version: int) -> Sequence[Request]:
 
 @case("ShareAcknowledge")
 def share_acknowledge(there: There, version: int) -> Sequence[Request]:
-    """In a session that is not there."""
-    batch = {"FirstOffset": 0, "LastOffset": 0, "AcknowledgeTypes": [1]}
-    partition = {"PartitionIndex": 0, "AcknowledgementBatches": [batch]}
-    asked = {
-        **{"GroupId": there.name, "MemberId": str(uuid.uuid5(NO_ID, there.name)), "ShareSessionEpoch": 1},
-        "Topics": [{"TopicId": there.topic_id, "Partitions": [partition]}],
-    }
-    return (Request(asked),)
+    """In a session that is not there, and in one that has taken a record."""
+    topic, topic_id = there.fresh()
+    heartbeat = beating(there, topic)
+    there.now("ShareGroupHeartbeat", heartbeat)
+
+    def asked(epoch: int, *batches: Mapping[str, Any]) -> Request:
+        partition = {"PartitionIndex": 0, "AcknowledgementBatches": batches}
+        session = {
+            **{"GroupId": there.name, "MemberId": heartbeat.values["MemberId"], "ShareSessionEpoch": epoch},
+            "Topics": [{"TopicId": topic_id, "Partitions": [partition]}],
+        }
+        limits = {"MaxWaitMs": 500, "MinBytes": 1, "MaxBytes": 1 << 20, "MaxRecords": 1, "BatchSize": 1}
+        return Request({**session, **limits})
+
+    # A group begins at the end of the log, and who has just asked does not know whether it has begun.
+    there.now("ShareFetch", asked(0))
+    newest = there.ranges["ShareFetch"].high
+    for epoch in range(1, TRIES):
+        there.now("Produce", a_record(topic, topic_id))
+        answer = there.straight.answer("ShareFetch", newest, asked(epoch))
+        partitions = [each for topic in answer["Responses"] for each in topic["Partitions"]]
+        for taken in (each for partition in partitions for each in partition["AcquiredRecords"]):
+            accepted = {name: taken[name] for name in ("FirstOffset", "LastOffset")}
+            accepted["AcknowledgeTypes"] = [1]
+            return asked(MAX_EPOCH, accepted), asked(epoch + 1, accepted)
+    raise AssertionError(f"{topic}: records are given to nobody")
 
 
 @case("DescribeShareGroupOffsets")
@@ -462,11 +494,17 @@ def describe_share_group_offsets(there: There, version: int) -> Sequence[Request
 
 
 @case("AlterShareGroupOffsets")
-@case("DeleteShareGroupOffsets")
-def change_share_group_offsets(there: There, version: int) -> Sequence[Request]:
+def alter_share_group_offsets(there: There, version: int) -> Sequence[Request]:
     partition = {"PartitionIndex": 0, "StartOffset": 1}
     topics = [{"TopicName": there.topic, "Partitions": [partition]}]
     return (Request({"GroupId": there.name, "Topics": topics}, there.coordinator_of(there.name)),)
+
+
+@case("DeleteShareGroupOffsets")
+def delete_share_group_offsets(there: There, version: int) -> Sequence[Request]:
+    (altering,) = alter_share_group_offsets(there, version)
+    there.now("AlterShareGroupOffsets", altering)
+    return (altering,)
 
 
 def share_state(there: There, version: int) -> Sequence[Request]:
@@ -484,9 +522,16 @@ def share_state(there: There, version: int) -> Sequence[Request]:
     return (Request(asked, at),)
 
 
-for _name in ("Initialize", "Read", "Write", "Delete"):
-    CASES[f"{_name}ShareGroupState"] = share_state
-CASES["ReadShareGroupStateSummary"] = share_state
+def share_state_that_is_there(there: There, version: int) -> Sequence[Request]:
+    (request,) = share_state(there, version)
+    there.now("InitializeShareGroupState", request)
+    return (request,)
+
+
+for _name in ("InitializeShareGroupState", "DeleteShareGroupState", "ReadShareGroupStateSummary"):
+    CASES[_name] = share_state
+for _name in ("ReadShareGroupState", "WriteShareGroupState"):
+    CASES[_name] = share_state_that_is_there
 
 
 # ---- transactions
