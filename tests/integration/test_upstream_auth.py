@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.errors import AdminError
 from fleet.events import schema
 from fleet.events.schema import WeightEvent
 from fleet.events.weights import read_weights
@@ -117,6 +118,20 @@ def says(fleet: LocalFleet, text: str) -> bool:
     return log.exists() and re.search(text, log.read_text()) is not None
 
 
+def documented() -> list[str]:
+    """What gives the fleet's principal its rights, as in the handbook."""
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    commands = re.findall(r"kafka-acls --bootstrap-server \S+ (.* User:fleet .*)", text)
+    assert len(commands) == 2
+    return commands
+
+
+def grant(secured: KafkaCluster, rights: str) -> None:
+    arguments = ("--bootstrap-server", secured.bootstrap_servers, *shlex.split(rights))
+    done = secured.tool("org.apache.kafka.tools.AclCommand", *arguments)
+    assert done.returncode == 0, done.stderr
+
+
 def refusal(bootstrap: str, topic: str, **config: Any) -> int:
     """The code of the error with which a topic refuses a record."""
     refused: list[KafkaError] = []
@@ -173,13 +188,8 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
     fleet_command: FleetCommand,
     tmp_path: Path,
 ) -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    documented = re.findall(r"kafka-acls --bootstrap-server \S+ (.* User:fleet .*)", text)
-    assert len(documented) == 2
-    for rights in documented:
-        arguments = ("--bootstrap-server", secured.bootstrap_servers, *shlex.split(rights))
-        done = secured.tool("org.apache.kafka.tools.AclCommand", *arguments)
-        assert done.returncode == 0, done.stderr
+    for rights in documented():
+        grant(secured, rights)
 
     password = tmp_path / "password"
     password.touch(0o600)
@@ -218,6 +228,43 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
     for each in fleet.members:
         assert FLEET_PASSWORD not in fleet.log(each).read_text()
     assert FLEET_PASSWORD not in str(fleet_command(fleet, "check", "--node", "p1"))
+
+
+@pytest.mark.parametrize("taken", ["Create", "Write", "Read"])
+def test_none_of_the_rights_that_are_documented_can_be_spared(
+    secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path, taken: str
+) -> None:
+    """What needs the one that is taken away says which topic it may not use."""
+    prefix = f"without-{taken.lower()}."
+    weights = f"{prefix}weights"
+    for rights in documented():
+        spared = rights.replace(f"--operation {taken} ", "").replace("--topic fleet.", f"--topic {prefix}")
+        if "--operation" in spared:
+            grant(secured, spared)
+    admin = AdminClient({"bootstrap.servers": secured.bootstrap_servers})
+    admin.create_topics([NewTopic(weights, 1, 2)])[weights].result(LIMIT_S)
+    weight = WeightEvent("w1", "demo", 1, 2.5, at_ms=1)
+    produce(secured.bootstrap_servers, weights, [schema.EVENTS.encode(weight)])
+
+    password = tmp_path / "password"
+    password.touch(0o600)
+    password.write_text(FLEET_PASSWORD)
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
+    upstream = {"tls": {"ca": str(authority.certificate)}, "sasl": sasl}
+    fleet = make_secured("scram", 1, upstream, events={"topic_prefix": prefix})
+    fleet.await_settled(frozenset(secured.brokers))
+
+    settings = fleet.settings
+    access = KafkaAccess(settings.upstream, settings.source)
+    reading = read_weights(settings.bootstrap_servers, access, prefix, "demo")
+    if taken == "Read":
+        with pytest.raises(AdminError, match=f"TopicAuthorizationFailed.*{weights}"):
+            asyncio.run(reading)
+        wait_for(lambda: f"{prefix}members" in admin.list_topics(timeout=LIMIT_S).topics, "events")
+    else:
+        assert asyncio.run(reading) == {1: 2.5}
+        denied = rf"events cannot be \w+: .*TopicAuthorizationFailed.*{re.escape(prefix)}"
+        wait_for(lambda: says(fleet, denied), "what may not be done in the log")
 
 
 def test_without_a_principal_brokers_are_learned_from_what_passes_and_owned_by_all(
