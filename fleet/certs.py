@@ -354,7 +354,7 @@ def check_present(settings: Settings) -> tuple[ProxyId, ...]:
 
 
 def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
-    """Read the certificates, and the password, for the way to the brokers.
+    """Read the certificates, and the password or token, for the way to the brokers.
 
     Returns: the files and variables that are not here
     Raises:  ConfigError: every mistake, one line each; with ``must_be_there`` that something is not, too
@@ -365,13 +365,13 @@ def check_upstream(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
         mistakes += [each.text(settings.source) for each in _upstream_problems(tls, must_be_there)]
         elsewhere += [str(path) for path in tls.files.values() if not os.access(path, os.R_OK)]
     if sasl is not None:
-        if must_be_there or sasl.password.is_here():
+        if must_be_there or sasl.secret.is_here():
             try:
-                sasl.password.read(settings.source)
+                sasl.secret.read(settings.source)
             except ConfigError as error:
                 mistakes.append(str(error))
         else:
-            elsewhere.append(sasl.password.where)
+            elsewhere.append(sasl.secret.where)
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return tuple(elsewhere)

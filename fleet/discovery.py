@@ -64,6 +64,9 @@ async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Br
     finally:
         connection.close()
     found = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
+    if not found and "sasl_oauth_token_provider" in options:
+        # The client takes any answer to its token for an agreement, and the broker then lists nothing.
+        raise NoMetadata("has refused the token, or knows of no brokers")
     if not found:
         raise NoMetadata("knows of no brokers")
     return tuple(sorted(found, key=lambda broker: broker.broker_id))

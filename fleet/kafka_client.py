@@ -8,7 +8,9 @@ from __future__ import annotations
 import ssl
 from typing import Final, TypedDict
 
-from fleet.config import UpstreamSettings
+from aiokafka.abc import AbstractTokenProvider
+
+from fleet.config import Secret, UpstreamSettings
 from fleet.errors import ConfigError
 from fleet.upstream_tls import to_brokers
 
@@ -25,6 +27,18 @@ class Options(TypedDict, total=False):
     sasl_mechanism: str
     sasl_plain_username: str
     sasl_plain_password: str
+    sasl_oauth_token_provider: AbstractTokenProvider
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+    """Read anew for each connection: a token lasts for minutes, and whoever issues it replaces the file."""
+
+    def __init__(self, secret: Secret, source: str) -> None:
+        self._secret = secret
+        self._source = source
+
+    async def token(self) -> str:
+        return self._secret.read(self._source)
 
 
 class KafkaAccess:
@@ -51,8 +65,11 @@ class KafkaAccess:
             found["ssl_context"] = self.tls.get()
         if self._sasl is not None:
             found["sasl_mechanism"] = self._sasl.mechanism
-            found["sasl_plain_username"] = self._sasl.username
-            found["sasl_plain_password"] = self._sasl.password.read(self._source)
+            if self._sasl.username is None:
+                found["sasl_oauth_token_provider"] = _Token(self._sasl.secret, self._source)
+            else:
+                found["sasl_plain_username"] = self._sasl.username
+                found["sasl_plain_password"] = self._sasl.secret.read(self._source)
         transport = "PLAINTEXT" if self.tls is None else "SSL"
         found["security_protocol"] = transport if self._sasl is None else f"SASL_{transport}"
         return found

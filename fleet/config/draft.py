@@ -306,15 +306,21 @@ def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) 
 
 def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslSettings | None:
     shape, _ = check_shape(SaslShape, value, path, document)
+    by_token = shape.mechanism == "OAUTHBEARER"
+    wanted = ("mechanism", "token") if by_token else ("mechanism", "username", "password")
     for field in SaslShape.model_fields:
-        if (*path, field) not in document.lines:
+        there = (*path, field) in document.lines
+        if field in wanted and not there:
             document.report((*path, field), None, "is required", f"add `{field}:`; see docs/configuration.md")
-    password = None
-    if (*path, "password") in document.lines:
-        password = secret(shape.password, (*path, "password"), base, document)
-    if shape.mechanism is None or shape.username is None or password is None:
+        elif there and field not in wanted and shape.mechanism is not None:
+            document.report((*path, field), None, f"is not for {shape.mechanism}", f"remove `{field}:`")
+    field = wanted[-1]
+    found = None
+    if (*path, field) in document.lines:
+        found = secret(getattr(shape, field), (*path, field), base, document)
+    if shape.mechanism is None or found is None or (shape.username is None and not by_token):
         return None
-    return SaslSettings(shape.mechanism, shape.username, password)
+    return SaslSettings(shape.mechanism, None if by_token else shape.username, found)
 
 
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:

@@ -224,7 +224,8 @@ class SaslShape(Shape):
     mechanism: SaslMechanism | None = None
     username: Annotated[str, Field(min_length=1)] | None = None
     password: Any = None
-    """Looked at by ``secrets.py``, which shows nothing of it."""
+    """Looked at by ``secrets.py``, which shows nothing of it; so is the token."""
+    token: Any = None
 
 
 class UpstreamShape(Shape):

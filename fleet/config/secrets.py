@@ -15,7 +15,8 @@ from typing import Final
 from fleet.config.document import Document, Path, Problem, Value
 from fleet.errors import ConfigError
 
-MAX_SECRET_BYTES: Final = 4096
+MAX_SECRET_BYTES: Final = 16_384
+"""Tokens that name many groups are long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from fleet.errors import UnknownMember
 from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
 from fleet.weighing import BalancedBy
 
-SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 CONTROL_SOCKET = "control.sock"
 PROXY_ID = "{proxy_id}"
@@ -306,11 +306,16 @@ class UpstreamTlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class SaslSettings:
-    """Who the fleet is to the brokers, on connections of its own; its clients are themselves."""
+    """Who the fleet is to the brokers, on connections of its own; its clients are themselves.
+
+    Args:
+        username: None for OAUTHBEARER, where the token says who it is.
+        secret: the password, or for OAUTHBEARER the token.
+    """
 
     mechanism: SaslMechanism
-    username: str
-    password: Secret
+    username: str | None
+    secret: Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,12 +452,14 @@ def advice(settings: Settings) -> tuple[str, ...]:
                 "change that"
             )
     sasl = settings.upstream.sasl
-    if sasl is not None and sasl.mechanism == "PLAIN" and settings.upstream.tls is None:
+    shown = {"PLAIN": "password", "OAUTHBEARER": "token"}
+    if sasl is not None and sasl.mechanism in shown and settings.upstream.tls is None:
         exposed = [str(each) for each in settings.bootstrap_servers if not is_loopback(each.host)]
         if exposed:
             said.append(
-                f"upstream.sasl: PLAIN without TLS shows the password to the network on the way to "
-                f"{', '.join(exposed)}; add `tls: {{}}` to upstream, or use SCRAM-SHA-512"
+                f"upstream.sasl: {sasl.mechanism} without TLS shows the {shown[sasl.mechanism]} to the "
+                f"network on the way to {', '.join(exposed)}; "
+                "add `tls: {}` to upstream, or use SCRAM-SHA-512"
             )
     carriers = [member for member in settings.members.values() if not member.witness]
     without_rack = [member.proxy_id for member in carriers if member.rack is None]

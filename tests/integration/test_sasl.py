@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -367,6 +367,28 @@ def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Wa
     assert all("uthentication failed" in text or "invalid_token" in text for _, text in said.values()), said
     for why in refused:
         assert said[why, "direct"] == said[why, "fleet"]
+
+
+def test_the_fleets_own_principal_may_have_a_token_that_is_renewed(
+    cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Read from its file for each connection: that brokers refuse one is said."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(Issuer().issue("fleet"))
+    upstream = {"sasl": {"mechanism": "OAUTHBEARER", "token": {"file": str(token)}}}
+    space = IdentitySpace(first_id=1, count=4)
+    fleet = LocalFleet(
+        tmp_path / "fleet", listeners(cluster, "sasl"), 1, identities=space, timing=PATIENT, upstream=upstream
+    )
+    with ExitStack() as ending:
+        ending.callback(fleet.remove_data)
+        ending.callback(fleet.close)
+        fleet.start()
+        wait_for(lambda: "has refused the token" in fleet.log("p1").read_text(), "a line in the log")
+        token.write_text(f"{issuer.issue('fleet')}\n")
+        fleet.await_settled(frozenset(cluster.brokers))
+        assert token.read_text().strip() not in fleet.log("p1").read_text()
 
 
 # -------------------------------------------------------------------------------------- authenticating again

@@ -52,6 +52,7 @@ EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
 
 TOKENS = {"read": {"env": "READ"}, "write": {"file": "secrets/write-token"}}
 SASL = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"env": "PASSWORD"}}
+TOKEN = {"mechanism": "OAUTHBEARER", "token": {"env": "TOKEN"}}
 
 EMPTY: tuple[dict[str, Any] | None, ...] = ({}, None)
 
@@ -420,7 +421,7 @@ def test_the_files_for_the_way_to_the_brokers_stand_beside_the_configuration() -
     }
     assert upstream.sasl is not None
     assert (upstream.sasl.mechanism, upstream.sasl.username) == ("SCRAM-SHA-512", "fleet")
-    assert upstream.sasl.password.file == Path("/etc/fleet/secrets/kafka")
+    assert upstream.sasl.secret.file == Path("/etc/fleet/secrets/kafka")
 
 
 def test_no_mistake_shows_a_password_that_was_written_into_the_file() -> None:
@@ -439,7 +440,7 @@ def test_settings_cross_to_children_with_the_place_of_the_password_and_without_i
     crossed = adapter.dump_json(settings)
     assert adapter.validate_json(crossed) == settings
     assert settings.upstream.sasl is not None
-    assert settings.upstream.sasl.password.read("") == "hidden"
+    assert settings.upstream.sasl.secret.read("") == "hidden"
     assert b"hidden" not in crossed
     assert "hidden" not in repr(settings)
 
@@ -591,6 +592,10 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("upstream.sasl", {**SASL, "username": ""}, 'upstream.sasl.username: "": must not be empty'),
         ("upstream.sasl", {"mechanism": "PLAIN", "username": "fleet"}, "upstream.sasl.password: is required"),
         ("upstream.sasl", {**SASL, "password": "hidden"}, "upstream.sasl.password: a secret is not written"),
+        ("upstream.sasl", {**SASL, "token": {"env": "T"}}, "upstream.sasl.token: is not for SCRAM-SHA-512"),
+        ("upstream.sasl", {"mechanism": "OAUTHBEARER"}, "upstream.sasl.token: is required"),
+        ("upstream.sasl", {**TOKEN, "token": "hidden"}, "upstream.sasl.token: a secret is not written"),
+        ("upstream.sasl", {**TOKEN, "username": "x"}, "upstream.sasl.username: is not for OAUTHBEARER"),
     ],
 )
 def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
@@ -764,6 +769,9 @@ def test_what_is_allowed_and_probably_not_meant() -> None:
     )
     data["upstream"]["tls"] = {}
     assert advice(parse(data)) == ()
+    assert "OAUTHBEARER without TLS shows the token" in " ".join(
+        advice(parse(changed("upstream.sasl", TOKEN)))
+    )
     data = changed("upstream.sasl", {**SASL, "mechanism": "PLAIN"})
     data["bootstrap_servers"] = ["127.0.0.1:9092"]
     assert advice(parse(data)) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def test_each_part_of_the_configuration_is_apart_from_the_other(tmp_path: Path) 
         context = found["ssl_context"]
         assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
         assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_a_token_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+    (file := tmp_path / "token").touch(0o600)
+    secret = Secret(file, None, ("upstream", "sasl", "token"), 3)
+    access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("OAUTHBEARER", None, secret)), "fleet.yaml")
+    options = access.options()
+    assert (options["security_protocol"], options["sasl_mechanism"]) == ("SASL_PLAINTEXT", "OAUTHBEARER")
+    for token in ("first", "second"):
+        file.write_text(f"{token}\n")
+        assert asyncio.run(options["sasl_oauth_token_provider"].token()) == token
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.token: "):
+        asyncio.run(options["sasl_oauth_token_provider"].token())
 
 
 def test_a_new_password_and_a_new_authority_are_in_use_at_once(tmp_path: Path) -> None:
