@@ -174,7 +174,7 @@ def bring_kcat() -> None:
 
 def build_franz_go() -> None:
     """The tests' program around franz-go, a Go client."""
-    sources = [FRANZ_GO_SOURCE / name for name in ("go.mod", "go.sum", "main.go")]
+    sources = [FRANZ_GO_SOURCE / "go.mod", FRANZ_GO_SOURCE / "go.sum", *sorted(FRANZ_GO_SOURCE.glob("*.go"))]
 
     def build() -> None:
         FRANZ_GO.parent.mkdir(parents=True, exist_ok=True)

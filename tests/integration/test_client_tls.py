@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.certificates import Authority, Pair
+from tests.clients.franz.program import FranzGo, tls
 from tests.conftest import MakeTopic, fleets
 from tests.integration.clients import Load, Reader, count, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand, Tool
@@ -122,6 +123,18 @@ async def test_aiokafka(
         sent = [await producer.send(topic, b"%d" % number) for number in range(120)]
         await asyncio.gather(*sent)
     assert len(read_all(secured.bootstrap(), topic, 120, config=config)) == 120
+
+
+@pytest.mark.proves("franz-go", "TLS", "client certificate")
+def test_franz_go(
+    secured: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, authority: Authority, app: Pair
+) -> None:
+    topic = make_topic()
+    sealed = tls(authority.certificate, app)
+    with FranzGo(*sealed, "work", secured.bootstrap(), topic, topic, "consumer") as client:
+        client.await_flow()
+        assert client.close() == 0
+    client.judge(kafka.bootstrap_servers, topic)
 
 
 def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Authority) -> None:

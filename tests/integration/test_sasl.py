@@ -10,7 +10,7 @@ import re
 import struct
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +35,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.spawn import end, spawn
 from fleet.model import Endpoint, IdentitySpace
 from tests.certificates import Authority
+from tests.clients.franz.program import by_franz_go
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import PATIENT
@@ -199,16 +200,28 @@ def judge(found: Mapping[tuple[str, str, str], Outcomes]) -> None:
     assert wrong == {}
 
 
-@pytest.mark.proves("librdkafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
-def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+def judge_each(
+    by: Callable[[str, str, Credentials], Outcomes], client: str, both: Ways, issuer: Issuer
+) -> None:
+    """Have a client try everything in each case, on both ways."""
+
     def attempt(case: tuple[str, str, str]) -> Outcomes:
         mechanism, user, way = case
-        name = f"rd-{'-'.join(case)}"
-        return by_librdkafka(name, both.bootstraps[way], credentials(issuer, mechanism, user))
+        return by("-".join((client, *case)), both.bootstraps[way], credentials(issuer, mechanism, user))
 
     cases = [(*case, way) for case in CASES for way in both.bootstraps]
     with ThreadPoolExecutor(8) as pool:
         judge(dict(zip(cases, pool.map(attempt, cases), strict=True)))
+
+
+@pytest.mark.proves("librdkafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
+def test_librdkafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+    judge_each(by_librdkafka, "rd", both, issuer)
+
+
+@pytest.mark.proves("franz-go", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
+def test_franz_go_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
+    judge_each(by_franz_go, "go", both, issuer)
 
 
 @pytest.mark.proves("librdkafka", "TLS", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")

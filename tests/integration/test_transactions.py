@@ -7,12 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from fleet.demo.local_fleet import LocalFleet
+from tests.clients.franz.program import run
 from tests.integration.clients import read_all
 from tests.integration.conftest import Tool
 
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 RECORDS = 1_000
+OF_FRANZ_GO = 9
+"""Transactions, with a record in each of twelve partitions; five are committed, the last one too."""
 
 
 @pytest.mark.proves("Java", "transactions")
@@ -36,3 +39,33 @@ def test_a_producer_of_version_2_commits_through_the_fleet(
     assert int(state["ProducerEpoch"]) >= 3
     committed = {"isolation.level": "read_committed"}
     assert len(read_all(fleet.bootstrap(), topic, RECORDS, config=committed)) == RECORDS
+
+
+@pytest.mark.proves("franz-go", "transactions")
+def test_franz_go_commits_aborts_is_fenced_and_carries(
+    fleet: LocalFleet, make_topic: Callable[..., str]
+) -> None:
+    """In each partition something committed comes last: who has read it has been given all before it."""
+    source, target = make_topic(), make_topic()
+
+    def values(topic: str, isolation: str, expected: int) -> list[str]:
+        read = read_all(fleet.bootstrap(), topic, expected, config={"isolation.level": isolation})
+        return sorted((each.value() or b"").decode() for each in read)
+
+    said = run("transact", fleet.bootstrap(), source, source, str(OF_FRANZ_GO))
+    committed, aborted = sorted(said["committed"]), said["aborted"]
+    assert (len(committed), len(aborted)) == (5 * 12, 4 * 12)
+    assert said["epoch"] == [str(OF_FRANZ_GO)], "version 2: each transaction, committed or not, ends one"
+    assert said["fenced"] == ["47"]  # INVALID_PRODUCER_EPOCH. Source: Errors.java
+    assert values(source, "read_committed", len(committed)) == committed
+    everything = sorted(committed + aborted)
+    assert values(source, "read_uncommitted", len(everything)) == everything
+
+    # A successor goes on where the transactions of the first one have brought the group.
+    half = str(len(committed) // 2)
+    one, other = (run("carry", fleet.bootstrap(), source, target, target, half) for _ in range(2))
+    assert sorted(one["carried"] + other["carried"]) == committed
+    assert values(target, "read_committed", len(committed)) == committed
+    everything = sorted(committed + one["aborted"] + other["aborted"])
+    assert len(everything) > len(committed)
+    assert values(target, "read_uncommitted", len(everything)) == everything

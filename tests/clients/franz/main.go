@@ -1,57 +1,48 @@
-// A producer and a member of a group, both of franz-go, at work until standard input ends.
+// What tests have franz-go do: a command each, of which `commands` says the arguments.
 //
-//	franz-go-client BOOTSTRAP TOPIC GROUP classic|consumer
-//	franz-go-client --version
+//	franz-go-client [-mechanism M -username U -secret S] [-ca FILE [-certificate FILE -key FILE]] COMMAND BOOTSTRAP …
+//	franz-go-client -version
 //
-// It prints a line for each record, "acknowledged N" or "received N", "failed …" for each error that an application
-// is told, and "closed" in the end: all that was acknowledged has been received then, and is committed.
+// It prints what happens, each in a line, "WHAT\tVALUE": what has "failed", and "closed" in the end of all that went
+// well.
 package main
 
 import (
-	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
 	"fmt"
-	"io"
 	"os"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-const every = 3 * time.Millisecond
-
-// ledger prints what happens to each record, and knows what is still to be received.
-type ledger struct {
-	mutex        sync.Mutex
-	acknowledged map[string]bool
-	received     map[string]bool
+// command is given the options that every client is to have, and the arguments that it names.
+type command struct {
+	arguments []string
+	run       func(common []kgo.Opt, arguments []string) error
 }
 
-func (l *ledger) note(what string, in map[string]bool, value []byte) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	in[string(value)] = true
-	fmt.Println(what, string(value))
+var commands = map[string]command{
+	"work":     {[]string{"TOPIC", "GROUP", "classic|consumer"}, work},
+	"rights":   {[]string{"NAME"}, rights},
+	"transact": {[]string{"TOPIC", "ID", "TRANSACTIONS"}, transact},
+	"carry":    {[]string{"SOURCE", "TARGET", "ID", "RECORDS"}, carry},
 }
 
-func (l *ledger) failed(err error) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	fmt.Println("failed", err)
-}
+var printing sync.Mutex
 
-func (l *ledger) complete() bool {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	for value := range l.acknowledged {
-		if !l.received[value] {
-			return false
-		}
-	}
-	return true
+func tell(what string, value any) {
+	printing.Lock()
+	defer printing.Unlock()
+	fmt.Printf("%s\t%v\n", what, value)
 }
 
 func version() string {
@@ -64,101 +55,85 @@ func version() string {
 	return "unknown"
 }
 
-func produce(client *kgo.Client, topic string, books *ledger, stopping <-chan struct{}) {
-	ticks := time.NewTicker(every)
-	defer ticks.Stop()
-	for number := 0; ; number++ {
-		select {
-		case <-stopping:
-			return
-		case <-ticks.C:
-		}
-		record := &kgo.Record{Topic: topic, Value: []byte(strconv.Itoa(number))}
-		client.Produce(context.Background(), record, func(sent *kgo.Record, err error) {
-			if err != nil {
-				books.failed(err)
-				return
-			}
-			books.note("acknowledged", books.acknowledged, sent.Value)
-		})
+func mechanism(name, username, secret string) (sasl.Mechanism, error) {
+	switch name {
+	case "PLAIN":
+		return plain.Auth{User: username, Pass: secret}.AsMechanism(), nil
+	case "SCRAM-SHA-256":
+		return scram.Auth{User: username, Pass: secret}.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return scram.Auth{User: username, Pass: secret}.AsSha512Mechanism(), nil
+	case "OAUTHBEARER":
+		return oauth.Auth{Token: secret}.AsMechanism(), nil
 	}
+	return nil, fmt.Errorf("no such mechanism: %s", name)
 }
 
-func consume(client *kgo.Client, books *ledger, flushed <-chan struct{}) {
-	for {
-		select {
-		case <-flushed:
-			if books.complete() {
-				return
-			}
-		default:
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		fetches := client.PollFetches(ctx)
-		waited := ctx.Err() != nil
-		cancel()
-		if !waited {
-			fetches.EachError(func(_ string, _ int32, err error) { books.failed(err) })
-		}
-		fetches.EachRecord(func(record *kgo.Record) { books.note("received", books.received, record.Value) })
-	}
-}
-
-func work(bootstrap, topic, group, protocol string) error {
-	ctx := context.Background()
-	if protocol == "consumer" {
-		// franz-go keeps the protocol of KIP-848 behind this key, which has no type of its own.
-		ctx = context.WithValue(ctx, "opt_in_kafka_next_gen_balancer_beta", true) //nolint:staticcheck
-	}
-	client, err := kgo.NewClient(
-		kgo.WithContext(ctx),
-		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
-		kgo.RecordPartitioner(kgo.RoundRobinPartitioner()),
-		kgo.ConsumerGroup(group),
-		kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-	)
+func tlsConfig(authority, certificate, key string) (*tls.Config, error) {
+	trusted, err := os.ReadFile(authority)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer client.Close()
-	books := &ledger{acknowledged: map[string]bool{}, received: map[string]bool{}}
-	stopping, flushed, consumed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var producing sync.WaitGroup
-	producing.Add(1)
-	go func() {
-		defer producing.Done()
-		produce(client, topic, books, stopping)
-	}()
-	go func() {
-		defer close(consumed)
-		consume(client, books, flushed)
-	}()
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
-		return err
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(trusted)
+	if certificate != "" {
+		pair, err := tls.LoadX509KeyPair(certificate, key)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{pair}
 	}
-	close(stopping)
-	producing.Wait()
-	if err := client.Flush(context.Background()); err != nil {
-		return err
+	return config, nil
+}
+
+func usage() {
+	fmt.Fprintln(os.Stderr, "franz-go-client [OPTIONS] COMMAND BOOTSTRAP …")
+	for name, each := range commands {
+		fmt.Fprintln(os.Stderr, " ", name, "BOOTSTRAP", strings.Join(each.arguments, " "))
 	}
-	close(flushed)
-	<-consumed
-	return client.CommitUncommittedOffsets(context.Background())
+	flag.PrintDefaults()
 }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == "--version" {
+	told := flag.Bool("version", false, "print franz-go's version")
+	name := flag.String("mechanism", "", "of SASL")
+	username := flag.String("username", "", "of SASL, not for OAUTHBEARER")
+	secret := flag.String("secret", "", "a password, or a token for OAUTHBEARER")
+	authority := flag.String("ca", "", "a file; makes connections TLS")
+	certificate := flag.String("certificate", "", "a file: the client's own")
+	key := flag.String("key", "", "a file: the certificate's")
+	flag.Usage = usage
+	flag.Parse()
+	if *told {
 		fmt.Println(version())
 		return
 	}
-	if len(os.Args) != 5 {
-		fmt.Fprintln(os.Stderr, "usage: franz-go-client BOOTSTRAP TOPIC GROUP classic|consumer")
+	chosen, known := commands[flag.Arg(0)]
+	if !known || flag.NArg() != 2+len(chosen.arguments) {
+		usage()
 		os.Exit(2)
 	}
-	if err := work(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
-		fmt.Println("failed", err)
+	common := []kgo.Opt{kgo.SeedBrokers(strings.Split(flag.Arg(1), ",")...)}
+	err := func() error {
+		if *name != "" {
+			made, err := mechanism(*name, *username, *secret)
+			if err != nil {
+				return err
+			}
+			common = append(common, kgo.SASL(made))
+		}
+		if *authority != "" {
+			made, err := tlsConfig(*authority, *certificate, *key)
+			if err != nil {
+				return err
+			}
+			common = append(common, kgo.DialTLSConfig(made))
+		}
+		return chosen.run(common, flag.Args()[2:])
+	}()
+	if err != nil {
+		tell("failed", err)
 		os.Exit(1)
 	}
-	fmt.Println("closed")
+	tell("closed", "")
 }
