@@ -9,13 +9,14 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn, get_args
 
 import click
 from rich.console import Console
 
-from benchmarks import control, haproxy, peers, report, takeover
+from benchmarks import control, haproxy, peers, report, storm, takeover, tls
 from benchmarks.assign_scale import ASSIGN, scaled
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.control import CONTROL
@@ -23,18 +24,19 @@ from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
 from benchmarks.stage import WORKERS, staged
 from benchmarks.takeover import TAKEOVER
+from benchmarks.tls import TLS
 from benchmarks.workloads import Name
 from fleet.errors import FleetError
 
 WORKLOADS: tuple[Name, ...] = get_args(Name)
 ALONE: Mapping[str, Callable[[int], Iterator[Sample]]] = {
-    METADATA: metadata,
+    METADATA: lambda rounds: chain(metadata(rounds), storm.samples(rounds)),
     TAKEOVER: takeover.samples,
     CONTROL: control.samples,
     ASSIGN: scaled,
 }
 """What nobody races in."""
-KNOWN = (*WORKLOADS, CONNECTIONS, *ALONE)
+KNOWN = (*WORKLOADS, CONNECTIONS, TLS, *ALONE)
 
 
 def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
@@ -83,6 +85,9 @@ def main(
         wanted = chosen(only, KNOWN, "--only")
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
         samples = measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted)
+        if TLS in wanted:
+            with terminal.status("") as status:
+                samples += tls.samples(rounds, scale, status.update)
         for name, run in ALONE.items():
             if name in wanted:
                 samples += run(rounds)

@@ -1,6 +1,7 @@
 """A bare TCP forwarder on uvloop: what any Python proxy costs on this machine before it does anything.
 
-    python -m benchmarks.forwarder LISTEN/UPSTREAM …        both as HOST:PORT
+    python -m benchmarks.forwarder LISTEN/UPSTREAM …                    both as HOST:PORT
+    python -m benchmarks.forwarder --certificate FILE LISTEN/UPSTREAM …  clients speak TLS
 
 It knows no errors and no back-pressure, on purpose: it is the floor of the platform, not a proxy.
 """
@@ -8,6 +9,7 @@ It knows no errors and no back-pressure, on purpose: it is the floor of the plat
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from functools import partial
 from typing import cast
@@ -52,10 +54,15 @@ class Side(asyncio.BufferedProtocol):
 async def serve(routes: list[str]) -> None:
     """Forward until killed."""
     loop = asyncio.get_running_loop()
+    context = None
+    if routes[0] == "--certificate":
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(routes[1])
+        routes = routes[2:]
     for route in routes:
         listen, upstream = route.split("/")
         (host, port), (to_host, to_port) = listen.rsplit(":", 1), upstream.rsplit(":", 1)
-        await loop.create_server(partial(Side, (to_host, to_port)), host, int(port))
+        await loop.create_server(partial(Side, (to_host, to_port)), host, int(port), ssl=context)
     await asyncio.Event().wait()
 
 

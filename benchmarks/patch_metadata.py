@@ -49,13 +49,15 @@ def real_host(broker_id: int) -> str:
     return f"kafka-{broker_id}.brokers.example.org"
 
 
-def response(brokers: int, partitions: int) -> bytes:
+def response(
+    brokers: int, partitions: int, host_of: Callable[[int], str] = real_host, port: int = 9092
+) -> bytes:
     """What a broker answers when one topic has all the partitions, three replicas each."""
     make: Any = v12
     entity = make.MetadataResponse(
         throttle_time=datetime.timedelta(0),
         brokers=tuple(
-            make.MetadataResponseBroker(node_id=n, host=real_host(n), port=9092, rack="eu-west-1a")
+            make.MetadataResponseBroker(node_id=n, host=host_of(n), port=port, rack="eu-west-1a")
             for n in range(1, brokers + 1)
         ),
         cluster_id="4L6g3nShT-eMCtK--X86sw",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import Final, TypeVar
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -21,6 +21,8 @@ from fleet.demo.spawn import end, spawn, tail, tree
 from fleet.model import BrokerId, Endpoint
 
 PEERS: Final = Path(__file__).with_name("peers.yaml")
+TLS_PEERS: Final = PEERS.with_name("peers_tls.yaml")
+_Read = TypeVar("_Read")
 
 
 @validated(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -34,12 +36,22 @@ class PeerLine:
 
 
 _PEERS: Final = TypeAdapter(dict[str, PeerLine])
+_SIDES: Final = TypeAdapter(dict[str, dict[str, PeerLine]])
 
 
 def load(path: Path = PEERS) -> dict[str, PeerLine]:
     """The peers of a file, by name. Raises: BenchError: it is not as it should be."""
+    return _load(path, _PEERS)
+
+
+def load_sides(path: Path = TLS_PEERS) -> dict[str, dict[str, PeerLine]]:
+    """The peers that speak TLS, by where they do, and by name. Raises: BenchError: as `load`."""
+    return _load(path, _SIDES)
+
+
+def _load(path: Path, kind: TypeAdapter[_Read]) -> _Read:
     try:
-        return _PEERS.validate_python(yaml.safe_load(path.read_text()) or {})
+        return kind.validate_python(yaml.safe_load(path.read_text()) or {})
     except (OSError, yaml.YAMLError, ValidationError) as error:
         raise BenchError(f"{path}: {error}") from error
 
@@ -51,11 +63,13 @@ class Places:
     Args:
         listens: by broker, the addresses that are free for it.
         brokers: where it finds each broker.
+        files: further files that it may be told of, by name.
     """
 
     listens: Mapping[BrokerId, Endpoint]
     brokers: Mapping[BrokerId, Endpoint]
     folder: Path
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 class Peer:
@@ -70,6 +84,7 @@ class Peer:
         self._values = {
             **{f"listen_{broker_id}": str(at) for broker_id, at in places.listens.items()},
             **{f"broker_{broker_id}": str(at) for broker_id, at in places.brokers.items()},
+            **{name: str(path) for name, path in places.files.items()},
             "folder": str(places.folder),
             "python": sys.executable,
         }

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Final, TypedDict, cast
 
@@ -29,6 +30,11 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
     "consume": (1, 2, 3),
     "sparse": (1,),
 }
+
+CROWDS: Final = (1, 16, 256)
+"""The connections of `sync`."""
+MORE: Final = 5
+"""So many times the requests, where there are more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +62,19 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
         for workload in plan.workloads:
-            for target in in_turn(stage.targets, number):
+            crowds = CROWDS if workload == "sync" else (1,)
+            for connections, target in product(crowds, in_turn(stage.targets, number)):
                 say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
                 topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
-                found = run(target, _spec(plan, workload, target, topic))
+                spec = _spec(plan, workload, target, topic)
+                if connections > 1:
+                    spec = replace(spec, connections=connections, count=spec.count * MORE)
+                found = run(target, spec)
                 if workload != "consume":
                     stage.delete_topic(topic)
                 for measure, value in found.items():
-                    yield Sample(workload, measure, target.name, number, value)
+                    name = measure if connections == 1 else f"{measure}_{connections}"
+                    yield Sample(workload, name, target.name, number, value)
 
 
 def run(target: Target, spec: Spec) -> dict[str, float]:
@@ -95,17 +106,16 @@ def run(target: Target, spec: Spec) -> dict[str, float]:
 
 
 def _spec(plan: Plan, workload: Name, target: Target, topic: str) -> Spec:
-    return Spec(workload, target.bootstrap_servers, topic, len(_LEADERS[workload]), plan.count(workload))
+    partitions, count = len(_LEADERS[workload]), plan.count(workload)
+    servers = target.bootstrap_servers
+    return Spec(workload, servers, topic, partitions, count, security=target.security)
 
 
 def _fill(stage: Stage, plan: Plan) -> str:
     """A topic with what `consume` reads: as `produce` writes it, by the first target."""
     topic = stage.create_topic("consume", _LEADERS["consume"])
     target = stage.targets[0]
-    run(
-        target,
-        Spec("produce", target.bootstrap_servers, topic, len(_LEADERS["consume"]), plan.count("consume")),
-    )
+    run(target, replace(_spec(plan, "consume", target, topic), workload="produce"))
     return topic
 
 

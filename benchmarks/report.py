@@ -34,7 +34,7 @@ def rows(found: Sequence[Figure]) -> list[tuple[str, ...]]:
             ratio(each.to_haproxy),
         )
         for each in found
-        if not (each.measure.startswith("member_") and each.target != FLEET)
+        if not ("member_" in each.measure and each.target != FLEET)
     ]
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import psutil
 from confluent_kafka import KafkaException
@@ -27,6 +27,9 @@ _BROKERS: Final = (1, 2, 3)
 WORKERS: Final[Mapping[str, int]] = MappingProxyType({FLEET: 1, FLEET_OF_TWO: 2})
 """The fleets, by name, and how many workers their member has."""
 _LIMIT_S: Final = 30.0
+_TLS: Final = "tls"
+"""The brokers' listener for whoever speaks TLS to them."""
+PLAINTEXT: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def _nothing() -> tuple[int, ...]:
@@ -40,12 +43,46 @@ class Target:
     Args:
         proxies: the processes that bytes pass through.
         member: these, and those that belong to them.
+        security: settings of librdkafka, for a way that wants TLS.
     """
 
     name: str
     bootstrap_servers: str
     proxies: Callable[[], tuple[int, ...]] = _nothing
     member: Callable[[], tuple[int, ...]] = _nothing
+    security: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """TLS on the way: of all targets at the clients' side.
+
+    Args:
+        authority: who has issued the certificate.
+        certificate: of everybody here, with its key; PEM.
+        to_brokers: whether proxies speak it to the brokers, too.
+    """
+
+    authority: Path
+    certificate: Path
+    to_brokers: bool
+
+    @property
+    def security(self) -> Mapping[str, str]:
+        """What clients are given."""
+        return {"security.protocol": "ssl", "ssl.ca.location": str(self.authority)}
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What brokers are given."""
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.certificate)}
+
+    @property
+    def of_fleet(self) -> Mapping[str, Mapping[str, object]]:
+        """What a fleet is given."""
+        own = {"certificate": str(self.certificate), "key": str(self.certificate)}
+        upstream = {"tls": {"ca": str(self.authority)}} if self.to_brokers else {}
+        return {"listener_tls": own, "upstream": upstream}
 
 
 class Stage:
@@ -87,10 +124,14 @@ class Stage:
 
 
 @contextmanager
-def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: Say) -> Iterator[Stage]:
+def staged(
+    folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: Say, seal: Seal | None = None
+) -> Iterator[Stage]:
     """Start Kafka and the named targets.
 
-    Args:   names: of the targets: `direct`, those of the fleets and those of the peers.
+    Args:
+        names: of the targets: `direct`, those of the fleets and those of the peers.
+        seal: None for plaintext.
     Raises: BenchError: a target is unknown or does not come up. DemoError: Kafka or the fleet does not.
     """
     known = (DIRECT, *WORKERS, *peers)
@@ -103,32 +144,51 @@ def staged(folder: Path, names: Sequence[str], peers: dict[str, PeerLine], say: 
     advertised = {name: listens[name] for name in raced if peers[name].forwards}
     with ExitStack() as running:
         say("starting three Kafka brokers")
-        kafka = KafkaCluster(len(_BROKERS), folder / "kafka", more_listeners=advertised)
+        to_brokers = seal is not None and seal.to_brokers
+        kafka = KafkaCluster(
+            len(_BROKERS),
+            folder / "kafka",
+            more_listeners=advertised,
+            secured=dict.fromkeys((_TLS, *(advertised if to_brokers else ())), "SSL") if seal else None,
+            properties=seal.properties if seal else None,
+        )
         running.enter_context(kafka)
+        secured = [kafka.listener(_TLS, known) for known in _BROKERS] if seal else []
+        security = seal.security if seal else {}
         targets = []
         for name in names:
             if name == DIRECT:
-                targets.append(Target(DIRECT, kafka.bootstrap_servers))
+                targets.append(
+                    Target(DIRECT, ",".join(map(str, secured or kafka.endpoints)), security=security)
+                )
             elif name in WORKERS:
-                fleet = LocalFleet(folder / name, kafka.endpoints, 1, workers=WORKERS[name])
-                targets.append(of_fleet(running.enter_context(fleet), name))
+                endpoints = secured if to_brokers else kafka.endpoints
+                options: Mapping[str, Any] = seal.of_fleet if seal else {}
+                fleet = LocalFleet(folder / name, endpoints, 1, workers=WORKERS[name], **options)
+                targets.append(of_fleet(running.enter_context(fleet), name, security))
             else:
                 brokers = {
                     known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
                     for known, at in kafka.brokers.items()
                 }
-                peer = Peer(name, peers[name], Places(listens[name], brokers, folder / name))
+                files = {"certificate": seal.certificate, "authority": seal.authority} if seal else {}
+                peer = Peer(name, peers[name], Places(listens[name], brokers, folder / name, files))
                 running.callback(peer.stop)
                 peer.start()
-                targets.append(Target(name, peer.bootstrap_servers, peer.pids, peer.pids))
+                targets.append(Target(name, peer.bootstrap_servers, peer.pids, peer.pids, security))
         stage = Stage(kafka, targets)
         stage.check()
         yield stage
 
 
-def of_fleet(fleet: LocalFleet, name: str = FLEET) -> Target:
-    """A fleet of one member."""
-    fleet.await_settled(set(_BROKERS))
+def of_fleet(
+    fleet: LocalFleet,
+    name: str = FLEET,
+    security: Mapping[str, str] = PLAINTEXT,
+    broker_ids: Collection[int] = _BROKERS,
+) -> Target:
+    """A fleet of one member, once it owns these brokers."""
+    fleet.await_settled(frozenset(broker_ids))
     (only,) = fleet.members
     supervisor = psutil.Process(fleet.pid(only))
 
@@ -144,7 +204,7 @@ def of_fleet(fleet: LocalFleet, name: str = FLEET) -> Target:
     def workers() -> tuple[int, ...]:
         return tuple(each.pid for each in children() if MODULES["worker"] in each.cmdline())
 
-    return Target(name, fleet.bootstrap(), workers, member)
+    return Target(name, fleet.bootstrap(), workers, member, security)
 
 
 def in_turn(targets: Sequence[Target], round_number: int) -> tuple[Target, ...]:
@@ -158,7 +218,7 @@ def advertised(target: Target) -> set[str]:
 
     Raises: BenchError: it is not told, or a proxy ended.
     """
-    client = AdminClient({"bootstrap.servers": target.bootstrap_servers, "log_level": 0})
+    client = AdminClient({"bootstrap.servers": target.bootstrap_servers, "log_level": 0, **target.security})
     deadline_s = time.monotonic() + _LIMIT_S
     while True:
         if target.proxies is not _nothing and not target.proxies():

@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from pydantic import TypeAdapter
 
 from benchmarks.errors import BenchError
+from benchmarks.outstanding import Outstanding
 
 Name = Literal["sync", "small", "deep", "produce", "consume", "sparse"]
 SMALL_BYTES: Final = 100
@@ -43,13 +44,20 @@ SPARSE_PER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One run. `topic` exists, with `partitions`; `consume` finds at least `count` records there."""
+    """One run. `topic` exists, with `partitions`; `consume` finds at least `count` records there.
+
+    Args:
+        connections: of `sync`; its topic is led by broker 1.
+        security: settings of librdkafka, for listeners that want some.
+    """
 
     workload: Name
     bootstrap_servers: str
     topic: str
     partitions: int
     count: int
+    connections: int = 1
+    security: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,9 @@ Begin = Callable[[], None]
 
 
 def sync(spec: Spec, begin: Begin) -> Measured:
-    """One request of one small record outstanding; acks=1."""
+    """One request of one small record outstanding, on each connection; acks=1."""
+    if spec.connections > 1:
+        return _sync_on_many(spec, begin)
     producer = _Produced(spec, _SMALL)
     value = random.randbytes(SMALL_BYTES)
 
@@ -84,6 +94,18 @@ def sync(spec: Spec, begin: Begin) -> Measured:
         one()
     begin()
     return _latencies([one() for _ in range(spec.count)])
+
+
+def _sync_on_many(spec: Spec, begin: Begin) -> Measured:
+    each = max(1, spec.count // spec.connections)
+    clients = Outstanding(spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES)
+    clients.ask(max(1, _WARM_UP["sync"] // spec.connections))
+    begin()
+    began_s = time.perf_counter()
+    took_s = clients.ask(each)
+    elapsed_s = time.perf_counter() - began_s
+    clients.close()
+    return replace(_latencies(took_s), elapsed_s=elapsed_s)
 
 
 def small(spec: Spec, begin: Begin) -> Measured:
@@ -162,6 +184,7 @@ def _consumer(spec: Spec) -> Consumer:
             "group.id": "benchmark",
             "enable.auto.commit": False,
             "check.crcs": False,
+            **spec.security,
         }
     )
     consumer.list_topics(spec.topic, timeout=_LIMIT_S)
@@ -187,7 +210,7 @@ class _Produced:
 
     def __init__(self, spec: Spec, settings: Mapping[str, object]) -> None:
         common = {"bootstrap.servers": spec.bootstrap_servers, "queue.buffering.max.messages": 100_000}
-        self._producer = Producer({**common, **settings})
+        self._producer = Producer({**common, **spec.security, **settings})
         self._topic = spec.topic
         self._outstanding = 0
         self._unpolled = 0

@@ -95,8 +95,8 @@ class KafkaCluster:
         ephemeral: the data need not survive `stop`, which is then faster and removes it.
         more_listeners: by name (letters, and not PLAINTEXT or CONTROLLER), what each broker advertises on one
             more listener: the address of a forwarder in front of it. `listener` says where it really listens.
-        secured: by name, the security protocol of one more listener, advertised where it listens; what it
-            needs besides goes into `properties`.
+        secured: by name, the security protocol of one more listener; what it needs besides goes into
+            `properties`. One that is not among `more_listeners`, too, is advertised where it listens.
         properties: of each broker, beside those that it has anyway.
         scram: passwords by user, for either SCRAM.
         jvm: what the brokers' virtual machines are started with besides.
@@ -126,7 +126,7 @@ class KafkaCluster:
         self._scram = dict(scram or {})
         self._machine = (*_BROKER_HEAP, *jvm)
         self._advertised = {name.upper(): advertised for name, advertised in (more_listeners or {}).items()}
-        names = (*self._advertised, *self._secured, "CONTROLLER")
+        names = tuple(dict.fromkeys((*self._advertised, *self._secured, "CONTROLLER")))
         ports = free_ports((1 + len(names)) * brokers, tuple(dict.fromkeys(hosts.values())))
         places = [(name, broker_id) for name in names for broker_id in ids]
         self._more_ports = dict(zip(places, ports[brokers:], strict=True))
@@ -134,7 +134,7 @@ class KafkaCluster:
             broker_id: Broker(broker_id, hosts[broker_id], port, "abc"[(broker_id - 1) % 3])
             for broker_id, port in zip(ids, ports[:brokers], strict=True)
         }
-        for name in self._secured:
+        for name in self._secured.keys() - self._advertised.keys():
             self._advertised[name] = {broker_id: self.listener(name, broker_id) for broker_id in ids}
         self._processes: dict[BrokerId, subprocess.Popen[bytes]] = {}
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
+from benchmarks import scripted, storm, tls
+from benchmarks.connections import AT_ONCE, ask, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
+from benchmarks.errors import BenchError
 from benchmarks.race import run
-from benchmarks.stage import Stage, of_fleet
+from benchmarks.results import DIRECT, FLEET
+from benchmarks.stage import Stage, Target, of_fleet, staged
 from benchmarks.workloads import Spec
+from fleet.config.schema import parse_endpoint
 from fleet.demo.kafka import KafkaCluster
 from tests.conftest import MakeFleet
+from tests.integration.clients import count
 
 MANY = 3 * AT_ONCE
 FEW = 5
@@ -42,6 +48,58 @@ def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> 
     # It has waited for each record's time: the member's clockwork went on meanwhile, and was read.
     assert found["member_cpu_us_per_record"] > found["cpu_us_per_record"] > 0
     stage.delete_topic(topic)
+
+
+def test_many_connections_have_a_request_outstanding_each(stage: Stage) -> None:
+    (target,) = stage.targets
+    topic = stage.create_topic("sync", (1,))
+    found = run(target, Spec("sync", target.bootstrap_servers, topic, 1, FEW * MANY, connections=MANY))
+    assert found.keys() >= {"p50_us", "p99_us", "requests_per_s", "cpu_us_per_request"}
+    assert count(target.bootstrap_servers, topic, (0,)) == FEW * MANY + MANY  # one each to warm up
+    stage.delete_topic(topic)
+
+
+def test_a_record_that_is_refused_ends_the_measurement(stage: Stage) -> None:
+    (target,) = stage.targets
+    with pytest.raises(BenchError, match="sync could not begin"):
+        run(target, Spec("sync", target.bootstrap_servers, "no-such-topic", 1, FEW, connections=2))
+
+
+@pytest.mark.parametrize("to_brokers", [False, True])
+def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: bool) -> None:
+    seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers)
+    with staged(tmp_path, (DIRECT, FLEET), {}, lambda _: None, seal) as sealed:
+        for target in sealed.targets:
+            assert target.security["security.protocol"] == "ssl"
+            topic = sealed.create_topic("small", (1, 2, 3))
+            found = run(
+                target, Spec("small", target.bootstrap_servers, topic, 3, FEW, security=target.security)
+            )
+            assert found["requests_per_s"] > 0
+
+
+def test_a_storm_is_answered_whole(tmp_path: Path) -> None:
+    """Of a fleet before scripted brokers, whose addresses it takes for what they are."""
+    with storm.staged(tmp_path, 3, 10, {}) as targets:
+        found = {target.name: storm.storm(target, MANY) for target in targets}
+        (straight, through) = (advertised_at(target) for target in targets)
+    assert found.keys() == {DIRECT, FLEET}
+    assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
+    assert straight == {known: scripted.host_of(known) for known in (1, 2, 3)}
+    assert through == dict.fromkeys((1, 2, 3), "127.0.0.1")
+
+
+def advertised_at(target: Target) -> dict[int, str]:
+    """The host of each broker, as Metadata says."""
+
+    async def asked() -> dict[int, str]:
+        at = parse_endpoint(target.bootstrap_servers.split(",")[0])
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        table = await ask((reader, writer))
+        writer.close()
+        return {broker_id: each.host for broker_id, each in table.items()}
+
+    return asyncio.run(asked())
 
 
 def test_the_control_plane_commits_hands_out_and_takes_over(

@@ -1,0 +1,115 @@
+"""Brokers that are not there: one process that answers for all of them, out of memory.
+
+    python -m benchmarks.scripted PORT BROKERS PARTITIONS
+
+Broker N is at `host_of(N)`, and one topic has all the partitions. It knows ApiVersions and Metadata,
+in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+import sys
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, cast
+
+import uvloop
+from kio.schema.api_versions.v0 import response as api_versions_v0
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v5 import response as metadata_v5
+from kio.serial import entity_writer
+
+from benchmarks.patch_metadata import response
+from fleet.proxy.wire.primitives import skip_tags
+
+METADATA, API_VERSIONS = 3, 18
+VERSION, OLD_VERSION = 12, 5
+"""Of Metadata: what clients ask for, and what the fleet does."""
+_BACKLOG: Final = 4096
+
+
+def host_of(broker_id: int) -> str:
+    """An address of this machine."""
+    return f"127.1.{broker_id >> 8}.{broker_id & 255}"
+
+
+class Answers:
+    """What brokers say.
+
+    Args: port: of each.
+    """
+
+    def __init__(self, port: int, brokers: int, partitions: int) -> None:
+        # Without the length and the correlation id, which is each answer's own.
+        self._everything = response(brokers, partitions, host_of, port)[8:]
+        self._brokers = response(brokers, 0, host_of, port)[8:]
+        self._old = _encode(_metadata_v5(port, brokers))
+        self._api_versions = _encode(_api_versions())
+
+    def to(self, request: bytes) -> tuple[bytes, bytes]:
+        """The answer to a whole frame, in two parts: the length and the correlation id, and the rest."""
+        key, version, correlation_id, client_id_bytes = struct.unpack_from(">hhih", request, 4)
+        if key == API_VERSIONS:
+            body = self._api_versions
+        elif version == OLD_VERSION:
+            body = self._old
+        else:
+            topics = skip_tags(memoryview(request), 14 + max(0, client_id_bytes))
+            body = self._everything if request[topics] == 0 else self._brokers
+        return struct.pack(">ii", 4 + len(body), correlation_id), body
+
+
+def _encode(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def _api_versions() -> Any:
+    make: Any = api_versions_v0
+    known = ((METADATA, OLD_VERSION, VERSION), (API_VERSIONS, 0, 0))
+    keys = (make.ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in known)
+    return make.ApiVersionsResponse(error_code=ErrorCode.none, api_keys=tuple(keys))
+
+
+def _metadata_v5(port: int, brokers: int) -> Any:
+    make: Any = metadata_v5
+    known = range(1, brokers + 1)
+    return make.MetadataResponse(
+        throttle_time=timedelta(0),
+        brokers=tuple(make.MetadataResponseBroker(node_id=n, host=host_of(n), port=port) for n in known),
+        cluster_id="4L6g3nShT-eMCtK--X86sw",
+        controller_id=1,
+        topics=(),
+    )
+
+
+class _Asked(asyncio.Protocol):
+    """One connection to any of the brokers."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._kept = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        while len(self._kept) >= 4 and len(self._kept) >= (end := 4 + int.from_bytes(self._kept[:4], "big")):
+            self._transport.writelines(self._answers.to(self._kept[:end]))
+            self._kept = self._kept[end:]
+
+
+async def serve(port: int, brokers: int, partitions: int) -> None:
+    """Answer until killed."""
+    made = partial(_Asked, Answers(port, brokers, partitions))
+    await asyncio.get_running_loop().create_server(made, "0.0.0.0", port, backlog=_BACKLOG)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(*map(int, sys.argv[1:])))

@@ -1,0 +1,240 @@
+"""Storms: a thousand clients ask for all Metadata at once, as after a takeover; the brokers are scripted.
+
+    python -m benchmarks.storm HOST:PORT CLIENTS      the clients, as the benchmark starts them
+
+They connect and ask for the brokers alone, print `ready`, wait for a line, ask for everything, and print how
+many seconds later the last of them had all of its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.connections import allow_files
+from benchmarks.cpu import cpu_s
+from benchmarks.errors import BenchError
+from benchmarks.peers import Peer, PeerLine, Places
+from benchmarks.results import DIRECT, FLEET, Sample
+from benchmarks.scripted import METADATA, VERSION, host_of
+from benchmarks.stage import Target, in_turn, of_fleet
+from fleet.config.schema import parse_endpoint
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.demo.prober import brokers_of, metadata_request
+from fleet.demo.spawn import end, spawn
+from fleet.model import Endpoint, IdentitySpace
+from fleet.process import die_with_parent
+
+CLIENTS: Final = 1_000
+CASES: Final = ((3, 10), (100, 10_000), (1_000, 100_000))
+"""Brokers and partitions."""
+RACED: Final = ("haproxy", "forwarder")
+"""The peers that forward bytes: who rewrites would have to know the brokers first."""
+ROOT: Final = Path(__file__).resolve().parent.parent
+_AT_ONCE: Final = 64
+_LIMIT_S: Final = 120.0
+_PAUSE_S: Final = 0.05
+_CLIENT_ID: Final = b"storm"
+
+
+def samples(
+    rounds: int, clients: int = CLIENTS, cases: Sequence[tuple[int, int]] = CASES
+) -> Iterator[Sample]:
+    """Each case with each target; measures end with the brokers and partitions.
+
+    Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
+    """
+    allow_files()
+    lines = {name: line for name, line in peers.load().items() if name in RACED}
+    for brokers, partitions in cases:
+        with (
+            tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
+            staged(Path(folder), brokers, partitions, lines) as targets,
+        ):
+            for number, target in ((n, each) for n in range(rounds) for each in in_turn(targets, n)):
+                for measure, value in storm(target, clients).items():
+                    name = f"storm_{measure}_{brokers}x{partitions}"
+                    yield Sample("metadata", name, target.name, number, value)
+
+
+def storm(target: Target, clients: int) -> dict[str, float]:
+    """One storm. Returns: its measures; of proxies their CPU time and the most memory that they had."""
+    server = target.bootstrap_servers.split(",")[0]
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.storm", server, str(clients)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    ) as asking:
+        assert asking.stdin is not None
+        assert asking.stdout is not None
+        try:
+            if asking.stdout.readline() != "ready\n":
+                raise BenchError(f"a storm could not begin with {target.name}")
+            proxies = target.proxies()
+            for pid in proxies:
+                Path(f"/proc/{pid}/clear_refs").write_text(
+                    "5"
+                )  # the peak begins anew: proc_pid_clear_refs(5)
+            before_s = cpu_s(proxies)
+            print("go", file=asking.stdin, flush=True)
+            line = asking.stdout.readline()
+            used_s = cpu_s(proxies) - before_s
+        finally:
+            asking.kill()
+        if not line:
+            raise BenchError(f"a storm of {clients:,} clients failed with {target.name}")
+    found = {"ms": 1000 * float(line)}
+    if proxies:
+        found["cpu_us"] = 1e6 * used_s / clients
+        found["peak_mib"] = sum(map(_peak_kib, proxies)) / 1024
+    return found
+
+
+def _peak_kib(pid: int) -> int:
+    """Source: proc_pid_status(5)"""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
+@contextmanager
+def staged(
+    folder: Path, brokers: int, partitions: int, lines: Mapping[str, PeerLine]
+) -> Iterator[Sequence[Target]]:
+    """The brokers, and everybody in front of them: these peers, and a fleet of one member."""
+    scripted, *ports = free_ports(1 + 3 * len(lines))
+    known = range(1, brokers + 1)
+    with ExitStack() as running:
+        arguments = ("-m", "benchmarks.scripted", str(scripted), str(brokers), str(partitions))
+        process = spawn([sys.executable, *arguments], folder / "brokers.log", cwd=ROOT)
+        running.callback(end, [process], 0.0)
+        there = Endpoint(host_of(1), scripted)
+        _await(there)
+        targets = [Target(DIRECT, str(there))]
+        for number, (name, line) in enumerate(lines.items()):
+            targets.append(
+                _peer(running, name, line, folder / name, there, ports[3 * number : 3 * number + 3])
+            )
+        space = IdentitySpace(first_id=1, count=brokers)
+        fleet = running.enter_context(LocalFleet(folder / FLEET, [there], 1, identities=space))
+        targets.append(of_fleet(fleet, broker_ids=known))
+        yield targets
+
+
+def _peer(
+    running: ExitStack, name: str, line: PeerLine, folder: Path, there: Endpoint, ports: Sequence[int]
+) -> Target:
+    listens = {known: Endpoint("127.0.0.1", port) for known, port in enumerate(ports, 1)}
+    peer = Peer(name, line, Places(listens, dict.fromkeys(listens, there), folder))
+    running.callback(peer.stop)
+    peer.start()
+    _await(listens[1])
+    return Target(name, peer.bootstrap_servers, peer.pids, peer.pids)
+
+
+def _await(endpoint: Endpoint) -> None:
+    """Wait until it answers. Raises: BenchError: it does not."""
+
+    async def answered() -> None:
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        writer.write(metadata_request(1))
+        await reader.readexactly(4)
+        writer.close()
+
+    deadline_s = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            return asyncio.run(answered())
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{endpoint} does not answer: {error}") from error
+            time.sleep(_PAUSE_S)
+
+
+# ---- the clients
+
+
+def everything(correlation_id: int) -> bytes:
+    """A frame that asks for all topics. Source: MetadataRequest.json v12"""
+    header = struct.pack(">hhih", METADATA, VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
+    body = b"\0\0\0\0"  # all topics, create none, no authorized operations, no tags
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+class _Client(asyncio.Protocol):
+    """Counts what it is sent, and keeps none of it but the length and the correlation id."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._answered: asyncio.Future[None] | None = None
+        self._head, self._received = b"", 0
+
+    async def ask(self, frame: bytes) -> None:
+        """Raises: BenchError: the connection is closed instead, or another question is answered."""
+        self._answered = asyncio.get_running_loop().create_future()
+        self._head, self._received = b"", 0
+        self.transport.write(frame)
+        await self._answered
+        if self._head[4:] != frame[8:12]:
+            raise BenchError("an answer to another question")
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)
+        if len(self._head) < 8:
+            self._head += data[: 8 - len(self._head)]
+        whole = len(self._head) == 8 and self._received == 4 + int.from_bytes(self._head[:4], "big")
+        if self._answered is not None and whole:
+            self._answered.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(BenchError(f"a client is hung up on: {exc}"))
+
+
+async def _check(endpoint: Endpoint) -> None:
+    """Raises: WireError, BenchError: everything is no Metadata, or has no brokers in it."""
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    writer.write(everything(1))
+    if not brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1):
+        raise BenchError("Metadata without brokers")
+    writer.close()
+
+
+async def clients(endpoint: Endpoint, count: int) -> None:
+    """All of it; prints."""
+    loop = asyncio.get_running_loop()
+    made: list[_Client] = []
+    async with asyncio.timeout(_LIMIT_S):
+        await _check(endpoint)
+        for _ in range(0, count, _AT_ONCE):
+            some = range(min(_AT_ONCE, count - len(made)))
+            there = [loop.create_connection(_Client, endpoint.host, endpoint.port) for _ in some]
+            made += [protocol for _, protocol in await asyncio.gather(*there)]
+            await asyncio.gather(*(each.ask(metadata_request(1)) for each in made[-len(some) :]))
+        print("ready", flush=True)
+        await loop.run_in_executor(None, sys.stdin.readline)
+    async with asyncio.timeout(_LIMIT_S):
+        began_s = time.perf_counter()
+        await asyncio.gather(*(each.ask(everything(2)) for each in made))
+        print(time.perf_counter() - began_s, flush=True)
+
+
+if __name__ == "__main__":
+    allow_files()
+    uvloop.run(clients(parse_endpoint(sys.argv[1]), int(sys.argv[2])))

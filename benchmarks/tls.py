@@ -1,0 +1,49 @@
+"""The same with TLS: at the clients' side, where a proxy ends it, and towards the brokers, too."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from benchmarks import peers
+from benchmarks.race import Plan, race
+from benchmarks.results import DIRECT, FLEET, Sample, Say
+from benchmarks.stage import Seal, staged
+from benchmarks.workloads import Name
+from fleet import certs
+
+TLS: Final = "tls"
+WORKLOADS: Final[tuple[Name, ...]] = ("small", "produce", "consume")
+CLIENT, BOTH = "client", "both"
+"""Where a proxy speaks TLS. A direct connection is to brokers that do, either way."""
+_ALL: Final = "all"
+_DAYS: Final = 7
+
+
+def samples(rounds: int, scale: float, say: Say) -> Iterator[Sample]:
+    """Race, with each of the two; measures are called as without TLS, behind the side and the workload.
+
+    Raises: BenchError, DemoError: as `staged` and `race`.
+    """
+    for side, lines in peers.load_sides().items():
+        with tempfile.TemporaryDirectory(prefix="fleet-bench-") as made:
+            folder = Path(made)
+            seal_ = seal(folder / "certificates", to_brokers=side == BOTH)
+            with staged(folder, (DIRECT, *lines, FLEET), lines, say, seal_) as stage:
+                for each in race(stage, Plan(WORKLOADS, rounds, scale), say):
+                    yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
+
+
+def seal(folder: Path, *, to_brokers: bool) -> Seal:
+    """One certificate for all servers of this machine."""
+    folder.mkdir()
+    certs.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: ("127.0.0.1",)})
+    files = certs.files_in(folder, _ALL)
+    both = folder / "both.pem"
+    both.touch(0o600)
+    both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())
+    return Seal(files.ca, both, to_brokers)
