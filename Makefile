@@ -51,6 +51,7 @@ test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
+	@$(BIN)/python -m benchmarks.loaded --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m tests.fuzz --inputs 10000000 --keep --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
 	@$(BIN)/python -m tests.hostile --connections 100000 --json > build/hostile.json && cp build/hostile.json docs/hostile.json

@@ -72,6 +72,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     ) -> None:
         self._on_command = on_command
         self._candidacies = 0
+        self._longest_excuse_s = settings.election_max_s
+        self._excused_s = 0.0
         me = Node(settings.me) if settings.is_voter else None
         with guards.construction(journal):
             super().__init__(
@@ -102,6 +104,16 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     def submit(self, command: bytes) -> None:
         """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
         self._applyCommand(command, None, _REGULAR_TYPE)
+
+    def excuse(self, stalled_s: float) -> None:
+        """Wait for a leader as much longer as this member stood still: what it was sent is not read yet.
+
+        Up to the longest election timeout, until a leader is heard of again: a machine that is always late
+        still elects.
+        """
+        granted_s = min(stalled_s, self._longest_excuse_s - self._excused_s)
+        self._excused_s += granted_s
+        self._SyncObj__raftElectionDeadline += granted_s
 
     # In place of the library's own.
 
@@ -146,6 +158,7 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         super()._SyncObj__onMessageReceived(node, message)
         if self._getLeader() is not None:
             self._candidacies = 0
+            self._excused_s = 0.0
         acknowledges = message["type"] == "next_node_idx" and message["success"] and not message["reset"]
         if acknowledges and following.get(node, before) < before:
             following[node] = before

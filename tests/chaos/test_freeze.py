@@ -6,9 +6,12 @@ import pytest
 
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
-from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, wait_for
+from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
 from tests.chaos.trees import Tree
 
+MOMENT_S = 0.5
+"""Longer than any election timeout, and shorter than it takes to be suspected."""
+TIMES = 10
 QUIET_S = 4.0
 """Twice as long as a member must be steady before identities move to it."""
 
@@ -53,3 +56,16 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
             assert not [t for t in fleet.ownership(teller).takeovers if t.detected_mono_s > thawed_at_s]
         wait_for(scene.agreed, "the Metadata of all members agree")
         tree.prove_running()
+
+
+def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: LocalFleet) -> None:
+    """It reads first what it was sent meanwhile; found by members that waited for a CPU of a full machine."""
+    leader = fleet.leader()
+    assert leader is not None
+    victim = next(each for each in fleet.members if each != leader)
+    term = fleet.ownership(leader).term
+    for _ in range(TIMES):
+        hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
+        fleet.thaw(victim)
+        wait_for(lambda: fleet.ownership(victim).leader is not None, "it follows")
+    assert [fleet.ownership(each).term for each in fleet.members] == [term] * len(fleet.members)

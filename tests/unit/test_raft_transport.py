@@ -435,6 +435,21 @@ def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Fo
     assert sent == [], "b and c are under way"
 
 
+def test_who_stood_still_waits_for_a_leader_as_much_longer_once_until_it_hears_of_one(
+    follower: Follower,
+) -> None:
+    log = follower.replica.log
+
+    def longer_s(stalled_s: float) -> float:
+        before_s = log._SyncObj__raftElectionDeadline
+        log.excuse(stalled_s)
+        return float(log._SyncObj__raftElectionDeadline - before_s)
+
+    assert [longer_s(each) for each in (60.0, 60.0, 60.0)] == [60.0, 40.0, 0.0]
+    follower.append((1, 0), term=1, commit=1)
+    assert longer_s(60.0) == 60.0
+
+
 # Nothing that was received or read is ever unpickled.
 
 

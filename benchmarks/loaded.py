@@ -1,0 +1,164 @@
+"""Whether the members stay sure of each other while all that the machine can do passes through them.
+
+    python -m benchmarks.loaded --minutes 10 --json
+
+Three members in front of three brokers, all on this machine. One client writes batches and then reads them,
+another one writes small requests, each as fast as it can. Exit code 1 where a member was suspected, or an
+identity has moved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+
+from benchmarks.race import run
+from benchmarks.results import FLEET
+from benchmarks.stage import Stage, Target
+from benchmarks.workloads import COUNTS, Name, Spec
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.errors import FleetError
+
+MEMBERS: Final = 3
+_BROKERS: Final = (1, 2, 3)
+_MORE: Final = 8
+"""So many times the records of a run as in a benchmark, so that little time goes by between two runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What came of it.
+
+    Args:
+        load: the machine's load average over a minute, at the end.
+        suspicions: how often a member has suspected another one.
+        elections, moves: by how many the Raft term, and the generation of ownership, have grown.
+    """
+
+    minutes: float
+    load: float
+    produced_gb: float
+    consumed_gb: float
+    small_requests: int
+    suspicions: int
+    elections: int
+    moves: int
+
+    @property
+    def calm(self) -> bool:
+        """Elections are not counted: they move nothing."""
+        return not (self.suspicions or self.moves)
+
+
+class Clients:
+    """Those at work, a thread each.
+
+    Args: until_s: when they begin nothing more, on the monotonic clock.
+    """
+
+    def __init__(self, stage: Stage, until_s: float) -> None:
+        self._stage, self._until_s = stage, until_s
+        self._failure: FleetError | None = None
+        self.produced_bytes = self.consumed_bytes = self.small_requests = 0
+        works = (self._batches, self._small)
+        self._threads = [threading.Thread(target=self._go_on, args=(work,)) for work in works]
+
+    def work(self) -> None:
+        """Until it is over. Raises: FleetError: one has failed."""
+        for each in self._threads:
+            each.start()
+        for each in self._threads:
+            each.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _go_on(self, work: Callable[[], None]) -> None:
+        try:
+            while time.monotonic() < self._until_s and self._failure is None:
+                work()
+        except FleetError as error:
+            self._failure = error
+
+    def _run(self, workload: Name, topic: str) -> int:
+        (target,) = self._stage.targets
+        count = _MORE * COUNTS[workload]
+        run(target, Spec(workload, target.bootstrap_servers, topic, len(_BROKERS), count))
+        return count
+
+    def _batches(self) -> None:
+        topic = self._stage.create_topic("batches", _BROKERS)
+        self.produced_bytes += 1_000 * self._run("produce", topic)
+        self.consumed_bytes += 1_000 * self._run("consume", topic)
+        self._stage.delete_topic(topic)
+
+    def _small(self) -> None:
+        topic = self._stage.create_topic("small", _BROKERS)
+        self.small_requests += self._run("small", topic)
+        self._stage.delete_topic(topic)
+
+
+def measure(minutes: float) -> Loaded:
+    """Set the stage, and have everybody work. Raises: FleetError: something does not come up, or fails."""
+    with tempfile.TemporaryDirectory(prefix="fleet-loaded-") as made:
+        folder = Path(made)
+        with (
+            KafkaCluster(len(_BROKERS), folder / "kafka") as kafka,
+            LocalFleet(folder / FLEET, kafka.endpoints, MEMBERS) as fleet,
+        ):
+            fleet.await_settled(frozenset(_BROKERS))
+            before, suspected = fleet.ownership("p1"), suspicions(fleet)
+            stage = Stage(kafka, [Target(FLEET, fleet.bootstrap())])
+            clients = Clients(stage, time.monotonic() + 60 * minutes)
+            clients.work()
+            load, after = os.getloadavg()[0], fleet.ownership("p1")
+            suspected = suspicions(fleet) - suspected
+    return Loaded(
+        minutes,
+        load,
+        clients.produced_bytes / 1e9,
+        clients.consumed_bytes / 1e9,
+        clients.small_requests,
+        suspected,
+        after.term - before.term,
+        after.generation - before.generation,
+    )
+
+
+def suspicions(fleet: LocalFleet) -> int:
+    """How often any member has said so in its log."""
+    return sum(
+        len(re.findall(r"-> suspect \(", fleet.log(each).read_text(errors="replace")))
+        for each in fleet.members
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
+def main(minutes: float, as_json: bool) -> None:
+    """Load three members as much as this machine can, and see whether they stay sure of each other."""
+    try:
+        with Console(stderr=True).status(f"three members at work for {minutes:g} minutes"):
+            found = measure(minutes)
+    except FleetError as error:
+        sys.exit(f"loaded: {error}")
+    print(json.dumps(asdict(found), indent=1) if as_json else found)
+    if not found.calm:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
