@@ -353,17 +353,19 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     monkeypatch.setattr(race, "run", fake_run)
     plan = race.Plan(("sync", "consume"), rounds=2, scale=0.5)
     found = list(race.race(cast(Stage, stage), plan, lambda _: None))
-    assert [(spec.workload, name) for name, spec in runs] == [
-        ("produce", "direct"),  # what is consumed
-        *(("sync", name) for name in ("direct", "haproxy", "fleet")),
-        *(("consume", name) for name in ("direct", "haproxy", "fleet")),
-        *(("sync", name) for name in ("haproxy", "fleet", "direct")),
-        *(("consume", name) for name in ("haproxy", "fleet", "direct")),
+    turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
+    assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
+        ("produce", 1, "direct"),  # what is consumed
+        *(("sync", connections, name) for connections in race.CROWDS for name in turns[0]),
+        *(("consume", 1, name) for name in turns[0]),
+        *(("sync", connections, name) for connections in race.CROWDS for name in turns[1]),
+        *(("consume", 1, name) for name in turns[1]),
     ]
     assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
-    assert runs[0][1].count == runs[4][1].count == 125_000
-    assert [each.round for each in found] == [0] * 6 + [1] * 6
-    assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 6
+    assert {spec.count for _, spec in runs if spec.workload in ("produce", "consume")} == {125_000}
+    assert list(dict.fromkeys(each.measure for each in found)) == ["m", "m_16", "m_256"]
+    assert [each.round for each in found] == [0] * 12 + [1] * 12
+    assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
     assert stage.events.count("create consume on 3") == 1
     assert "delete consume" not in stage.events
 
