@@ -20,6 +20,7 @@ from benchmarks import control, haproxy, peers, report, storm, takeover, tls
 from benchmarks.assign_scale import ASSIGN, scaled
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.control import CONTROL
+from benchmarks.goals import verdicts
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
 from benchmarks.stage import WORKERS, staged
@@ -95,7 +96,8 @@ def main(
         report.show(found, terminal)
         if write_docs:
             version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
-            report.write_docs(found, report.about(version, rounds, load_before))
+            about = report.about(version, rounds, load_before)
+            report.write_docs(found, verdicts(samples), about)
     except FleetError as error:
         sys.exit(f"bench: {error}")
     if as_json:

@@ -91,7 +91,9 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
             found["connects_per_s"] = size / (time.perf_counter() - began_s)
             if proxies:
                 found["cpu_us_per_connect"] = 1e6 * (cpu_s(proxies) - before_s) / size
-                found["kib_per_connection"] = max(0, memory_bytes(target) - empty_bytes) / 1024 / size
+                memory = memory_bytes(target)
+                found["memory_mb"] = memory / 1e6
+                found["kib_per_connection"] = max(0, memory - empty_bytes) / 1024 / size
             random.shuffle(connections)
             before_s = cpu_s(proxies)
             await at_once([partial(ask, each) for each in connections])

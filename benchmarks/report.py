@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import picture
 from benchmarks.errors import BenchError
+from benchmarks.goals import Verdict
 from benchmarks.results import FLEET, Figure
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 BEGIN: Final = "<!-- results: written by `make bench ARGS=--write-docs` -->"
 END: Final = "<!-- end of results -->"
+_GOAL_COLUMNS: Final = ("goal", "at most", "measured", "")
 _COLUMNS: Final = ("workload", "measure", "target", "median", "min … max", "of direct", "of HAProxy")
 
 
@@ -63,14 +66,42 @@ def show(found: Sequence[Figure], console: Console) -> None:
     console.print(table)
 
 
-def write_docs(found: Sequence[Figure], about: str, page: Path = PAGE) -> None:
-    """Put the table between the marks in the page. Raises: BenchError: the marks are not there."""
+def goals(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
+    """One row of text for each, those that are missed in bold."""
+    return [
+        (
+            each.goal.what,
+            f"≤ {each.goal.most:g} {each.goal.unit}".strip(),
+            f"{number(each.value)} {each.goal.unit}".strip(),
+            "met" if each.met else "**missed**",
+        )
+        for each in verdicts
+    ]
+
+
+def write_docs(found: Sequence[Figure], verdicts: Sequence[Verdict], about: str, page: Path = PAGE) -> None:
+    """Put goals, picture and table between the marks in the page. Raises: BenchError: they are not there."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise BenchError(f"{page} has no lines {BEGIN} and {END}")
-    lines = ["| " + " | ".join(row) + " |" for row in (_COLUMNS, ("---",) * len(_COLUMNS), *rows(found))]
-    page.write_text("\n".join((before + begin, "", about, "", *lines, "", end)) + after)
+    picture.draw(found, page.with_suffix(".svg"))
+    image = f"![CPU time beside HAProxy's]({page.with_suffix('.svg').name})"
+    parts = (
+        about,
+        "",
+        *_table(_GOAL_COLUMNS, goals(verdicts)),
+        "",
+        image,
+        "",
+        *_table(_COLUMNS, rows(found)),
+    )
+    page.write_text("\n".join((before + begin, "", *parts, "", end)) + after)
+
+
+def _table(columns: tuple[str, ...], found: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    for row in (columns, ("---",) * len(columns), *found):
+        yield "| " + " | ".join(row) + " |"
 
 
 def about(haproxy_version: str | None, rounds: int, load_before: float) -> str:

@@ -22,7 +22,7 @@ from tests.integration.clients import count
 
 MANY = 3 * AT_ONCE
 FEW = 5
-CROWD = {"connects_per_s", "cpu_us_per_connect", "kib_per_connection", "cpu_us_per_request"}
+CROWD = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connection", "cpu_us_per_request"}
 
 
 @pytest.fixture

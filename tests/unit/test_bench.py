@@ -18,7 +18,7 @@ import click
 import jsonschema
 import pytest
 
-from benchmarks import haproxy, peers, race, report
+from benchmarks import goals, haproxy, peers, race, report
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
 from benchmarks.cpu import cpu_s, process_cpu_s
@@ -390,11 +390,23 @@ def test_the_table_leaves_out_what_says_nothing() -> None:
 def test_results_go_between_the_marks_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{report.BEGIN}\nold\n{report.END}\n\nafter\n")
-    found = figures(samples("p50_us", direct=[3.0]))
+    ran = [
+        Sample("sync", "p50_us", "direct", 0, 3.0),
+        Sample("small", "cpu_us_per_request", "haproxy", 0, 2.0),
+    ]
+    ran.append(Sample("small", "cpu_us_per_request", "fleet", 0, 3.0))
+    found = figures(ran)
     for _ in range(2):  # the second time changes nothing
-        report.write_docs(found, "On some day.", page)
+        report.write_docs(found, goals.verdicts(ran), "On some day.", page)
         text = page.read_text()
-        assert text.startswith(f"# Title\n\n{report.BEGIN}\n\nOn some day.\n\n| workload |")
+        assert text.startswith(f"# Title\n\n{report.BEGIN}\n\nOn some day.\n\n| goal |")
+        assert (
+            "| CPU per small request, pipelined, over HAProxy | ≤ 1 times | 1.50 times | **missed** |" in text
+        )
+        assert "![CPU time beside HAProxy's](page.svg)" in text
+        picture = (tmp_path / "page.svg").read_text()
+        assert "small: cpu_us_per_request" in picture
+        assert "sync: p50_us" not in picture
         assert "| sync | p50_us | direct | 3.00 |" in text
         assert text.endswith(f"\n{report.END}\n\nafter\n")
         assert "old" not in text
@@ -404,7 +416,7 @@ def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{report.END} {report.BEGIN}")
     with pytest.raises(BenchError, match=r"page\.md"):
-        report.write_docs([], "", page)
+        report.write_docs([], [], "", page)
     assert page.read_text() == f"{report.END} {report.BEGIN}"
 
 
@@ -431,3 +443,35 @@ def test_names_are_chosen_in_the_order_given_and_once() -> None:
 def test_names_that_are_not_known_are_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="a, b, c"):
         chosen(text, ("a", "b", "c"), "--only")
+
+
+# ---- goals
+
+
+def verdict(what: str, ran: list[Sample]) -> tuple[float, bool]:
+    (found,) = [each for each in goals.verdicts(ran) if each.goal.what == what]
+    return found.value, found.met
+
+
+def test_a_goal_beside_another_target_is_the_median_of_the_ratios_of_rounds() -> None:
+    both = {"haproxy": (1.0, 10.0, 2.0), "fleet": (0.9, 8.0, 4.0)}
+    ran = [
+        Sample("produce", "cpu_s_per_gb", target, number, value)
+        for target, values in both.items()
+        for number, value in enumerate(values)
+    ]
+    assert verdict("CPU per GB produced, over HAProxy", ran) == (0.9, True)
+    assert verdict("CPU per GB produced, over HAProxy", ran[:3] + ran[5:]) == (2.0, False)
+
+
+def test_what_is_added_is_beside_what_haproxy_adds() -> None:
+    ran = [
+        Sample("sync", "p50_us", target, 0, value)
+        for target, value in (("direct", 100.0), ("haproxy", 150.0), ("fleet", 165.0))
+    ]
+    assert verdict("p50 added, one outstanding, over what HAProxy adds", ran) == (1.3, False)
+
+
+def test_goals_that_nothing_was_measured_for_are_left_out() -> None:
+    assert goals.verdicts([Sample("sync", "p50_us", "fleet", 0, 1.0)]) == []
+    assert len({each.what for each in goals.GOALS}) == len(goals.GOALS)

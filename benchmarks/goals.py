@@ -1,0 +1,169 @@
+"""What the fleet is to cost at most, and whether it does."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, HAPROXY, Sample
+
+FORWARDER: Final = "forwarder"
+Rounds: TypeAlias = Mapping[int, float]
+Values: TypeAlias = Mapping[tuple[str, str, str], Rounds]
+"""By workload, measure and target: the value of each round."""
+
+FLOOR: Final = 1.15
+TIMES: Final = "times"
+_PER_REQUEST: Final = "cpu_us_per_request"
+_PER_GB: Final = "cpu_s_per_gb"
+_AGAINST_THE_FLOOR: Final = (
+    ("sync", _PER_REQUEST),
+    ("sync", f"{_PER_REQUEST}_16"),
+    ("sync", f"{_PER_REQUEST}_256"),
+    ("small", _PER_REQUEST),
+    ("deep", _PER_REQUEST),
+    ("produce", _PER_GB),
+    ("consume", _PER_GB),
+    ("sparse", "cpu_us_per_record"),
+    ("connections", "cpu_us_per_connect_1000"),
+    ("connections", f"{_PER_REQUEST}_1000"),
+    ("metadata", "storm_cpu_us_3x10"),
+    ("metadata", "storm_cpu_us_100x10000"),
+    ("metadata", "storm_cpu_us_1000x100000"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One of them.
+
+    Args:
+        what: in words.
+        most: what it may be.
+        unit: of both; `times` for the median of the ratios within the same round.
+        of: what it is, from the values; None where that was not measured.
+    """
+
+    what: str
+    most: float
+    unit: str
+    of: Callable[[Values], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How far one was reached."""
+
+    goal: Goal
+    value: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.goal.most
+
+
+def verdicts(samples: Sequence[Sample]) -> list[Verdict]:
+    """Of all goals that these samples tell of."""
+    values: dict[tuple[str, str, str], dict[int, float]] = {}
+    for each in samples:
+        values.setdefault((each.workload, each.measure, each.target), {})[each.round] = each.value
+    found = ((goal, goal.of(values)) for goal in GOALS)
+    return [Verdict(goal, value) for goal, value in found if value is not None]
+
+
+def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Values], float | None]:
+    """The median of the ratios within each round."""
+
+    def of(values: Values) -> float | None:
+        mine, other = (values.get((workload, measure, each), {}) for each in (target, base))
+        ratios = [mine[number] / other[number] for number in mine.keys() & other.keys() if other[number]]
+        return statistics.median(ratios) if ratios else None
+
+    return of
+
+
+def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
+    """What the fleet adds to a direct connection, beside what HAProxy adds; medians over the rounds."""
+
+    def of(values: Values) -> float | None:
+        rounds = [values.get((workload, measure, each)) for each in (DIRECT, HAPROXY, FLEET)]
+        if not all(rounds):
+            return None
+        direct, haproxy, fleet = (statistics.median(each.values()) for each in rounds if each)
+        return (fleet - direct) / (haproxy - direct) if haproxy > direct else None
+
+    return of
+
+
+def _median(workload: str, measure: str, target: str, scale: float = 1.0) -> Callable[[Values], float | None]:
+    def of(values: Values) -> float | None:
+        rounds = values.get((workload, measure, target))
+        return scale * statistics.median(rounds.values()) if rounds else None
+
+    return of
+
+
+GOALS: Final = (
+    *(
+        Goal(
+            f"CPU over the forwarder: `{workload}`, `{measure}`",
+            FLOOR,
+            TIMES,
+            _ratio(workload, measure, FLEET, FORWARDER),
+        )
+        for workload, measure in _AGAINST_THE_FLOOR
+    ),
+    Goal(
+        "CPU per small request, pipelined, over HAProxy",
+        1.0,
+        TIMES,
+        _ratio("small", _PER_REQUEST, FLEET, HAPROXY),
+    ),
+    Goal(
+        "CPU per request, one outstanding, over HAProxy",
+        1.3,
+        TIMES,
+        _ratio("sync", _PER_REQUEST, FLEET, HAPROXY),
+    ),
+    Goal("CPU per GB produced, over HAProxy", 1.0, TIMES, _ratio("produce", _PER_GB, FLEET, HAPROXY)),
+    Goal("CPU per GB consumed, over HAProxy", 0.8, TIMES, _ratio("consume", _PER_GB, FLEET, HAPROXY)),
+    Goal("p50 added, one outstanding, over what HAProxy adds", 1.2, TIMES, _added("sync", "p50_us")),
+    Goal("p99 added, one outstanding, over what HAProxy adds", 1.5, TIMES, _added("sync", "p99_us")),
+    Goal("sparse records end to end, p50 over direct", 1.1, TIMES, _ratio("sparse", "p50_us", FLEET, DIRECT)),
+    Goal(
+        "CPU of a Metadata response, 100 brokers and 10,000 partitions",
+        400.0,
+        "µs",
+        _median("metadata", "cpu_us_100x10000", FLEET),
+    ),
+    Goal(
+        "memory of two workers with 10,000 idle connections",
+        200.0,
+        "MB",
+        _median("connections", "memory_mb_10000", FLEET_OF_TWO),
+    ),
+    Goal(
+        "CPU per request with two workers, over one",
+        1.1,
+        TIMES,
+        _ratio("small", _PER_REQUEST, FLEET_OF_TWO, FLEET),
+    ),
+    *(
+        Goal(
+            f"TLS at the clients' side over HAProxy: `{workload}`",
+            1.3,
+            TIMES,
+            _ratio("tls", f"client_{workload}_{measure}", FLEET, HAPROXY),
+        )
+        for workload, measure in (("small", _PER_REQUEST), ("produce", _PER_GB), ("consume", _PER_GB))
+    ),
+    Goal("assign 10,000 to 1,000, one death", 50.0, "ms", _median("assign", "death_ms_10000x1000", FLEET)),
+    Goal(
+        "identities of the living that move then",
+        0.0,
+        "",
+        _median("assign", "death_moved_of_others_10000x1000", FLEET),
+    ),
+)
