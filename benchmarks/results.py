@@ -14,6 +14,8 @@ HAPROXY: Final = "haproxy"
 FLEET: Final = "fleet"
 FLEET_OF_TWO: Final = "fleet-2"
 """With two workers."""
+FLEET_COMPILED: Final = "fleet-compiled"
+"""With the data plane compiled."""
 _GB: Final = 1e9
 
 

@@ -16,15 +16,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
-from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, Say
+from benchmarks.results import DIRECT, FLEET, FLEET_COMPILED, FLEET_OF_TWO, Say
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.model import Endpoint
 from fleet.process import MODULES
+from tools import compiled
 
 _BROKERS: Final = (1, 2, 3)
-WORKERS: Final[Mapping[str, int]] = MappingProxyType({FLEET: 1, FLEET_OF_TWO: 2})
+WORKERS: Final[Mapping[str, int]] = MappingProxyType({FLEET: 1, FLEET_COMPILED: 1, FLEET_OF_TWO: 2})
 """The fleets, by name, and how many workers their member has."""
 _LIMIT_S: Final = 30.0
 _TLS: Final = "tls"
@@ -165,6 +166,9 @@ def staged(
                 endpoints = secured if to_brokers else kafka.endpoints
                 options: Mapping[str, Any] = seal.of_fleet if seal else {}
                 fleet = LocalFleet(folder / name, endpoints, 1, workers=WORKERS[name], **options)
+                if name == FLEET_COMPILED:
+                    say("compiling")
+                    fleet.through = dict.fromkeys(fleet.members, _compiled())
                 targets.append(of_fleet(running.enter_context(fleet), name, security))
             else:
                 brokers = {
@@ -179,6 +183,14 @@ def staged(
         stage = Stage(kafka, targets)
         stage.check()
         yield stage
+
+
+def _compiled() -> tuple[str, ...]:
+    """What such a fleet is started through. Raises: BenchError: there is no C compiler here."""
+    try:
+        return compiled.through()
+    except compiled.NotCompiled as error:
+        raise BenchError(f"{error}; leave {FLEET_COMPILED} out (--targets)") from error
 
 
 def of_fleet(

@@ -245,7 +245,7 @@ class RaftNode:
             return
         raft, me = replica.log, self._settings.me
         if since_s > self._settings.append_entries_s:
-            raft.excuse(since_s)
+            raft.stood_still(now_s)
         reachable = raft.leader == me or (self._hears(replica, now_s) and raft.leader in self._linked)
         leader = raft.leader if reachable else None
         self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)

@@ -61,8 +61,9 @@ AWAY = {broker_id: Endpoint(f"127.78.{broker_id}.{broker_id}", 9092) for broker_
 
 
 TELLING: Final = range(0x80, 0xFF)
-"""What the low byte of a broker's port may be. Tests look for ports in all that passes, and found 24063 once,
-as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1: small numbers and -1 are everywhere."""
+"""What the low byte of a broker's ports may be. Tests look for ports in all that passes, and found 24063
+once, as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1. Small numbers and -1 are
+everywhere."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,7 +92,9 @@ def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
     """Brokers with addresses that nobody mistakes for anything else, not started yet."""
     while True:
         cluster = KafkaCluster(BROKERS, folder, host_of=broker_host, **options)
-        if all(broker.port % 256 in TELLING for broker in cluster.brokers.values()):
+        ports = [broker.port for broker in cluster.brokers.values()]
+        ports += [cluster.listener("CONTROLLER", broker_id).port for broker_id in cluster.brokers]
+        if all(port % 256 in TELLING for port in ports):
             return cluster
 
 

@@ -72,6 +72,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 INSTANCE_NAMES: Final = (
+    "_SyncObj__raftElectionDeadline",
     "_SyncObj__raftLog",
     "_SyncObj__raftNextIndex",
     "_SyncObj__raftState",

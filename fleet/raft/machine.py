@@ -30,6 +30,9 @@ _QUICK_CANDIDACIES: Final = 2
 _LONGEST_WAIT: Final = 8
 """How many times the election timeout a candidate waits at most whose votes do not come."""
 
+_EXCUSES: Final = 5
+"""Between two messages of a leader: whoever waits for a CPU may get it for less than it takes to read one."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
@@ -62,6 +65,9 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         on_command: must not raise: the library would stop applying for good.
     """
 
+    _SyncObj__raftElectionDeadline: float
+    """The library's own: when this member stands, on its monotonic clock, unless it hears of a leader."""
+
     def __init__(
         self,
         settings: LogSettings,
@@ -72,8 +78,7 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     ) -> None:
         self._on_command = on_command
         self._candidacies = 0
-        self._longest_excuse_s = settings.election_max_s
-        self._excused_s = 0.0
+        self._excuses = _EXCUSES
         me = Node(settings.me) if settings.is_voter else None
         with guards.construction(journal):
             super().__init__(
@@ -105,15 +110,15 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
         self._applyCommand(command, None, _REGULAR_TYPE)
 
-    def excuse(self, stalled_s: float) -> None:
-        """Wait for a leader as much longer as this member stood still: what it was sent is not read yet.
+    def stood_still(self, now_s: float) -> None:
+        """Wait for a leader anew: what this member was sent while it did not run is not read yet.
 
-        Up to the longest election timeout, until a leader is heard of again: a machine that is always late
-        still elects.
+        A few times, until a leader is heard of again: a machine that is always late still elects.
         """
-        granted_s = min(stalled_s, self._longest_excuse_s - self._excused_s)
-        self._excused_s += granted_s
-        self._SyncObj__raftElectionDeadline += granted_s
+        if self._excuses:
+            self._excuses -= 1
+            anew_s = now_s + self._SyncObj__generateRaftTimeout()
+            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, anew_s)
 
     # In place of the library's own.
 
@@ -158,7 +163,7 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         super()._SyncObj__onMessageReceived(node, message)
         if self._getLeader() is not None:
             self._candidacies = 0
-            self._excused_s = 0.0
+            self._excuses = _EXCUSES
         acknowledges = message["type"] == "next_node_idx" and message["success"] and not message["reset"]
         if acknowledges and following.get(node, before) < before:
             following[node] = before

@@ -12,6 +12,8 @@ from tests.chaos.trees import Tree
 MOMENT_S = 0.5
 """Longer than any election timeout, and shorter than it takes to be suspected."""
 TIMES = 10
+BEATS_S = 0.15
+"""Three times as long as between two messages of a leader."""
 QUIET_S = 4.0
 """Twice as long as a member must be steady before identities move to it."""
 
@@ -66,6 +68,6 @@ def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: Loca
     term = fleet.ownership(leader).term
     for _ in range(TIMES):
         hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
-        fleet.thaw(victim)
-        wait_for(lambda: fleet.ownership(victim).leader is not None, "it follows")
+        heard_s = fleet.thaw(victim) + BEATS_S
+        wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")  # noqa: B023
     assert [fleet.ownership(each).term for each in fleet.members] == [term] * len(fleet.members)

@@ -152,9 +152,7 @@ def secrets_of(kafka: KafkaCluster) -> tuple[Secret, ...]:
         ]
         for port in (broker.port, kafka.listener("CONTROLLER", broker_id).port):
             secrets.append(Secret(f"port {port}", f":{port}".encode()))
-            # Found in every ApiVersions response, by chance: in b"\0\0\x55\0" API 85 begins, after a tag.
-            if port % 256:
-                secrets.append(Secret(f"port {port} as int32", struct.pack(">i", port)))
+            secrets.append(Secret(f"port {port} as int32", struct.pack(">i", port)))
     return tuple(secrets)
 
 

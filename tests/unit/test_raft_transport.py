@@ -1,5 +1,6 @@
 import os
 import pickle
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -435,19 +436,20 @@ def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Fo
     assert sent == [], "b and c are under way"
 
 
-def test_who_stood_still_waits_for_a_leader_as_much_longer_once_until_it_hears_of_one(
+def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_one(
     follower: Follower,
 ) -> None:
-    log = follower.replica.log
+    log, began_s = follower.replica.log, time.monotonic()
 
-    def longer_s(stalled_s: float) -> float:
-        before_s = log._SyncObj__raftElectionDeadline
-        log.excuse(stalled_s)
-        return float(log._SyncObj__raftElectionDeadline - before_s)
+    def stands_after_s(now_s: float) -> int:
+        """In hundreds of seconds."""
+        log.stood_still(began_s + now_s)
+        return int((log._SyncObj__raftElectionDeadline - began_s) // 100)
 
-    assert [longer_s(each) for each in (60.0, 60.0, 60.0)] == [60.0, 40.0, 0.0]
+    assert [stands_after_s(100.0 * number + 20) for number in range(1, 8)] == [2, 3, 4, 5, 6, 6, 6]
     follower.append((1, 0), term=1, commit=1)
-    assert longer_s(60.0) == 60.0
+    assert stands_after_s(-1000) == 0, "no sooner than it would have"
+    assert stands_after_s(720) == 8
 
 
 # Nothing that was received or read is ever unpickled.
