@@ -10,17 +10,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 import psutil
 import uvloop
 
+from benchmarks.asking import Connection, ask
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
 from benchmarks.stage import Stage, Target, advertised, in_turn
 from fleet.config.schema import parse_endpoint
-from fleet.demo.prober import Table, brokers_of, metadata_request
 from fleet.errors import WireError
 from fleet.model import Endpoint
 
@@ -33,8 +33,6 @@ _FILES: Final = 25_000
 _OTHER_FILES: Final = 500
 _LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 0.05
-
-Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def allow_files() -> None:
@@ -135,13 +133,6 @@ async def _come(endpoint: Endpoint, connections: list[Connection]) -> None:
     connection = await asyncio.open_connection(endpoint.host, endpoint.port)
     connections.append(connection)
     await ask(connection)
-
-
-async def ask(connection: Connection) -> Table:
-    """Metadata, for which a proxy dials a broker."""
-    reader, writer = connection
-    writer.write(metadata_request(1))
-    return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
 
 
 def memory_bytes(target: Target) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.connections import Connection, ask
+from benchmarks.asking import Connection, ask
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample
 from fleet.admin.client import admin_url

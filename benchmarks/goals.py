@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, HAPROXY, Sample
+from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, HAPROXY, Sample, Values, by_measure, ratio
 
 FORWARDER: Final = "forwarder"
-Rounds: TypeAlias = Mapping[int, float]
-Values: TypeAlias = Mapping[tuple[str, str, str], Rounds]
-"""By workload, measure and target: the value of each round."""
-
 FLOOR: Final = 1.15
 TIMES: Final = "times"
 _PER_REQUEST: Final = "cpu_us_per_request"
@@ -66,9 +62,7 @@ class Verdict:
 
 def verdicts(samples: Sequence[Sample]) -> list[Verdict]:
     """Of all goals that these samples tell of."""
-    values: dict[tuple[str, str, str], dict[int, float]] = {}
-    for each in samples:
-        values.setdefault((each.workload, each.measure, each.target), {})[each.round] = each.value
+    values = by_measure(samples)
     found = ((goal, goal.of(values)) for goal in GOALS)
     return [Verdict(goal, value) for goal, value in found if value is not None]
 
@@ -77,9 +71,8 @@ def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Val
     """The median of the ratios within each round."""
 
     def of(values: Values) -> float | None:
-        mine, other = (values.get((workload, measure, each), {}) for each in (target, base))
-        ratios = [mine[number] / other[number] for number in mine.keys() & other.keys() if other[number]]
-        return statistics.median(ratios) if ratios else None
+        mine = values.get((workload, measure, target), {})
+        return ratio(mine, values.get((workload, measure, base)))
 
     return of
 
@@ -97,10 +90,10 @@ def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
     return of
 
 
-def _median(workload: str, measure: str, target: str, scale: float = 1.0) -> Callable[[Values], float | None]:
+def _median(workload: str, measure: str, target: str) -> Callable[[Values], float | None]:
     def of(values: Values) -> float | None:
         rounds = values.get((workload, measure, target))
-        return scale * statistics.median(rounds.values()) if rounds else None
+        return statistics.median(rounds.values()) if rounds else None
 
     return of
 

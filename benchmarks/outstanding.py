@@ -18,9 +18,9 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.produce.v9 import request as produce_v9
 from kio.serial import entity_writer
 
+from benchmarks.asking import ask
 from benchmarks.errors import BenchError
 from fleet.config.schema import parse_endpoint
-from fleet.demo.prober import brokers_of, metadata_request
 from fleet.model import BrokerId, Endpoint
 
 _PRODUCE, _VERSION = 0, 9
@@ -101,8 +101,7 @@ async def _leader(servers: str, broker_id: BrokerId) -> Endpoint:
     """Where a broker is, for whoever asks there."""
     at = parse_endpoint(servers.split(",")[0])
     reader, writer = await asyncio.open_connection(at.host, at.port)
-    writer.write(metadata_request(1))
-    table = brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
+    table = await ask((reader, writer))
     writer.close()
     return table[broker_id]
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Final, TypedDict, cast
 
+from benchmarks.asking import ROOT, client
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
 from benchmarks.stage import Stage, Target, in_turn
 from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, SPEC, Measured, Name, Spec
-from fleet.process import die_with_parent
 
 METADATA: Final = "metadata"
-ROOT: Final = Path(__file__).resolve().parent.parent
 _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
     "sync": (1,),
     "small": (1, 2, 3),
@@ -79,28 +75,12 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
 
 def run(target: Target, spec: Spec) -> dict[str, float]:
     """One workload with one target, in a process of its own. Returns: its measures."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.workloads", SPEC.dump_json(spec).decode()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    ) as client:
-        assert client.stdin is not None
-        assert client.stdout is not None
-        try:
-            if client.stdout.readline() != "ready\n":
-                raise BenchError(f"{spec.workload} could not begin with {target.name}")
-            proxies, member = target.proxies(), target.member()
-            before_s, member_before_s = cpu_s(proxies), cpu_s(member)
-            print("go", file=client.stdin, flush=True)
-            line = client.stdout.readline()
-            used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
-        finally:
-            client.kill()  # it has said all that is of interest, or waits for nobody
-        if not line:
-            raise BenchError(f"{spec.workload} failed with {target.name}")
+    work = SPEC.dump_json(spec).decode()
+    with client("benchmarks.workloads", work, what=spec.workload, target=target.name) as go:
+        proxies, member = target.proxies(), target.member()
+        before_s, member_before_s = cpu_s(proxies), cpu_s(member)
+        line = go()
+        used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
     measured: Measured = MEASURED.validate_json(line)
     return measures(spec.workload, measured, used_s if proxies else None, member_used_s if proxies else None)
 

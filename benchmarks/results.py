@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final, TypeAlias, TypedDict
 
 from benchmarks.workloads import Measured
 
@@ -17,6 +17,10 @@ FLEET_OF_TWO: Final = "fleet-2"
 FLEET_COMPILED: Final = "fleet-compiled"
 """With the data plane compiled."""
 _GB: Final = 1e9
+Rounds: TypeAlias = Mapping[int, float]
+"""A value for each round."""
+Values: TypeAlias = Mapping[tuple[str, str, str], Rounds]
+"""By workload, measure and target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,17 @@ def measures(
     return found | rate
 
 
-def figures(samples: Sequence[Sample]) -> list[Figure]:
-    """The figures of all samples, in the order in which their measures and targets first came."""
+def by_measure(samples: Sequence[Sample]) -> Values:
+    """The values of all samples, in the order in which they came."""
     values: dict[tuple[str, str, str], dict[int, float]] = {}
     for each in samples:
         values.setdefault((each.workload, each.measure, each.target), {})[each.round] = each.value
+    return values
+
+
+def figures(samples: Sequence[Sample]) -> list[Figure]:
+    """The figures of all samples, in the order in which their measures and targets first came."""
+    values = by_measure(samples)
     ranks = {name: rank for rank, name in enumerate(dict.fromkeys((s.workload, s.measure) for s in samples))}
     # Sorting is stable: within a measure, targets stay in the order in which they came.
     return [
@@ -102,14 +112,14 @@ def figures(samples: Sequence[Sample]) -> list[Figure]:
             value=statistics.median(mine.values()),
             least=min(mine.values()),
             most=max(mine.values()),
-            to_direct=_ratio(mine, values.get((workload, measure, DIRECT))),
-            to_haproxy=_ratio(mine, values.get((workload, measure, HAPROXY))),
+            to_direct=ratio(mine, values.get((workload, measure, DIRECT))),
+            to_haproxy=ratio(mine, values.get((workload, measure, HAPROXY))),
         )
         for (workload, measure, target), mine in sorted(values.items(), key=lambda item: ranks[item[0][:2]])
     ]
 
 
-def _ratio(mine: dict[int, float], other: dict[int, float] | None) -> float | None:
+def ratio(mine: Rounds, other: Rounds | None) -> float | None:
     """The median of the ratios of rounds in which both were measured.
 
     A round's own ratio, because what else the machine does in that round weighs on both alike.

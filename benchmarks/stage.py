@@ -167,7 +167,6 @@ def staged(
                 options: Mapping[str, Any] = seal.of_fleet if seal else {}
                 fleet = LocalFleet(folder / name, endpoints, 1, workers=WORKERS[name], **options)
                 if name == FLEET_COMPILED:
-                    say("compiling")
                     fleet.through = dict.fromkeys(fleet.members, _compiled())
                 targets.append(of_fleet(running.enter_context(fleet), name, security))
             else:

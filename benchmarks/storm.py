@@ -9,46 +9,40 @@ many seconds later the last of them had all of its answer.
 from __future__ import annotations
 
 import asyncio
-import os
-import struct
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
 import uvloop
 
 from benchmarks import peers
+from benchmarks.asking import ROOT, ask, client
 from benchmarks.connections import allow_files
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, Sample
-from benchmarks.scripted import METADATA, VERSION, host_of
+from benchmarks.scripted import host_of
 from benchmarks.stage import Target, in_turn, of_fleet
 from fleet.config.schema import parse_endpoint
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.demo.prober import brokers_of, metadata_request
+from fleet.demo.prober import metadata_request
 from fleet.demo.spawn import end, spawn
 from fleet.model import Endpoint, IdentitySpace
-from fleet.process import die_with_parent
 
 CLIENTS: Final = 1_000
 CASES: Final = ((3, 10), (100, 10_000), (1_000, 100_000))
 """Brokers and partitions."""
 RACED: Final = ("haproxy", "forwarder")
 """The peers that forward bytes: who rewrites would have to know the brokers first."""
-ROOT: Final = Path(__file__).resolve().parent.parent
 _AT_ONCE: Final = 64
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
-_CLIENT_ID: Final = b"storm"
 
 
 def samples(
@@ -74,32 +68,15 @@ def samples(
 def storm(target: Target, clients: int) -> dict[str, float]:
     """One storm. Returns: its measures; of proxies their CPU time and the most memory that they had."""
     server = target.bootstrap_servers.split(",")[0]
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.storm", server, str(clients)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        preexec_fn=partial(die_with_parent, os.getpid()),
-    ) as asking:
-        assert asking.stdin is not None
-        assert asking.stdout is not None
-        try:
-            if asking.stdout.readline() != "ready\n":
-                raise BenchError(f"a storm could not begin with {target.name}")
-            proxies = target.proxies()
-            for pid in proxies:
-                Path(f"/proc/{pid}/clear_refs").write_text(
-                    "5"
-                )  # the peak begins anew: proc_pid_clear_refs(5)
-            before_s = cpu_s(proxies)
-            print("go", file=asking.stdin, flush=True)
-            line = asking.stdout.readline()
-            used_s = cpu_s(proxies) - before_s
-        finally:
-            asking.kill()
-        if not line:
-            raise BenchError(f"a storm of {clients:,} clients failed with {target.name}")
+    what = f"a storm of {clients:,} clients"
+    with client("benchmarks.storm", server, str(clients), what=what, target=target.name) as go:
+        proxies = target.proxies()
+        for pid in proxies:
+            # The peak begins anew. Source: proc_pid_clear_refs(5)
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        before_s = cpu_s(proxies)
+        line = go()
+        used_s = cpu_s(proxies) - before_s
     found = {"ms": 1000 * float(line)}
     if proxies:
         found["cpu_us"] = 1e6 * used_s / clients
@@ -151,16 +128,11 @@ def _peer(
 def _await(endpoint: Endpoint) -> None:
     """Wait until it answers. Raises: BenchError: it does not."""
 
-    async def answered() -> None:
-        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-        writer.write(metadata_request(1))
-        await reader.readexactly(4)
-        writer.close()
-
     deadline_s = time.monotonic() + _LIMIT_S
     while True:
         try:
-            return asyncio.run(answered())
+            asyncio.run(_check(endpoint))
+            return
         except (OSError, asyncio.IncompleteReadError) as error:
             if time.monotonic() > deadline_s:
                 raise BenchError(f"{endpoint} does not answer: {error}") from error
@@ -168,13 +140,6 @@ def _await(endpoint: Endpoint) -> None:
 
 
 # ---- the clients
-
-
-def everything(correlation_id: int) -> bytes:
-    """A frame that asks for all topics. Source: MetadataRequest.json v12"""
-    header = struct.pack(">hhih", METADATA, VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-    body = b"\0\0\0\0"  # all topics, create none, no authorized operations, no tags
-    return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 class _Client(asyncio.Protocol):
@@ -207,13 +172,14 @@ class _Client(asyncio.Protocol):
             self._answered.set_exception(BenchError(f"a client is hung up on: {exc}"))
 
 
-async def _check(endpoint: Endpoint) -> None:
-    """Raises: WireError, BenchError: everything is no Metadata, or has no brokers in it."""
+async def _check(endpoint: Endpoint, *, all_topics: bool = False) -> None:
+    """Raises: OSError, WireError, BenchError: no Metadata, or none with brokers in it."""
     reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-    writer.write(everything(1))
-    if not brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1):
-        raise BenchError("Metadata without brokers")
-    writer.close()
+    try:
+        if not await ask((reader, writer), all_topics=all_topics):
+            raise BenchError(f"{endpoint} tells of no brokers")
+    finally:
+        writer.close()
 
 
 async def clients(endpoint: Endpoint, count: int) -> None:
@@ -221,7 +187,7 @@ async def clients(endpoint: Endpoint, count: int) -> None:
     loop = asyncio.get_running_loop()
     made: list[_Client] = []
     async with asyncio.timeout(_LIMIT_S):
-        await _check(endpoint)
+        await _check(endpoint, all_topics=True)
         for _ in range(0, count, _AT_ONCE):
             some = range(min(_AT_ONCE, count - len(made)))
             there = [loop.create_connection(_Client, endpoint.host, endpoint.port) for _ in some]
@@ -231,7 +197,7 @@ async def clients(endpoint: Endpoint, count: int) -> None:
         await loop.run_in_executor(None, sys.stdin.readline)
     async with asyncio.timeout(_LIMIT_S):
         began_s = time.perf_counter()
-        await asyncio.gather(*(each.ask(everything(2)) for each in made))
+        await asyncio.gather(*(each.ask(metadata_request(2, all_topics=True)) for each in made))
         print(time.perf_counter() - began_s, flush=True)
 
 

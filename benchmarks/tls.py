@@ -32,8 +32,8 @@ def samples(rounds: int, scale: float, say: Say) -> Iterator[Sample]:
     for side, lines in peers.load_sides().items():
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as made:
             folder = Path(made)
-            seal_ = seal(folder / "certificates", to_brokers=side == BOTH)
-            with staged(folder, (DIRECT, *lines, FLEET), lines, say, seal_) as stage:
+            sealed = seal(folder / "certificates", to_brokers=side == BOTH)
+            with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
                 for each in race(stage, Plan(WORKLOADS, rounds, scale), say):
                     yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
 

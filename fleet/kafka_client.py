@@ -30,7 +30,8 @@ class Options(TypedDict, total=False):
     sasl_oauth_token_provider: AbstractTokenProvider
 
 
-class _Token(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+@AbstractTokenProvider.register
+class _Token:
     """Read anew for each connection: a token lasts for minutes, and whoever issues it replaces the file."""
 
     def __init__(self, secret: Secret, source: str) -> None:

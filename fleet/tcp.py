@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from functools import cache
 from typing import Final
 
 BROKER_VANISHED_S: Final = 150.0
@@ -26,8 +27,7 @@ def keep_alive(fd: int, vanished_timeout_s: float) -> None:
         vanished_timeout_s: the silence after which it ends, to whole seconds: the first four tenths of it
             without a question, and then one in each fifteenth.
     """
-    idle_s, interval_s = max(1, round(vanished_timeout_s * 0.4)), max(1, round(vanished_timeout_s / 15))
-    questions = max(1, round((vanished_timeout_s - idle_s) / interval_s))
+    idle_s, interval_s, questions = _questions(vanished_timeout_s)
     # Without what `socket.socket` adds: each connection to a broker passes here. The family is not looked at.
     sock = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
     try:
@@ -37,6 +37,13 @@ def keep_alive(fd: int, vanished_timeout_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, questions)
     finally:
         sock.detach()
+
+
+@cache
+def _questions(vanished_timeout_s: float) -> tuple[int, int, int]:
+    """The silence before the first one, the time between two, and how many; not once for each connection."""
+    idle_s, interval_s = max(1, round(vanished_timeout_s * 0.4)), max(1, round(vanished_timeout_s / 15))
+    return idle_s, interval_s, max(1, round((vanished_timeout_s - idle_s) / interval_s))
 
 
 def is_gone(exc: BaseException | None) -> bool:

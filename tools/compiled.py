@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tools.bootstrap import BUILD, ROOT, fingerprint
+from tools.bootstrap import BUILD, ROOT, once
 
 FOLDER: Final = BUILD / "compiled"
 PROXY: Final = "fleet/proxy"
@@ -35,15 +35,15 @@ def build() -> Path:
     """
     sources = sorted((ROOT / "fleet").rglob("*.py"))
     names = [str(each.relative_to(ROOT)) for each in sources]
-    wanted = fingerprint(*sources, *names, *MODULES, version("mypy"), sys.version)
-    stamp = FOLDER / "built"
-    if stamp.exists() and stamp.read_text() == wanted:
-        return FOLDER
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    shutil.copytree(ROOT / "fleet", FOLDER / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", FOLDER)
-    _compile(_modules())
-    stamp.write_text(wanted)
+
+    def compile_anew() -> None:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        shutil.copytree(ROOT / "fleet", FOLDER / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", FOLDER)
+        _compile(_modules())
+
+    inputs: list[Path | str] = [*sources, *names, *MODULES, version("mypy"), sys.version]
+    once(FOLDER / "built", "compiling the data plane", inputs, compile_anew)
     return FOLDER
 
 
@@ -59,7 +59,7 @@ def _modules() -> list[str]:
 
 
 def _compile(modules: Sequence[str]) -> None:
-    # Optimized, with a handful of C files: what is called from one module in another is called directly.
+    # All at once: what one module calls in another is called directly.
     environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "PYTHONPATH": str(FOLDER)}
     command = (sys.executable, "-m", "mypyc", "--strict", *modules)
     done = subprocess.run(

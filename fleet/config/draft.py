@@ -318,9 +318,9 @@ def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslS
     found = None
     if (*path, field) in document.lines:
         found = secret(getattr(shape, field), (*path, field), base, document)
-    if shape.mechanism is None or found is None or (shape.username is None and not by_token):
+    if shape.mechanism is None or found is None:
         return None
-    return SaslSettings(shape.mechanism, None if by_token else shape.username, found)
+    return SaslSettings(shape.mechanism, shape.username, found)
 
 
 def _events(top: FleetShape, document: Document) -> EventsSettings | None:

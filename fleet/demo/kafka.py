@@ -134,8 +134,10 @@ class KafkaCluster:
             broker_id: Broker(broker_id, hosts[broker_id], port, "abc"[(broker_id - 1) % 3])
             for broker_id, port in zip(ids, ports[:brokers], strict=True)
         }
-        for name in self._secured.keys() - self._advertised.keys():
-            self._advertised[name] = {broker_id: self.listener(name, broker_id) for broker_id in ids}
+        for name in self._secured:
+            self._advertised.setdefault(
+                name, {broker_id: self.listener(name, broker_id) for broker_id in ids}
+            )
         self._processes: dict[BrokerId, subprocess.Popen[bytes]] = {}
 
     @property

@@ -26,10 +26,11 @@ _SLOW_S = 0.1
 Table: TypeAlias = Mapping[BrokerId, Endpoint]
 
 
-def metadata_request(correlation_id: int) -> bytes:
-    """A whole frame that asks for the brokers and for no topic. Source: MetadataRequest.json v12"""
+def metadata_request(correlation_id: int, *, all_topics: bool = False) -> bytes:
+    """A frame that asks for the brokers, and for no topic or for all. Source: MetadataRequest.json v12"""
     header = struct.pack(">hhih", _METADATA, _VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-    body = b"\1\0\0\0"  # no topics, create none, no authorized operations, no tags
+    topics = b"\0" if all_topics else b"\1"
+    body = topics + b"\0\0\0"  # create none, no authorized operations, no tags
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.demo.local_fleet import LocalFleet
+from fleet.model import ProxyId
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
 from tests.chaos.trees import Tree
@@ -60,6 +61,13 @@ def test_a_frozen_member_is_taken_over_and_taken_in_again(
         tree.prove_running()
 
 
+def stand_still(fleet: LocalFleet, victim: ProxyId) -> None:
+    """For a moment; and then run for as long as it takes to hear of the leader."""
+    hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
+    heard_s = fleet.thaw(victim) + BEATS_S
+    wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")
+
+
 def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: LocalFleet) -> None:
     """It reads first what it was sent meanwhile; found by members that waited for a CPU of a full machine."""
     leader = fleet.leader()
@@ -67,7 +75,5 @@ def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: Loca
     victim = next(each for each in fleet.members if each != leader)
     term = fleet.ownership(leader).term
     for _ in range(TIMES):
-        hold(fleet.freeze(victim) + MOMENT_S, lambda: None)
-        heard_s = fleet.thaw(victim) + BEATS_S
-        wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")  # noqa: B023
+        stand_still(fleet, victim)
     assert [fleet.ownership(each).term for each in fleet.members] == [term] * len(fleet.members)

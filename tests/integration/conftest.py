@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +52,17 @@ def fleet(
     kafka: KafkaCluster, relays: Relays, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalFleet]:
     """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed."""
+    with behind_relays(kafka, relays, tmp_path_factory.mktemp("fleet"), NAT_HOST) as running:
+        yield running
+
+
+@contextmanager
+def behind_relays(kafka: KafkaCluster, relays: Relays, folder: Path, host: str) -> Iterator[LocalFleet]:
+    """A fleet that advertises a host where relays listen."""
     running = LocalFleet(
-        tmp_path_factory.mktemp("fleet"),
-        kafka.endpoints,
-        identities=IdentitySpace(first_id=1, count=4),
-        timing=PATIENT,
+        folder, kafka.endpoints, identities=IdentitySpace(first_id=1, count=4), timing=PATIENT
     )
-    for advertised, bound in advertise_elsewhere(running, NAT_HOST).items():
+    for advertised, bound in advertise_elsewhere(running, host).items():
         relays.forward(advertised, bound)
     with running:
         running.await_settled(frozenset(kafka.brokers))

@@ -151,8 +151,10 @@ def secrets_of(kafka: KafkaCluster) -> tuple[Secret, ...]:
             Secret(f"host {broker.host} as bytes", socket.inet_aton(broker.host)),
         ]
         for port in (broker.port, kafka.listener("CONTROLLER", broker_id).port):
-            secrets.append(Secret(f"port {port}", f":{port}".encode()))
-            secrets.append(Secret(f"port {port} as int32", struct.pack(">i", port)))
+            secrets += [
+                Secret(f"port {port}", f":{port}".encode()),
+                Secret(f"port {port} as int32", struct.pack(">i", port)),
+            ]
     return tuple(secrets)
 
 

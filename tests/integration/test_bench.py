@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scripted, storm, tls
-from benchmarks.connections import AT_ONCE, ask, crowd, memory_bytes, open_files
+from benchmarks.asking import ask
+from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
 from benchmarks.errors import BenchError
 from benchmarks.race import run

@@ -14,14 +14,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.nat import advertise_elsewhere
-from fleet.model import Endpoint, IdentitySpace
+from fleet.model import Endpoint
 from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions
 from tests.integration.clients import Load, wait_for
 from tests.integration.clients import count as records_in
-from tests.integration.conftest import NAT_HOST, PATIENT
+from tests.integration.conftest import NAT_HOST, behind_relays
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 PARTITIONS: Final = 3
@@ -110,15 +109,8 @@ def blanked(recording: Recording) -> bool:
 @pytest.fixture
 def far(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFleet]:
     """As `fleet`, with a longer advertised host than brokers have."""
-    made = LocalFleet(
-        tmp_path, kafka.endpoints, identities=IdentitySpace(first_id=1, count=4), timing=PATIENT
-    )
-    for advertised_at, bound in advertise_elsewhere(made, FAR_HOST).items():
-        relays.forward(advertised_at, bound)
-    with made:
-        made.await_settled(frozenset(kafka.brokers))
+    with behind_relays(kafka, relays, tmp_path, FAR_HOST) as made:
         yield made
-    made.remove_data()
 
 
 def test_a_producer_is_told_where_to(

@@ -31,7 +31,6 @@ KNOWN_TEXTS: Final = {
     **dict.fromkeys(("RepartitionSinkTopics", "Stores", "Successors", "SubtopologyId"), _NAME),
     **dict.fromkeys(("EntityType", "PrincipalType", "TokenRequesterPrincipalType", "GroupState"), _WORD),
     **dict.fromkeys(("GroupType", "TransactionState", "UnknownStateFilters", "Feature"), _WORD),
-    "RequestedMetrics": _WORD,
     **dict.fromkeys(
         ("AssignorName", "ProtocolName", "ProtocolType", "Mechanisms", "RequestedMetrics"), _WORD
     ),

@@ -1,0 +1,66 @@
+"""Metadata over a bare connection, and clients that are processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from benchmarks.errors import BenchError
+from fleet.demo.prober import Table, brokers_of, metadata_request
+from fleet.process import die_with_parent
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def ask(connection: Connection, *, all_topics: bool = False) -> Table:
+    """Metadata, for which a proxy dials a broker.
+
+    Raises: OSError, IncompleteReadError: it is not answered; WireError: what comes is no Metadata.
+    """
+    reader, writer = connection
+    writer.write(metadata_request(1, all_topics=all_topics))
+    return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
+
+
+@contextmanager
+def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Callable[[], str]]:
+    """A module of these as a process that has said that it is ready.
+
+    Yields: what has it begin, and returns the line that it prints in the end, or nothing where it fails
+    Raises: BenchError: it did not become ready, or has failed, as is told after the context
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=partial(die_with_parent, os.getpid()),
+    ) as process:
+        said = ""
+
+        def go() -> str:
+            nonlocal said
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print("go", file=process.stdin, flush=True)
+            said = process.stdout.readline()
+            return said
+
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise BenchError(f"{what} could not begin with {target}")
+            yield go
+        finally:
+            process.kill()  # it has said all that is of interest, or waits for nobody
+    if not said:
+        raise BenchError(f"{what} failed with {target}")
