@@ -14,8 +14,8 @@ HAPROXY: Final = "haproxy"
 FLEET: Final = "fleet"
 FLEET_OF_TWO: Final = "fleet-2"
 """With two workers."""
-FLEET_COMPILED: Final = "fleet-compiled"
-"""With the data plane compiled."""
+FLEET_PURE: Final = "fleet-pure"
+"""In pure Python; the others are compiled, as the container is, where there is a C compiler."""
 _GB: Final = 1e9
 Rounds: TypeAlias = Mapping[int, float]
 """A value for each round."""

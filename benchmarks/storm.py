@@ -27,9 +27,8 @@ from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
-from benchmarks.stage import Target, in_turn, of_fleet
+from benchmarks.stage import Target, in_turn, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
-from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.demo.prober import metadata_request
 from fleet.demo.spawn import end, spawn
@@ -109,7 +108,7 @@ def staged(
                 _peer(running, name, line, folder / name, there, ports[3 * number : 3 * number + 3])
             )
         space = IdentitySpace(first_id=1, count=brokers)
-        fleet = running.enter_context(LocalFleet(folder / FLEET, [there], 1, identities=space))
+        fleet = running.enter_context(one_member(folder / FLEET, FLEET, [there], identities=space))
         targets.append(of_fleet(fleet, broker_ids=known))
         yield targets
 

@@ -1,8 +1,8 @@
-"""The data plane compiled by mypyc, in a tree of its own: the same source, and no trace in the source tree.
+"""The wheel with the data plane compiled by mypyc (see `setup.py`), unpacked beside the source tree.
 
     python -m tools.compiled        builds it, where it is not there yet, and prints where
 
-Needs a C compiler. Without one, and everywhere else, the fleet is what it is: pure Python.
+Needs a C compiler and Python's headers. Everywhere else the fleet is what it is: pure Python.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 from tools.bootstrap import BUILD, ROOT, once
 
 FOLDER: Final = BUILD / "compiled"
-PROXY: Final = "fleet/proxy"
-MODULES: Final = ("session", "rewriter", "stream", "traffic", "connection", "quota", "patience")
-"""Of `fleet/proxy`, besides all of `wire`: what each read and write passes through."""
+FILES: Final = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 class NotCompiled(Exception):
@@ -33,17 +31,10 @@ def build() -> Path:
 
     Raises: NotCompiled
     """
-    sources = sorted((ROOT / "fleet").rglob("*.py"))
-    names = [str(each.relative_to(ROOT)) for each in sources]
-
-    def compile_anew() -> None:
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        shutil.copytree(ROOT / "fleet", FOLDER / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", FOLDER)
-        _compile(_modules())
-
-    inputs: list[Path | str] = [*sources, *names, *MODULES, version("mypy"), sys.version]
-    once(FOLDER / "built", "compiling the data plane", inputs, compile_anew)
+    sources = [*sorted((ROOT / "fleet").rglob("*.py")), *(ROOT / name for name in FILES)]
+    inputs: list[Path | str] = [*sources, *(str(each.relative_to(ROOT)) for each in sources)]
+    inputs += [version("mypy"), version("setuptools"), sys.version]
+    once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_anew)
     return FOLDER
 
 
@@ -53,26 +44,33 @@ def through() -> tuple[str, ...]:
     return ("env", f"--chdir={folder}", f"PYTHONPATH={folder}")
 
 
-def _modules() -> list[str]:
-    wire = [each for each in sorted((FOLDER / PROXY / "wire").glob("*.py")) if each.stem != "__init__"]
-    return [str(each.relative_to(FOLDER)) for each in wire] + [f"{PROXY}/{name}.py" for name in MODULES]
+def _build_anew() -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    source = FOLDER / "source"  # setuptools writes beside what it builds
+    shutil.copytree(ROOT / "fleet", source / "fleet", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, source)
+    try:
+        _run("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", FOLDER, source)
+        (wheel,) = FOLDER.glob("*.whl")
+        with ZipFile(wheel) as packed:
+            packed.extractall(FOLDER)
+    except NotCompiled:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        raise
+    shutil.rmtree(source)
 
 
-def _compile(modules: Sequence[str]) -> None:
-    # All at once: what one module calls in another is called directly.
-    environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "PYTHONPATH": str(FOLDER)}
-    command = (sys.executable, "-m", "mypyc", "--strict", *modules)
+def _run(*module: str | Path) -> None:
     done = subprocess.run(
-        command,
-        cwd=FOLDER,
-        env=environment,
+        [sys.executable, "-m", *(str(each) for each in module)],
+        env={**os.environ, "FLEET_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
         capture_output=True,
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        shutil.rmtree(FOLDER, ignore_errors=True)
         raise NotCompiled(f"mypyc: {(done.stdout + done.stderr).strip()[-2000:]}")
 
 

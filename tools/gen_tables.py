@@ -423,12 +423,13 @@ class Emitter:
             self.variable(item.type)
 
     def array(self, item: Field) -> None:
-        self.number("count", "read_int32", 4)
+        # Of each loop its own: mypyc would have a loop end by what its bound has become meanwhile.
+        count = "count" if self.depth == 1 else f"count_{self.depth}"
+        self.number(count, "read_int32", 4)
         if not self.flexible:
-            self.line("if count < -1:")
-            self.line("    negative(count, pos)")
-        count = "count - 1" if self.flexible else "count"
-        self.line(f"for _ in range({count}):")
+            self.line(f"if {count} < -1:")
+            self.line(f"    negative({count}, pos)")
+        self.line(f"for _ in range({count}{' - 1' if self.flexible else ''}):")
         self.depth += 1
         blank = self.blank
         if item.fields:

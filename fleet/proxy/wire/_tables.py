@@ -47,16 +47,16 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             length, pos = varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
-        count = buf[pos]
+        count_2 = buf[pos]
         pos += 1
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
-            count = buf[pos + 30]
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            count_3 = buf[pos + 30]
             pos += 31
-            if count > 127:
-                count, pos = varint(buf, pos - 1)
-            for _ in range(count - 1):
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
@@ -94,11 +94,11 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
-        count = buf[pos]
+        count_2 = buf[pos]
         pos += 1
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
@@ -140,16 +140,16 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     if count > 127:
         count, pos = varint(buf, pos - 1)
     for _ in range(count - 1):
-        count = buf[pos + 16]
+        count_2 = buf[pos + 16]
         pos += 17
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
-            count = buf[pos + 30]
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            count_3 = buf[pos + 30]
             pos += 31
-            if count > 127:
-                count, pos = varint(buf, pos - 1)
-            for _ in range(count - 1):
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
@@ -187,11 +187,11 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
-        count = buf[pos]
+        count_2 = buf[pos]
         pos += 1
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
@@ -242,23 +242,23 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
             count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     for _ in range(count - 1):
         pos += 16
-        count = buf[pos] if pos < end else 128
+        count_2 = buf[pos] if pos < end else 128
         pos += 1
-        if count > 127:
+        if count_2 > 127:
             if pos + 4 <= end:
-                count, pos = varint(buf, pos - 1)
+                count_2, pos = varint(buf, pos - 1)
             else:
-                count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
-        for _ in range(count - 1):
+                count_2, buf, pos, end = yield from await_varint(buf, pos - 1, end)
+        for _ in range(count_2 - 1):
             pos += 30
-            count = buf[pos] if pos < end else 128
+            count_3 = buf[pos] if pos < end else 128
             pos += 1
-            if count > 127:
+            if count_3 > 127:
                 if pos + 4 <= end:
-                    count, pos = varint(buf, pos - 1)
+                    count_3, pos = varint(buf, pos - 1)
                 else:
-                    count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
-            for _ in range(count - 1):
+                    count_3, buf, pos, end = yield from await_varint(buf, pos - 1, end)
+            for _ in range(count_3 - 1):
                 pos += 16
                 tags = buf[pos] if pos < end else 128
                 pos += 1
@@ -605,11 +605,11 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             pos += length
         elif length < -1:
             negative(length, pos)
-        (count,) = read_int32(buf, pos)
+        (count_2,) = read_int32(buf, pos)
         pos += 4
-        if count < -1:
-            negative(count, pos)
-        for _ in range(count):
+        if count_2 < -1:
+            negative(count_2, pos)
+        for _ in range(count_2):
             (length,) = read_int16(buf, pos)
             pos += 2
             name = pos
@@ -628,11 +628,11 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
-            (count,) = read_int32(buf, pos + 3)
+            (count_3,) = read_int32(buf, pos + 3)
             pos += 7
-            if count < -1:
-                negative(count, pos)
-            for _ in range(count):
+            if count_3 < -1:
+                negative(count_3, pos)
+            for _ in range(count_3):
                 (length,) = read_int16(buf, pos)
                 pos += 2
                 name = pos
@@ -678,11 +678,11 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             pos += length
         elif length < -1:
             negative(length, pos)
-        (count,) = read_int32(buf, pos)
+        (count_2,) = read_int32(buf, pos)
         pos += 4
-        if count < -1:
-            negative(count, pos)
-        for _ in range(count):
+        if count_2 < -1:
+            negative(count_2, pos)
+        for _ in range(count_2):
             (length,) = read_int16(buf, pos)
             pos += 2
             name = pos
@@ -701,11 +701,11 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
-            (count,) = read_int32(buf, pos + 3)
+            (count_3,) = read_int32(buf, pos + 3)
             pos += 7
-            if count < -1:
-                negative(count, pos)
-            for _ in range(count):
+            if count_3 < -1:
+                negative(count_3, pos)
+            for _ in range(count_3):
                 (length,) = read_int16(buf, pos)
                 pos += 2
                 name = pos
@@ -761,11 +761,11 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             length, pos = varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
-        count = buf[pos]
+        count_2 = buf[pos]
         pos += 1
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
             length = buf[pos]
             pos += 1
             if length > 127:
@@ -784,11 +784,11 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if blank and length > 1:
                 parts += (buf[mark:value], EMPTY_COMPACT)
                 mark = pos
-            count = buf[pos + 3]
+            count_3 = buf[pos + 3]
             pos += 4
-            if count > 127:
-                count, pos = varint(buf, pos - 1)
-            for _ in range(count - 1):
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
                 length = buf[pos]
                 pos += 1
                 if length > 127:
@@ -1020,14 +1020,14 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
             count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     for _ in range(count - 1):
         pos += 16
-        count = buf[pos] if pos < end else 128
+        count_2 = buf[pos] if pos < end else 128
         pos += 1
-        if count > 127:
+        if count_2 > 127:
             if pos + 4 <= end:
-                count, pos = varint(buf, pos - 1)
+                count_2, pos = varint(buf, pos - 1)
             else:
-                count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
-        for _ in range(count - 1):
+                count_2, buf, pos, end = yield from await_varint(buf, pos - 1, end)
+        for _ in range(count_2 - 1):
             pos += 6
             length = buf[pos] if pos < end else 128
             pos += 1
@@ -1067,14 +1067,14 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
                     length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if length > 1:
                 pos += length - 1
-            count = buf[pos] if pos < end else 128
+            count_3 = buf[pos] if pos < end else 128
             pos += 1
-            if count > 127:
+            if count_3 > 127:
                 if pos + 4 <= end:
-                    count, pos = varint(buf, pos - 1)
+                    count_3, pos = varint(buf, pos - 1)
                 else:
-                    count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
-            for _ in range(count - 1):
+                    count_3, buf, pos, end = yield from await_varint(buf, pos - 1, end)
+            for _ in range(count_3 - 1):
                 pos += 18
                 tags = buf[pos] if pos < end else 128
                 pos += 1
@@ -1156,11 +1156,11 @@ def share_acknowledge_v1(buf: memoryview, addresses: Addresses, parts: Parts) ->
     if count > 127:
         count, pos = varint(buf, pos - 1)
     for _ in range(count - 1):
-        count = buf[pos + 16]
+        count_2 = buf[pos + 16]
         pos += 17
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
             length = buf[pos + 6]
             pos += 7
             if length > 127:
@@ -1228,11 +1228,11 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
     if count > 127:
         count, pos = varint(buf, pos - 1)
     for _ in range(count - 1):
-        count = buf[pos + 16]
+        count_2 = buf[pos + 16]
         pos += 17
-        if count > 127:
-            count, pos = varint(buf, pos - 1)
-        for _ in range(count - 1):
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
             length = buf[pos + 6]
             pos += 7
             if length > 127:
