@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from fleet.directory import pick
 from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId
@@ -13,7 +14,17 @@ from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int
 NO_HOST = "no-directory.invalid"
 """Given out for my own host while I do not know it; never resolves (RFC 6761)."""
 
+MAX_HEAD_BYTES: Final = 256 * 1024
+"""The longest beginning of a response that is kept: of some 5,000 brokers."""
+
 OnBrokerSeen = Callable[[Broker], None]
+
+
+class Head(NamedTuple):
+    """The beginning of a response, from behind its correlation id to its last address; and what replaces it."""
+
+    found: bytes
+    rewritten: bytes
 
 
 class AddressBook:
@@ -27,9 +38,13 @@ class AddressBook:
             another address; once for each address and book, so a new directory asks again.
         counters: shared by the worker.
         moves: of identities that have lately got another address: the revision that gave it to them.
+
+    ``heads`` are the newest beginnings of responses that were rewritten by this book, by an index of their
+    layout: all clients are told the same of the same brokers, and most ask for nothing else.
     """
 
     __slots__ = (
+        "_alike",
         "_counters",
         "_directory",
         "_encoded",
@@ -37,6 +52,7 @@ class AddressBook:
         "_me",
         "_on_broker_seen",
         "_reported",
+        "heads",
         "moves",
     )
 
@@ -56,6 +72,8 @@ class AddressBook:
         self._counters = counters
         self._encoded: dict[tuple[BrokerId, ProxyId], Address] = {}
         self._reported: dict[BrokerId, tuple[str, int]] = {}
+        self._alike: bool | None = None
+        self.heads: dict[int, Head] = {}
         self.moves = moves or {}
 
     @property
@@ -94,6 +112,15 @@ class AddressBook:
         if self._counters is not None:
             self._counters.unserved += 1
         return self._encode(broker_id, Endpoint(self._my_host(), 0))
+
+    def keep(self, index: int, found: bytes, rewritten: bytes) -> None:
+        """Have the next client that gets such a response get the same, where clients are not told apart."""
+        if len(found) > MAX_HEAD_BYTES:
+            return
+        if self._alike is None:
+            self._alike = all(len(owners) < 2 for owners in self._directory.advertised.values())
+        if self._alike:
+            self.heads[index] = Head(found, rewritten)
 
     def is_served(self, broker_id: BrokerId) -> bool:
         """Whether any member has a port for it."""

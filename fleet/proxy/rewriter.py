@@ -19,6 +19,13 @@ from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
 from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
 
+METADATA: Final = 3
+DESCRIBE_CLUSTER: Final = 60
+ALIKE: Final = frozenset(
+    index for index, api_key in enumerate(API_KEYS) if api_key in (METADATA, DESCRIBE_CLUSTER)
+)
+"""Layouts that begin with all brokers, whoever asks, and have nothing but these to be rewritten."""
+
 MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
 """How long the part of a Metadata, FindCoordinator or DescribeCluster response with the addresses may be."""
 
@@ -171,16 +178,24 @@ class Rewriter:
         Returns: the segments to send for ``frame``; none where it stays as it is; None where more is needed.
         """
         began_s = self._clock() if self._clock is not None else 0.0
-        self._take_newest_book()
-        parts: Parts = [b""]
-        try:
-            mark = layout.patch(frame, self._addresses, parts)
-        except OUT_OF_BYTES:
-            if complete:
-                raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
-            return None
-        if len(parts) == 1:
-            return []
+        book = self._take_newest_book()
+        head = book.heads.get(index)
+        if head is not None and frame[8 : 8 + len(head.found)].tobytes() == head.found:
+            mark = 8 + len(head.found)
+            parts: Parts = [b"", frame[4:8], head.rewritten]
+        else:
+            parts = [b""]
+            unserved = self._counters.unserved
+            try:
+                mark = layout.patch(frame, self._addresses, parts)
+            except OUT_OF_BYTES:
+                if complete:
+                    raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
+                return None
+            if len(parts) == 1:
+                return []
+            if index in ALIKE and self._counters.unserved == unserved:
+                book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
         parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         if mark < len(frame):
             parts.append(frame[mark:])
@@ -201,12 +216,13 @@ class Rewriter:
             self._rewritten(self._index, began_s)
         return rewritten
 
-    def _take_newest_book(self) -> None:
+    def _take_newest_book(self) -> AddressBook:
         """One book for all of a response, and the newest one for each."""
         book = self._source.book
         if book is not self._book:
             self._book = book
             self._addresses = book.client(self.client_key, self._told)
+        return book
 
     def _rewritten(self, index: int, began_s: float) -> None:
         self._counters.rewritten[API_KEYS[index]] += 1

@@ -1,0 +1,65 @@
+"""What one client was told of the brokers, the next one is told without a look at each: and rightly so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fleet.proxy.rewriter import DESCRIBE_CLUSTER, METADATA
+from tests.property import kio_samples
+from tests.property.wire_fleet import ADVERTISED, DIRECTORY, MEMBERS, Play, blanks, pieces
+
+CASES = [case for case in kio_samples.CASES if case[0] in (METADATA, DESCRIBE_CLUSTER)]
+OWNERS = {broker_id: owners[:1] for broker_id, owners in ADVERTISED.items()}
+ONE_OWNER_EACH = replace(DIRECTORY, advertised=OWNERS)
+
+
+def advertised(broker_id: int, host: str = "", port: int = 0) -> tuple[str, int]:
+    (owner,) = OWNERS.get(broker_id, ("p1",))
+    listener = MEMBERS[owner].listeners[1]
+    return listener.host, listener.first_port + broker_id if 0 <= broker_id < 17 else 0
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seeds=st.lists(st.integers(0, 3), min_size=2, max_size=6),
+    base=st.integers(0, 2**32),
+    cuts=st.lists(st.integers(0, 3_000), max_size=8),
+)
+def test_answers_that_begin_alike_are_rewritten_as_the_oracle_does(
+    key: int, version: int, seeds: list[int], base: int, cuts: list[int]
+) -> None:
+    play = Play.new(ONE_OWNER_EACH)
+    sent, wanted = b"", b""
+    for correlation_id, seed in enumerate(seeds):
+        entity = kio_samples.make(key, version, base + seed)
+        play.ask((key, version, correlation_id))
+        sent += kio_samples.frame(entity, correlation_id)
+        wanted += kio_samples.for_client(key, entity, correlation_id, advertised, blanks)
+    for piece in pieces(sent, cuts):
+        play.broker(piece)
+    assert bytes(play.to_client) == wanted
+    assert play.session.in_flight == 0
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_every_answer_is_counted_and_what_nobody_serves_each_time(key: int, version: int) -> None:
+    play, answers = Play.new(ONE_OWNER_EACH), 3
+    for seed in range(20):
+        entity = kio_samples.make(key, version, seed)
+        rewritten, unserved = play.counters.rewritten[key], play.counters.unserved
+        unknown = sum(
+            1 for each, host, _ in kio_samples.addresses(entity) if host and each != -1 and not 0 <= each < 17
+        )
+        for correlation_id in range(answers):
+            play.ask((key, version, correlation_id))
+            play.broker(kio_samples.frame(entity, correlation_id))
+        assert play.counters.unserved - unserved == answers * unknown
+        known = any(host and each != -1 for each, host, _ in kio_samples.addresses(entity))
+        assert play.counters.rewritten[key] - rewritten == answers * known
+        if known and not unknown:
+            assert any(head.found in kio_samples.frame(entity, 0) for head in play.source.book.heads.values())
