@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.errors import BenchError
-from fleet.demo.prober import Table, brokers_of, metadata_request
+from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.process import die_with_parent
 
 ROOT: Final = Path(__file__).resolve().parent.parent

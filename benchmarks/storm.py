@@ -30,8 +30,8 @@ from benchmarks.scripted import host_of
 from benchmarks.stage import Target, in_turn, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
 from fleet.demo.ports import free_ports
-from fleet.demo.prober import metadata_request
 from fleet.demo.spawn import end, spawn
+from fleet.metadata import metadata_request
 from fleet.model import Endpoint, IdentitySpace
 
 CLIENTS: Final = 1_000

@@ -178,6 +178,11 @@ def expiry(path: Path) -> datetime | None:
         return None
 
 
+def expires(certificate: bytes) -> datetime:
+    """When a certificate expires that somebody has shown; DER."""
+    return x509.load_der_x509_certificate(certificate).not_valid_after_utc
+
+
 def _issue(
     authority: Authority,
     fleet: str,

@@ -356,6 +356,8 @@ def make_locks() -> None:
     run(*compile_, *anonymous, *header, "--extra", "dev", *inputs, "-o", dev)
     run(*compile_, *anonymous, *header, "--extra", "demo", *inputs, "-c", dev, "-o", demo)
     run(*compile_, *anonymous, *header, *inputs, "-c", dev, "-o", node)  # what a member needs, no more
+    compiler = ("requirements/compile.in", "-o", "requirements/compile.lock")
+    run(*compile_, *anonymous, *header, "-c", dev, *compiler)
 
 
 @contextmanager

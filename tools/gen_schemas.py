@@ -29,6 +29,8 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "certs": documents.CERTS,
     "chaos": report.CHAOS,
     "check": documents.CHECK,
+    "client-config": documents.CLIENT_CONFIG,
+    "doctor": documents.DOCTOR,
     "drain": documents.DRAIN,
     "error": documents.ERROR,
     "events": events.EVENTS,

@@ -11,6 +11,7 @@ from typing import Final, Generic, Literal, TypeAlias, TypeVar
 from pydantic import TypeAdapter
 
 from fleet.admin.view import Role, State
+from fleet.client_settings import Client, ClientSetting
 from fleet.model import (
     AdvertisedListener,
     BrokerId,
@@ -338,6 +339,50 @@ class PlanDocument:
     weighed: bool
 
 
+DoctorCheck: TypeAlias = Literal["members", "clocks", "addresses", "leaks", "brokers", "certificates"]
+Verdict: TypeAlias = Literal["ok", "warning", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that ``fleet doctor`` has to say.
+
+    Args:
+        subject: what it is about: a member, an address, a broker.
+        mend: what to do about it; empty where there is nothing to do.
+    """
+
+    check: DoctorCheck
+    subject: str
+    verdict: Verdict
+    detail: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorDocument:
+    """What ``fleet doctor`` prints; ``ok`` where nothing has failed."""
+
+    fleet: str
+    ok: bool
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfigDocument:
+    """What ``fleet client-config`` prints.
+
+    Args:
+        listener: the one that the client comes to.
+        bootstrap_servers: where each member has it.
+    """
+
+    client: Client
+    listener: str
+    bootstrap_servers: tuple[str, ...]
+    settings: tuple[ClientSetting, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RestartedMember:
     """One member that was restarted: how long until it was back and the fleet at rest."""
@@ -381,10 +426,12 @@ class Codec(Generic[T]):
 ERROR: Final = Codec(ErrorDocument)
 READY: Final = Codec(ReadyDocument)
 OWNERSHIP: Final = Codec(OwnershipDocument)
+DOCTOR: Final = Codec(DoctorDocument)
 DRAIN: Final = Codec(DrainDocument)
 NODE: Final = Codec(NodeDocument)
 CHECK: Final = Codec(ConfigDocument)
 CERTS: Final = Codec(CertsDocument)
+CLIENT_CONFIG: Final = Codec(ClientConfigDocument)
 STATUS: Final = Codec(StatusDocument)
 PLAN: Final = Codec(PlanDocument)
 ROLLING_RESTART: Final = Codec(RollingRestartDocument)

@@ -10,6 +10,7 @@ from fleet.admin.documents import (
     AnswerDocument,
     CertsDocument,
     ConfigDocument,
+    DoctorDocument,
     DrainDocument,
     IdentityDocument,
     MemberDocument,
@@ -161,6 +162,16 @@ def print_plan(plan: PlanDocument, console: Console) -> None:
         weights = (f"{each:,.0f}" for each in (load.weight_before, load.weight_after) if each is not None)
         loads.add_row(escape(load.proxy_id), str(load.before), str(load.after), *weights)
     console.print(loads)
+
+
+def print_doctor(document: DoctorDocument, console: Console) -> None:
+    colours = {"ok": "green", "warning": "yellow", "failed": "red"}
+    for each in document.findings:
+        colour = colours[each.verdict]
+        said = f"{escape(each.subject)}: {escape(each.detail)}"
+        console.print(f"[{colour}]{each.verdict:8}[/]{each.check:13}{said}", soft_wrap=True)
+        if each.mend:
+            console.print(f"{'':21}{escape(each.mend)}", soft_wrap=True)
 
 
 def print_drain(document: DrainDocument, console: Console) -> None:

@@ -11,7 +11,7 @@ import click
 
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
-from fleet.cli import certs, chaos, demo, journal, member, ownership, pipeline
+from fleet.cli import certs, chaos, clients, demo, health, journal, member, ownership, pipeline
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
 from fleet.errors import (
     AdminError,
@@ -57,11 +57,13 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         member.node,
         member.check,
         certs.certs_group,
+        clients.client_config,
         ownership.status,
         ownership.plan,
         ownership.drain,
         ownership.undrain,
         ownership.rolling_restart,
+        health.doctor,
         journal.journal_group,
         chaos.chaos,
         pipeline.pipeline,
@@ -74,7 +76,9 @@ Examples:
   fleet check --config fleet.yaml              is the file right, and what does the fleet survive
   fleet certs init --config fleet.yaml         certificates for the links between members
   fleet node --config fleet.yaml --node p1     run one member
+  fleet client-config --client librdkafka      what clients are best told, and why
   fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
+  fleet doctor --config fleet.yaml             what is wrong, seen from where clients are
   fleet plan --without p2                      what would move if p2 were drained
   fleet journal check --node p1                what is in a member's Raft files, and is it sound
   fleet drain p2; fleet undrain p2             take p2 out before maintenance, and in again

@@ -9,60 +9,15 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
-from fleet.errors import FleetError, MalformedFrame, TruncatedFrame
+from fleet.errors import FleetError
+from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.model import BrokerId, Endpoint, ProxyId
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, skip_tags, varint
 
-_METADATA = 3
-_VERSION = 12
-_CLIENT_ID = b"fleet-prober"
 _ANSWER_LIMIT_S = 2.0
 _AWAY_S = 0.05
 FAST_S = 0.005
 _SLOW_S = 0.1
-
-Table: TypeAlias = Mapping[BrokerId, Endpoint]
-
-
-def metadata_request(correlation_id: int, *, all_topics: bool = False) -> bytes:
-    """A frame that asks for the brokers, and for no topic or for all. Source: MetadataRequest.json v12"""
-    header = struct.pack(">hhih", _METADATA, _VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\0"
-    topics = b"\0" if all_topics else b"\1"
-    body = topics + b"\0\0\0"  # create none, no authorized operations, no tags
-    return struct.pack(">i", len(header) + len(body)) + header + body
-
-
-def brokers_of(response: bytes, correlation_id: int) -> Table:
-    """The brokers in a Metadata response.
-
-    Args:    response: the frame without its length.
-    Raises:  MalformedFrame: it answers something else; TruncatedFrame: it ends too early.
-    Source:  MetadataResponse.json v12
-    """
-    try:
-        return _brokers_of(memoryview(response), correlation_id)
-    except OUT_OF_BYTES as error:
-        raise TruncatedFrame("broker", f"Metadata of {len(response)} bytes ends inside a field") from error
-
-
-def _brokers_of(view: memoryview, correlation_id: int) -> Table:
-    (answered,) = struct.unpack_from(">i", view)
-    if answered != correlation_id:
-        raise MalformedFrame("broker", f"answer to {answered}, asked {correlation_id}")
-    position = skip_tags(view, 4) + 4  # header; throttle_time_ms
-    count, position = varint(view, position)
-    found: dict[BrokerId, Endpoint] = {}
-    for _ in range(count - 1):
-        (broker_id,) = struct.unpack_from(">i", view, position)
-        size, position = varint(view, position + 4)
-        host = bytes(view[position : position + size - 1]).decode()
-        (port,) = struct.unpack_from(">i", view, position + size - 1)
-        size, position = varint(view, position + size + 3)
-        position = skip_tags(view, position + max(0, size - 1))
-        found[broker_id] = Endpoint(host, port)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from fleet.client_settings import LIBRDKAFKA_TAKEOVER
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.spawn import end, spawn_module, tail
 from fleet.errors import ConfigError, DemoError
@@ -32,14 +33,7 @@ GroupProtocol = Literal["classic", "consumer"]
 CLIENTS: Final = MappingProxyType(
     {
         "default": MappingProxyType({}),
-        "recommended": MappingProxyType(
-            {
-                "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 100,
-                "retry.backoff.ms": 20,
-                "topic.metadata.refresh.fast.interval.ms": 20,
-            }
-        ),
+        "recommended": MappingProxyType({each.name: each.value for each in LIBRDKAFKA_TAKEOVER}),
     }
 )
 """librdkafka's settings that go through a takeover faster than its defaults, and its defaults."""

@@ -21,7 +21,7 @@ OnBrokerSeen = Callable[[Broker], None]
 
 
 class Head(NamedTuple):
-    """The beginning of a response, from behind its correlation id to its last address; and what replaces it."""
+    """A response from behind its correlation id up to its last address; and what takes the place of that."""
 
     found: bytes
     rewritten: bytes

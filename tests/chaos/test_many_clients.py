@@ -11,8 +11,8 @@ from contextlib import suppress
 import uvloop
 
 from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import brokers_of, metadata_request
 from fleet.errors import WireError
+from fleet.metadata import brokers_of, metadata_request
 from fleet.model import BrokerId, Endpoint
 from tests.chaos.conftest import Note
 from tests.chaos.trees import Tree

@@ -12,7 +12,7 @@ import jsonschema
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Table
+from fleet.metadata import Table
 from fleet.model import BrokerId, Endpoint, ProxyId
 from tests.integration import wire
 from tests.integration.clients import Load, count, led_by, wait_for

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
 
 from fleet import journal
 from fleet.admin import documents, status
+from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
+from fleet.client_settings import Client, settings_for
 from fleet.config import load
 from fleet.errors import AdminError
 from fleet.events import schema as schema_of_events
@@ -87,6 +89,19 @@ def samples() -> dict[str, list[bytes]]:
         "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
         "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
         "check": [documents.CHECK.encode(member.config_document(settings))],
+        "client-config": [
+            documents.CLIENT_CONFIG.encode(
+                documents.ClientConfigDocument(
+                    each, "external", ("p1:9110",), settings_for(each, secured=True)
+                )
+            )
+            for each in get_args(Client)
+        ],
+        "doctor": [
+            documents.DOCTOR.encode(
+                documents.DoctorDocument("demo", False, (Finding("clocks", "p1", "warning", "late", "NTP"),))
+            )
+        ],
         "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
         "error": [documents.ERROR.encode(error)],
         "events": [schema_of_events.EVENTS.encode(each) for each in events()],

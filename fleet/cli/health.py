@@ -1,0 +1,56 @@
+"""Whether a fleet is well, as it is seen from here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+
+from fleet.admin import client, tables
+from fleet.admin.access import access_to
+from fleet.admin.documents import DOCTOR, DoctorDocument
+from fleet.cli.options import config_option, json_option
+from fleet.cli.output import FAILURE, OK, print_document
+from fleet.config import load
+
+
+@click.command(
+    short_help="Look for what is wrong, from outside.",
+    epilog="\b\nExamples:\n  fleet doctor --config fleet.yaml"
+    "\n  fleet doctor --json | jq '.findings[] | select(.verdict == \"failed\")'",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 60.0),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for each answer.",
+)
+@config_option
+@json_option
+def doctor(timeout_s: float, config: str, as_json: bool) -> int:
+    """Look at a running fleet from where clients are, and say what is wrong and how to mend it.
+
+    Asked are all members, every address that clients are or may be sent to, Metadata (does it name members
+    alone?), the clocks, the certificates that are shown, and the real brokers: can they be reached around the
+    fleet? Nothing is changed. Exits with 1 where anything has failed, and with 3 where no member answers.
+    """
+    settings = load(config, os.environ)
+    from fleet.doctor.look import Looker  # with what reads certificates: other commands do without
+    from fleet.doctor.verdict import judge
+
+    access = access_to(settings, os.environ)
+    looker = Looker(settings, client.admin_urls(settings), access, timeout_s, _say)
+    findings = judge(asyncio.run(looker.look()))
+    document = DoctorDocument(settings.fleet, all(each.verdict != "failed" for each in findings), findings)
+    print_document(document, DOCTOR, as_json, tables.print_doctor)
+    return OK if document.ok else FAILURE
+
+
+def _say(what: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"doctor: {what}", err=True)

@@ -1,0 +1,218 @@
+"""What clients are best told, by the names that each has for it: why, and what it was measured to do.
+
+Sources: docs/clients.md; for defaults the documentation of librdkafka 2.16, Kafka 4.4 (producer, consumer,
+admin), aiokafka 0.14, franz-go 1.22 (package kgo) and Spark 4.1 (Kafka integration).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+WIDTH: Final = 100
+"""Of the lines that are printed, where their words allow it."""
+
+Client: TypeAlias = Literal["java", "librdkafka", "aiokafka", "franz-go", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSetting:
+    """One setting.
+
+    Args:
+        name, value: as the client wants them.
+        default: what the client does without it.
+        why: in a sentence.
+        measured: what it changed, where that was measured.
+    """
+
+    name: str
+    value: str
+    default: str
+    why: str
+    measured: str | None = None
+
+
+_AT_ONCE: Final = "where a member died another one answers in its place: waiting for it is lost time"
+_ASK_AGAIN: Final = (
+    "the survivors' answer is right some 30 ms after a death: a short wait before asking again is enough"
+)
+_SILENT: Final = (
+    "a member that is lost without a word (its host, its network) is noticed where an answer stays out:"
+    " give brokers a little more than their slowest answer takes"
+)
+_TAKEOVER: Final = (
+    "all four together: longest delivery in a takeover 132 ms in the median of 20 kills, 284 ms without"
+)
+
+LIBRDKAFKA_TAKEOVER: Final = (
+    ClientSetting("reconnect.backoff.ms", "10", "100", _AT_ONCE),
+    ClientSetting(
+        "reconnect.backoff.max.ms",
+        "100",
+        "10000",
+        "the back-off doubles with each attempt, and a second takeover soon would wait that long",
+    ),
+    ClientSetting("retry.backoff.ms", "20", "100", "what failed is sent again that soon"),
+    ClientSetting("topic.metadata.refresh.fast.interval.ms", "20", "100", _ASK_AGAIN, _TAKEOVER),
+)
+"""What makes takeovers shorter for librdkafka, and nothing else."""
+
+CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProxyType(
+    {
+        "java": (
+            ClientSetting(
+                "request.timeout.ms",
+                "5000",
+                "30000",
+                _SILENT,
+                "longest stall behind a member that fell silent: 5.1 s, 30 s without (producer, median)",
+            ),
+            ClientSetting("reconnect.backoff.ms", "10", "50", _AT_ONCE),
+            ClientSetting("reconnect.backoff.max.ms", "100", "1000", "it doubles with each attempt in a row"),
+        ),
+        "librdkafka": (
+            *LIBRDKAFKA_TAKEOVER,
+            ClientSetting(
+                "socket.timeout.ms",
+                "5000",
+                "60000",
+                _SILENT,
+                "longest stall behind a member that fell silent: 6.2 s, 60 s without (producer, median)",
+            ),
+        ),
+        "aiokafka": (
+            ClientSetting(
+                "request_timeout_ms",
+                "5000",
+                "40000",
+                _SILENT,
+                "longest stall behind a member that fell silent: 5.2 s, 40 s without (producer, median)",
+            ),
+            ClientSetting("retry_backoff_ms", "20", "100", _ASK_AGAIN),
+        ),
+        "franz-go": (
+            ClientSetting(
+                "kgo.MetadataMinAge",
+                "250*time.Millisecond",
+                "5 s",
+                "no second look at Metadata comes sooner than that",
+            ),
+            ClientSetting("kgo.RequestTimeoutOverhead", "5*time.Second", "10 s", _SILENT),
+            ClientSetting(
+                "kgo.DialTimeout", "2*time.Second", "10 s", "a member that is lost takes no connection"
+            ),
+        ),
+        "spark": (
+            ClientSetting("kafka.request.timeout.ms", "5000", "30000", _SILENT),
+            ClientSetting("kafka.reconnect.backoff.ms", "10", "50", _AT_ONCE),
+            ClientSetting(
+                "fetchOffset.numRetries",
+                "10",
+                "3",
+                "the driver gives a batch up where its questions fail that often",
+            ),
+            ClientSetting(
+                "fetchOffset.retryIntervalMs",
+                "100",
+                "10",
+                "three attempts in 30 ms are over before a takeover is",
+            ),
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """That a listener speaks TLS: what each client calls it. Where its clients use SASL, SASL_SSL it is."""
+
+    name: str
+    value: str
+
+
+TLS: Final[Mapping[Client, Secured]] = MappingProxyType(
+    {
+        "java": Secured("security.protocol", "SSL"),
+        "librdkafka": Secured("security.protocol", "ssl"),
+        "aiokafka": Secured("security_protocol", "SSL"),
+        "franz-go": Secured("kgo.DialTLSConfig", "new(tls.Config)"),
+        "spark": Secured("kafka.security.protocol", "SSL"),
+    }
+)
+
+
+def settings_for(client: Client, *, secured: bool) -> tuple[ClientSetting, ...]:
+    """What a client is told besides whom to ask.
+
+    Args: secured: whether the listener that it comes to speaks TLS.
+    """
+    if not secured:
+        return CLIENT_SETTINGS[client]
+    tls = TLS[client]
+    why = "this listener speaks TLS; with SASL it is SASL_SSL, or as your client has it"
+    return (*CLIENT_SETTINGS[client], ClientSetting(tls.name, tls.value, "plaintext", why))
+
+
+def as_text(client: Client, bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
+    """A file, or a piece of code, to be used as it is, with the reasons as comments."""
+    return _WRITERS[client](bootstrap_servers, settings)
+
+
+def _properties(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
+    return _lines("#", f"bootstrap.servers={','.join(bootstrap_servers)}", settings, "{name}={value}")
+
+
+def _python(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
+    first = f"    bootstrap_servers={list(bootstrap_servers)!r},"
+    quoted = [
+        ClientSetting(
+            each.name,
+            each.value if each.value.isdigit() else repr(each.value),
+            each.default,
+            each.why,
+            each.measured,
+        )
+        for each in settings
+    ]
+    return f"settings = dict(\n{_lines('    #', first, quoted, '    {name}={value},')})\n"
+
+
+def _go(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
+    seeds = ", ".join(f'"{each}"' for each in bootstrap_servers)
+    lines = _lines("\t//", f"\tkgo.SeedBrokers({seeds}),", settings, "\t{name}({value}),")
+    return f"options := []kgo.Opt{{\n{lines}}}\n"
+
+
+def _spark(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
+    first = f'    "kafka.bootstrap.servers": "{",".join(bootstrap_servers)}",'
+    lines = _lines("    #", first, settings, '    "{name}": "{value}",')
+    return f'# spark.readStream.format("kafka").options(**options)\noptions = {{\n{lines}}}\n'
+
+
+def _lines(comment: str, first: str, settings: Sequence[ClientSetting], form: str) -> str:
+    lines = [*_comment(comment, "all members: one answers where another is dead"), first]
+    for each in settings:
+        lines += _comment(comment, f"{each.why} (default: {each.default})")
+        if each.measured is not None:
+            lines += _comment(comment, f"measured: {each.measured}")
+        lines.append(form.format(name=each.name, value=each.value))
+    return "\n".join(lines) + "\n"
+
+
+def _comment(mark: str, sentence: str) -> list[str]:
+    return textwrap.wrap(
+        f"{sentence[0].upper()}{sentence[1:]}.",
+        WIDTH,
+        initial_indent=f"{mark} ",
+        subsequent_indent=f"{mark} ",
+        break_long_words=False,
+    )
+
+
+_WRITERS: Final[Mapping[Client, Callable[[Sequence[str], Sequence[ClientSetting]], str]]] = MappingProxyType(
+    {"java": _properties, "librdkafka": _properties, "aiokafka": _python, "franz-go": _go, "spark": _spark}
+)

@@ -1,0 +1,1 @@
+"""``fleet doctor``: what is wrong with a fleet as it is seen from where clients are, and how to mend it."""

@@ -1,0 +1,180 @@
+"""What is to be thought of what was seen, and what to do about it. No I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Final
+
+from fleet.admin.documents import Finding, OwnershipDocument, Verdict
+from fleet.admin.status import best_answer
+from fleet.doctor.facts import Facts
+from fleet.errors import FleetError
+from fleet.model import BrokerId, Endpoint
+
+MOST_OFFSET_S: Final = 1.0
+"""Between clocks. Nothing of the fleet's depends on them; the times of its events do."""
+EXPIRES_SOON: Final = timedelta(days=14)
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    """Every finding, in the order in which they are best mended.
+
+    Raises: AdminError: no member has answered, so that there is nothing to judge by.
+    """
+    best = best_answer(facts.answers)
+    return (
+        *_members(facts, best),
+        *_clocks(facts),
+        *_addresses(facts),
+        *_leaks(facts, best),
+        *_brokers(facts, best),
+        *_certificates(facts),
+    )
+
+
+def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
+    given = []
+    for proxy_id, answer in facts.answers.items():
+        if isinstance(answer, FleetError):
+            mend = f"start it (fleet node --node {proxy_id}), or see what its log says"
+            yield Finding("members", proxy_id, "failed", str(answer), mend)
+        else:
+            given.append(answer)
+    for member in best.members:
+        if member.drained:
+            mend = f"fleet undrain {member.proxy_id}, once its maintenance is over"
+            yield Finding("members", member.proxy_id, "warning", "it is drained, and stands for nobody", mend)
+        elif member.ready is False:
+            mend = f"what it is not ready for is at {member.admin}/readyz"
+            yield Finding("members", member.proxy_id, "failed", "it is not ready", mend)
+    for answer in given:
+        if answer.raft_trouble is not None:
+            mend = f"fleet journal check --node {answer.proxy_id}"
+            yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, mend)
+    if not best.quorum.present:
+        detail = f"no quorum of {', '.join(best.quorum.voters)} for {best.quorum.lost_s:.0f} s"
+        yield Finding("members", "quorum", "failed", detail, "start voters until more than half of them run")
+    leaders = {answer.leader for answer in given}
+    if best.quorum.present and len(leaders) > 1:
+        named = ", ".join(sorted(str(each or "nobody") for each in leaders))
+        detail = f"members name different leaders: {named}"
+        yield Finding(
+            "members", "leader", "warning", detail, "ask again; links between members may be broken"
+        )
+    versions = sorted({answer.version for answer in given})
+    if len(versions) > 1:
+        mend = "finish the upgrade: fleet rolling-restart"
+        yield Finding("members", "versions", "warning", f"members run {', '.join(versions)}", mend)
+    if not any(isinstance(answer, FleetError) for answer in facts.answers.values()) and best.quorum.present:
+        detail = f"all {len(given)} answer; {best.leader or 'nobody'} leads, generation {best.generation}"
+        yield Finding("members", best.fleet, "ok", detail)
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    wrong = {name: offset_s for name, offset_s in facts.offsets_s.items() if abs(offset_s) > MOST_OFFSET_S}
+    for proxy_id, offset_s in wrong.items():
+        side = "ahead of" if offset_s > 0 else "behind"
+        detail = f"its clock is {abs(offset_s):.1f} s {side} this machine's"
+        yield Finding("clocks", proxy_id, "warning", detail, "synchronize the clocks (chrony, NTP) of both")
+    if facts.offsets_s and not wrong:
+        yield Finding("clocks", "all", "ok", f"none differs by more than {MOST_OFFSET_S:g} s")
+
+
+def _addresses(facts: Facts) -> Iterator[Finding]:
+    silent = {address: why for address, why in facts.addresses.items() if why is not None}
+    for address, why in silent.items():
+        mend = (
+            f"have {address.endpoint} lead from here to {address.proxy_id}: names, firewalls, port mappings,"
+            " load balancers; or correct what it advertises"
+        )
+        yield Finding("addresses", str(address), "failed", why, mend)
+    if facts.addresses and not silent:
+        yield Finding(
+            "addresses", "all", "ok", f"{len(facts.addresses)} advertised addresses lead to a member"
+        )
+
+
+def _leaks(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
+    real = {Endpoint(each.host, each.port) for each in best.brokers}
+    own = {address.endpoint for address in facts.addresses}
+    clean = 0
+    for asked in facts.metadata:
+        if asked.table is None:
+            mend = "ask with a client of your own: kafka-broker-api-versions --command-config FILE"
+            yield Finding("leaks", str(asked.address), "warning", f"not looked at: {asked.why}", mend)
+            continue
+        found = _strangers(asked.table.items(), own)
+        for broker_id, endpoint in found:
+            whose = "its real address" if endpoint in real else "no address of any member's"
+            detail = f"clients are told {endpoint} for broker {broker_id}: {whose}"
+            mend = "do clients bootstrap at this member, and at nothing in between? If so, report it"
+            yield Finding("leaks", str(asked.address), "failed", detail, mend)
+        clean += not found
+    if clean and clean == len(facts.metadata):
+        yield Finding("leaks", "all", "ok", f"Metadata of {clean} bootstrap addresses names members alone")
+
+
+def _strangers(
+    table: Iterable[tuple[BrokerId, Endpoint]], own: set[Endpoint]
+) -> list[tuple[BrokerId, Endpoint]]:
+    return [(broker_id, endpoint) for broker_id, endpoint in table if endpoint not in own]
+
+
+def _brokers(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
+    for broker in best.brokers:
+        up = {
+            each.up
+            for answer in facts.answers.values()
+            if isinstance(answer, OwnershipDocument)
+            for each in answer.brokers
+            if each.broker_id == broker.broker_id
+        }
+        if False in up:
+            who, verdict = _unreached(True in up)
+            mend = f"have members reach {broker.host}:{broker.port}; is the broker up?"
+            yield Finding("brokers", f"broker {broker.broker_id}", verdict, who, mend)
+    around = [(broker_id, at) for (broker_id, at), why in facts.brokers.items() if why is None]
+    for broker_id, at in around:
+        detail = f"{at} answers from here: a client that knows it can go around the fleet"
+        mend = "let members alone through to the brokers, unless this is a member's machine"
+        yield Finding("brokers", f"broker {broker_id}", "warning", detail, mend)
+    if not best.brokers:
+        mend = "see the members' logs; `bootstrap_servers` and `upstream` in the configuration"
+        yield Finding("brokers", "all", "failed", "the fleet knows of no broker", mend)
+    elif not around:
+        yield Finding("brokers", "all", "ok", f"none of {len(best.brokers)} can be reached from here")
+
+
+def _unreached(by_others: bool) -> tuple[str, Verdict]:
+    if by_others:
+        return "some members cannot reach it", "warning"
+    return "no member can reach it", "failed"
+
+
+def _certificates(facts: Facts) -> Iterator[Finding]:
+    fine = 0
+    for shown in facts.certificates:
+        if shown.expires is None:
+            yield Finding(
+                "certificates", shown.who, "warning", f"not seen: {shown.why}", "look from elsewhere"
+            )
+            continue
+        left = shown.expires - facts.now
+        when = f"{shown.expires:%Y-%m-%d %H:%M} UTC"
+        if left <= timedelta():
+            mend = "put a new one in its place; members take it up by themselves"
+            yield Finding("certificates", shown.who, "failed", f"expired at {when}", mend)
+        elif left < EXPIRES_SOON:
+            detail = f"expires at {when}, in {left.days} days"
+            yield Finding(
+                "certificates",
+                shown.who,
+                "warning",
+                detail,
+                "renew it (fleet certs renew, or your authority)",
+            )
+        else:
+            fine += 1
+    if fine and fine == len(facts.certificates):
+        yield Finding("certificates", "all", "ok", f"{fine} are valid for {EXPIRES_SOON.days} days and more")

@@ -1,0 +1,131 @@
+"""What `fleet client-config` prints is taken by the clients that it is for, and leads them to the fleet.
+
+Spark's is not among them: its connector to Kafka is not here. Its settings are Java's, and two of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from fleet.client_settings import CLIENT_SETTINGS, Client
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.integration.clients import LIMIT_S, read_all
+from tools.bootstrap import FRANZ_GO_SOURCE, KCAT, ROOT
+
+MakeTopic = Callable[..., str]
+CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+GO_PROGRAM = """\
+package main
+
+import (
+\t"context"
+\t"crypto/tls"
+\t"time"
+
+\t"github.com/twmb/franz-go/pkg/kgo"
+)
+
+var _ = tls.Config{{}}
+var _ = time.Second
+
+func main() {{
+\t{snippet}
+\tclient, err := kgo.NewClient(options...)
+\tif err != nil {{
+\t\tpanic(err)
+\t}}
+\trecord := &kgo.Record{{Topic: "{topic}", Value: []byte("franz-go")}}
+\tif err := client.ProduceSync(context.Background(), record).FirstErr(); err != nil {{
+\t\tpanic(err)
+\t}}
+}}
+"""
+
+
+def client_config(fleet: LocalFleet, client: Client) -> str:
+    command = [
+        sys.executable,
+        "-m",
+        "fleet",
+        "client-config",
+        "--client",
+        client,
+        "--config",
+        str(fleet.config),
+    ]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert all(each.name in done.stdout for each in CLIENT_SETTINGS[client])
+    return done.stdout
+
+
+def run(*command: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
+    """What it says on standard error; it must succeed."""
+    done = subprocess.run(
+        [str(each) for each in command],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_librdkafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic, file = make_topic(1), tmp_path / "client.conf"
+    file.write_text(client_config(fleet, "librdkafka"))
+    said = run(KCAT, "-F", file, "-P", "-t", topic, "-p", "0", stdin="librdkafka")
+    assert "failed" not in said.lower()
+    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"librdkafka"]
+
+
+def test_java_takes_it(fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic, file = make_topic(1), tmp_path / "client.properties"
+    file.write_text(client_config(fleet, "java"))
+    done = kafka.tool(
+        CONSOLE_PRODUCER,
+        *("--bootstrap-server", fleet.bootstrap(), "--topic", topic, "--command-config", str(file)),
+        stdin="java\n",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "unknown config" not in (done.stdout + done.stderr).lower()
+    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"java"]
+
+
+async def test_aiokafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic) -> None:
+    topic = make_topic(1)
+    printed: dict[str, Any] = {}
+    exec(await asyncio.to_thread(client_config, fleet, "aiokafka"), printed)
+    async with AIOKafkaProducer(**printed["settings"]) as producer:
+        await producer.send_and_wait(topic, b"aiokafka")
+    async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **printed["settings"]) as consumer:
+        record = await asyncio.wait_for(consumer.getone(), LIMIT_S)
+    assert record.value == b"aiokafka"
+
+
+@pytest.mark.timeout(300)
+def test_franz_go_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic, program = make_topic(1), tmp_path / "main.go"
+    snippet = client_config(fleet, "franz-go").replace("\n", "\n\t").rstrip()
+    program.write_text(GO_PROGRAM.format(snippet=snippet, topic=topic))
+    run("go", "run", program, cwd=FRANZ_GO_SOURCE)
+    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"franz-go"]

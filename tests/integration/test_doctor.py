@@ -1,0 +1,89 @@
+"""`fleet doctor` finds what is wrong with real fleets: members that are gone, addresses that lead astray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.nat import advertise_elsewhere
+from fleet.model import IdentitySpace
+from tests.conftest import IMPATIENT
+from tests.integration.clients import LIMIT_S
+from tests.integration.relay import Relays
+from tools.bootstrap import ROOT
+
+LEAKY_HOST = "127.188.121.121"
+
+
+def doctor(fleet: LocalFleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fleet", "doctor", "--config", str(fleet.config), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def findings(fleet: LocalFleet) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code, and what is not well."""
+    done = doctor(fleet, "--json")
+    told = json.loads(done.stdout)
+    assert told["ok"] is (done.returncode == 0)
+    return done.returncode, [each for each in told["findings"] if each["verdict"] != "ok"]
+
+
+def test_a_fleet_that_is_well_has_brokers_that_can_be_reached_from_here(
+    fleet: LocalFleet, kafka: KafkaCluster
+) -> None:
+    code, found = findings(fleet)
+    assert code == 0
+    assert {(each["check"], each["subject"], each["verdict"]) for each in found} == {
+        ("brokers", f"broker {broker_id}", "warning") for broker_id in kafka.brokers
+    }
+    said = doctor(fleet).stdout
+    assert "addresses    all: 15 advertised addresses lead to a member" in said  # 3 x (1 + 4)
+    assert "leaks        all: Metadata of 3 bootstrap addresses names members alone" in said
+    assert "let members alone through to the brokers" in said
+
+
+@pytest.mark.timeout(300)
+def test_members_that_are_gone_and_addresses_that_lead_to_brokers_are_found(
+    kafka: KafkaCluster, relays: Relays, tmp_path: Path
+) -> None:
+    leaky = LocalFleet(
+        tmp_path, kafka.endpoints, identities=IdentitySpace(first_id=1, count=4), timing=IMPATIENT
+    )
+    leads_to = advertise_elsewhere(leaky, LEAKY_HOST)
+    first = leaky.bootstrap_endpoint("p1")
+    for advertised, bound in leads_to.items():
+        # As where a load balancer's entries are mixed up: brokers answer what members are probed by, too.
+        relays.forward(advertised, kafka.endpoints[0] if advertised == first else bound)
+    with leaky:
+        leaky.await_settled(frozenset(kafka.brokers))
+        code, found = findings(leaky)
+        assert code == 1
+        leaks = [each for each in found if each["check"] == "leaks"]
+        assert {each["subject"] for each in leaks} == {f"p1 external bootstrap at {first}"}
+        assert {f"clients are told {each}" for each in kafka.endpoints} == {
+            each["detail"].partition(" for ")[0] for each in leaks
+        }
+        leaky.kill("p2")
+        leaky.wait_until(
+            lambda: leaky.is_settled(frozenset(kafka.brokers), ("p1", "p3")), "p2 is gone around"
+        )
+        code, found = findings(leaky)
+        assert code == 1
+        assert [each["subject"] for each in found if each["check"] == "members"] == ["p2"]
+        leaky.kill("p1", "p3")
+        nobody = doctor(leaky, "--json")
+    assert (nobody.returncode, json.loads(nobody.stdout)["error"]["kind"]) == (3, "unreachable")

@@ -1,0 +1,92 @@
+"""What clients are told: every setting with its reason, in the form that each client wants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+
+from fleet import cli
+from fleet.client_settings import (
+    CLIENT_SETTINGS,
+    LIBRDKAFKA_TAKEOVER,
+    TLS,
+    WIDTH,
+    Client,
+    as_text,
+    settings_for,
+)
+from tools.bootstrap import ROOT
+
+CLIENTS = get_args(Client)
+ADDRESSES = ("p1.example:9100", "p2.example:9100")
+EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("secured", [False, True])
+def test_every_setting_is_printed_with_its_reason(client: Client, secured: bool) -> None:
+    settings = settings_for(client, secured=secured)
+    assert (TLS[client].name in {each.name for each in settings}) is secured
+    text = as_text(client, ADDRESSES, settings)
+    assert all(address in text for address in ADDRESSES)
+    unwrapped = " ".join(line.strip().lstrip("#/ ") for line in text.splitlines())
+    for each in settings:
+        assert each.value in text
+        assert f"{each.why[1:]} (default: {each.default})" in unwrapped
+        assert each.measured is None or each.measured[1:] in unwrapped
+    comments = [line for line in text.splitlines() if line.strip().startswith(("#", "//"))]
+    assert max(map(len, comments)) <= WIDTH
+
+
+def test_python_is_python() -> None:
+    found: dict[str, dict[str, object]] = {}
+    exec(as_text("aiokafka", ADDRESSES, settings_for("aiokafka", secured=True)), found)
+    assert found["settings"] == {
+        "bootstrap_servers": list(ADDRESSES),
+        "request_timeout_ms": 5000,
+        "retry_backoff_ms": 20,
+        "security_protocol": "SSL",
+    }
+    spark: dict[str, dict[str, str]] = {}
+    exec(as_text("spark", ADDRESSES, CLIENT_SETTINGS["spark"]), spark)
+    assert spark["options"]["kafka.bootstrap.servers"] == ",".join(ADDRESSES)
+    assert spark["options"]["kafka.request.timeout.ms"] == "5000"
+
+
+def test_the_page_says_the_same() -> None:
+    page = (ROOT / "docs" / "clients.md").read_text()
+    for each in LIBRDKAFKA_TAKEOVER:
+        assert f"    {each.name}={each.value}\n" in page
+    for client in CLIENTS:
+        assert f"--client {client}" in page or f"|{client}" in page
+
+
+def test_the_command_names_every_members_address(capsys: Out) -> None:
+    assert cli.run(["client-config", "--client", "java", "-c", str(EXAMPLE), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["client"] == "java"
+    assert told["bootstrap_servers"] == ["127.0.0.1:9110", "127.0.0.1:9130", "127.0.0.1:9150"]
+    assert told["settings"][0]["name"] == "request.timeout.ms"
+    assert cli.run(["client-config", "--client", "java", "-c", str(EXAMPLE)]) == 0
+    assert "bootstrap.servers=127.0.0.1:9110,127.0.0.1:9130,127.0.0.1:9150\n" in capsys.readouterr().out
+
+
+def test_a_listener_has_to_be_named_where_there_are_several(tmp_path: Path, capsys: Out) -> None:
+    document = yaml.safe_load(EXAMPLE.read_text())
+    for number, member in enumerate(document["members"].values()):
+        first = 9300 + 20 * number
+        member["listeners"]["internal"] = {"bind": f"127.0.0.1:{first}", "first_port": first + 1}
+    config = tmp_path / "fleet.yaml"
+    config.write_text(yaml.safe_dump(document))
+    asked = ["client-config", "--client", "java", "-c", str(config)]
+    assert cli.run(asked) == 2
+    assert "--listener is needed: members have external, internal" in capsys.readouterr().err
+    assert cli.run([*asked, "--listener", "nowhere"]) == 2
+    assert "--listener nowhere: no member has it; there are external, internal" in capsys.readouterr().err
+    assert cli.run([*asked, "--listener", "internal"]) == 0
+    assert "=127.0.0.1:9300,127.0.0.1:9320,127.0.0.1:9340\n" in capsys.readouterr().out

@@ -1,0 +1,162 @@
+"""What the doctor makes of what was seen: little where all is well, and a word for each thing that is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+
+from fleet.admin.documents import Finding, OwnershipDocument, QuorumDocument
+from fleet.admin.ownership import ownership_document
+from fleet.doctor.facts import Address, Asked, Facts, Shown
+from fleet.doctor.verdict import judge
+from fleet.errors import AdminError
+from fleet.model import Endpoint
+from tests.unit.sample_view import view
+
+NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
+REFUSED: Final = "[Errno 111] Connection refused"
+OWN: Final = {
+    Address("p1", "external", Endpoint("proxy1.test", 9100)): None,
+    Address("p1", "external", Endpoint("proxy1.test", 9101), 1): None,
+    Address("p3", "external", Endpoint("proxy3.test", 9300)): None,
+}
+DOORS: Final = tuple(each for each in OWN if each.broker_id is None)
+TABLE: Final = {1: Endpoint("proxy1.test", 9101)}
+
+
+def answer(proxy_id: str, **changes: Any) -> OwnershipDocument:
+    """Of a fleet that is whole: all are ready, and all brokers are up."""
+    told = ownership_document(view(me=proxy_id))
+    members = tuple(replace(each, ready=True) for each in told.members)
+    brokers = tuple(replace(each, up=True) for each in told.brokers)
+    return replace(told, **({"proxy_id": proxy_id, "members": members, "brokers": brokers} | changes))
+
+
+WHOLE: Final = {each: answer(each) for each in ("p1", "p2", "p3")}
+BROKERS: Final = {(each.broker_id, Endpoint(each.host, each.port)): REFUSED for each in WHOLE["p1"].brokers}
+WELL: Final = Facts(
+    answers=WHOLE,
+    offsets_s={"p1": 0.0, "p2": 0.3, "p3": -0.9},
+    addresses=OWN,
+    metadata=tuple(Asked(each, TABLE) for each in DOORS),
+    brokers=BROKERS,
+    certificates=(Shown("p1 external", NOW + timedelta(days=15)),),
+    now=NOW,
+)
+
+
+def wrong(facts: Facts) -> list[Finding]:
+    return [each for each in judge(facts) if each.verdict != "ok"]
+
+
+def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
+    found = judge(WELL)
+    assert [each.check for each in found] == [
+        "members",
+        "clocks",
+        "addresses",
+        "leaks",
+        "brokers",
+        "certificates",
+    ]
+    assert {(each.verdict, each.mend) for each in found} == {("ok", "")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "subject", "verdict", "said"),
+    [
+        ({"answers": {**WHOLE, "p2": AdminError("refused")}}, "members", "p2", "failed", "refused"),
+        ({"answers": {**WHOLE, "p2": answer("p2", raft_trouble="torn")}}, "members", "p2", "failed", "torn"),
+        (
+            {"answers": {**WHOLE, "p2": answer("p2", version="0.0.9")}},
+            *("members", "versions", "warning", "members run 0.0.9, 0.1"),
+        ),
+        (
+            {"answers": {**WHOLE, "p2": answer("p2", leader="p2")}},
+            *("members", "leader", "warning", "different leaders: p1, p2"),
+        ),
+        ({"offsets_s": {"p1": 0.0, "p2": 1.5}}, "clocks", "p2", "warning", "1.5 s ahead of"),
+        ({"offsets_s": {"p1": -700.0, "p2": 0.5}}, "clocks", "p1", "warning", "700.0 s behind"),
+        (
+            {"addresses": {**OWN, Address("p3", "external", Endpoint("proxy3.test", 9302), 2): "no answer"}},
+            *("addresses", "p3 external broker 2 at proxy3.test:9302", "failed", "no answer"),
+        ),
+        (
+            {"metadata": (Asked(DOORS[0], {2: Endpoint("kafka2.test", 9092)}), Asked(DOORS[1], TABLE))},
+            *(
+                "leaks",
+                "p1 external bootstrap at proxy1.test:9100",
+                "failed",
+                "kafka2.test:9092 for broker 2: its real",
+            ),
+        ),
+        (
+            {"metadata": (Asked(DOORS[0], {2: Endpoint("elsewhere", 1)}), Asked(DOORS[1], TABLE))},
+            *("leaks", "p1 external bootstrap at proxy1.test:9100", "failed", "no address of any member's"),
+        ),
+        (
+            {"metadata": (Asked(DOORS[0], None, "SASL"), Asked(DOORS[1], TABLE))},
+            *("leaks", "p1 external bootstrap at proxy1.test:9100", "warning", "not looked at: SASL"),
+        ),
+        (
+            {"brokers": {**BROKERS, (2, Endpoint("kafka2.test", 9092)): None}},
+            *("brokers", "broker 2", "warning", "kafka2.test:9092 answers from here"),
+        ),
+        (
+            {"certificates": (Shown("p1 admin", NOW - timedelta(seconds=1)),)},
+            *("certificates", "p1 admin", "failed", "expired at 2026-11-23 11:59"),
+        ),
+        (
+            {"certificates": (Shown("p1 admin", NOW + timedelta(days=13, hours=1)),)},
+            *("certificates", "p1 admin", "warning", "in 13 days"),
+        ),
+        (
+            {"certificates": (Shown("p1 admin", None, "refused"),)},
+            *("certificates", "p1 admin", "warning", "not seen: refused"),
+        ),
+    ],
+)
+def test_each_thing_that_is_wrong_is_said_with_what_to_do(
+    changes: dict[str, Any], check: str, subject: str, verdict: str, said: str
+) -> None:
+    (found,) = wrong(replace(WELL, **changes))
+    assert (found.check, found.subject, found.verdict) == (check, subject, verdict)
+    assert said in found.detail
+    assert found.mend
+
+
+def test_members_that_are_drained_or_not_ready_are_told_of() -> None:
+    told = answer("p1", generation=99)
+    drained, unready, fine = told.members
+    members = (replace(drained, drained=True), replace(unready, ready=False), fine)
+    first, second = wrong(replace(WELL, answers={**WHOLE, "p1": replace(told, members=members)}))
+    assert (first.subject, first.verdict) == ("p1", "warning")
+    assert first.mend.startswith("fleet undrain p1")
+    assert (second.subject, second.verdict) == ("p2", "failed")
+    assert "/readyz" in second.mend
+
+
+@pytest.mark.parametrize(("up", "verdict"), [(True, "warning"), (False, "failed")])
+def test_a_broker_that_members_cannot_reach_is_worse_where_none_can(up: bool, verdict: str) -> None:
+    lame = {each: answer(each) for each in WHOLE}
+    for proxy_id, reaches in (("p1", up), ("p2", False), ("p3", False)):
+        first, *others = lame[proxy_id].brokers
+        lame[proxy_id] = replace(lame[proxy_id], brokers=(replace(first, up=reaches), *others))
+    (found,) = wrong(replace(WELL, answers=lame))
+    assert (found.check, found.subject, found.verdict) == ("brokers", "broker 1", verdict)
+
+
+def test_without_a_quorum_and_without_brokers_nothing_is_well() -> None:
+    lost = QuorumDocument(False, ("p1", "p2", "p3"), 7.0)
+    alone = answer("p1", quorum=lost, brokers=())
+    found = wrong(replace(WELL, answers={"p1": alone}, brokers={}))
+    assert [(each.check, each.verdict) for each in found] == [("members", "failed"), ("brokers", "failed")]
+    assert "for 7 s" in found[0].detail
+
+
+def test_there_is_nothing_to_judge_by_where_nobody_answers() -> None:
+    with pytest.raises(AdminError, match="no member answered"):
+        judge(replace(WELL, answers={"p1": AdminError("gone")}))
