@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn, get_args
@@ -79,22 +79,34 @@ def main(
     """Measure what the fleet costs beside a direct connection, HAProxy and a bare forwarder."""
     terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     load_before = os.getloadavg()[0]
+    samples: list[Sample] = []
+    failed: list[str] = []
+
+    def add(more: Iterable[Sample]) -> None:
+        """What was measured before it fails is kept: a part takes minutes."""
+        try:
+            for sample in more:
+                samples.append(sample)
+        except FleetError as error:
+            failed.append(str(error))
+            terminal.print(f"bench: {error}")
+
     try:
         lines = peers.load(peers_file)
         names = (DIRECT, *lines, *WORKERS)
         raced = chosen(targets, names, "--targets") if targets is not None else names
         wanted = chosen(only, KNOWN, "--only")
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
-        samples = measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted)
+        add(measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted))
         if TLS in wanted:
             with terminal.status("") as status:
-                samples += tls.samples(rounds, scale, status.update)
+                add(tls.samples(rounds, scale, status.update))
         for name, run in ALONE.items():
             if name in wanted:
-                samples += run(rounds)
+                add(run(rounds))
         found = figures(samples)
         report.show(found, terminal)
-        if write_docs:
+        if write_docs and not failed:
             version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
             about = report.about(version, rounds, load_before)
             report.write_docs(found, verdicts(samples), about)
@@ -102,6 +114,8 @@ def main(
         sys.exit(f"bench: {error}")
     if as_json:
         print(json.dumps(document(found), indent=1))
+    if failed:
+        sys.exit(f"bench: {len(failed)} of the parts failed, and nothing was written: {'; '.join(failed)}")
 
 
 def measure(
@@ -111,10 +125,10 @@ def measure(
     terminal: Console,
     *,
     with_crowds: bool,
-) -> list[Sample]:
+) -> Iterator[Sample]:
     """Set the stage and race; the folder of logs stays where that fails."""
     if not plan.workloads and not with_crowds:
-        return []
+        return
     if with_crowds:
         allow_files()
     folder = Path(tempfile.mkdtemp(prefix="fleet-bench-"))
@@ -122,8 +136,9 @@ def measure(
     try:
         with terminal.status("") as status, staged(folder, targets, lines, status.update) as stage:
             # First, while the proxies have had nobody: memory that they have had they keep.
-            found = list(crowds(stage, plan.rounds, status.update)) if with_crowds else []
-            return found + list(race(stage, plan, status.update))
+            if with_crowds:
+                yield from crowds(stage, plan.rounds, status.update)
+            yield from race(stage, plan, status.update)
     except FleetError:
         terminal.print(f"logs: {folder}")
         keep = True

@@ -31,6 +31,8 @@ _CONNECTIONS_PER_WORKER: Final = 4
 """Each leads to any of the workers."""
 _LIMIT_S: Final = 30.0
 _PAUSE_S: Final = 0.002
+_LEADERS: Final = 20
+"""How many may own nothing, one after the other."""
 
 
 def samples(rounds: int) -> Iterator[Sample]:
@@ -38,19 +40,17 @@ def samples(rounds: int) -> Iterator[Sample]:
 
     Raises: BenchError: a change was not handed out. DemoError: Kafka or a fleet does not come up.
     """
-    folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))
-    try:
-        with KafkaCluster(3, folder / "kafka") as kafka:
-            for members in MEMBERS:
-                for workers in WORKERS if members == MEMBERS[0] else WORKERS[:1]:
-                    name = f"{members}x{workers}"
-                    with LocalFleet(folder / name, kafka.endpoints, members, workers=workers) as fleet:
-                        fleet.await_settled(frozenset(kafka.brokers))
-                        for number in range(rounds):
-                            for measure, value in one_round(fleet, frozenset(kafka.brokers), workers).items():
-                                yield Sample(CONTROL, f"{measure}_{name}", FLEET, number, value)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))  # it stays where that fails
+    with KafkaCluster(3, folder / "kafka") as kafka:
+        for members in MEMBERS:
+            for workers in WORKERS if members == MEMBERS[0] else WORKERS[:1]:
+                name = f"{members}x{workers}"
+                with LocalFleet(folder / name, kafka.endpoints, members, workers=workers) as fleet:
+                    fleet.await_settled(frozenset(kafka.brokers))
+                    for number in range(rounds):
+                        for measure, value in one_round(fleet, frozenset(kafka.brokers), workers).items():
+                            yield Sample(CONTROL, f"{measure}_{name}", FLEET, number, value)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def one_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) -> dict[str, float]:
@@ -59,8 +59,7 @@ def one_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) 
     found = {"commit_ms": commit_ms, "directory_ms": directory_ms}
     for who in ("follower", "leader"):
         fleet.await_settled(broker_ids)
-        victim = follower(fleet, broker_ids) if who == "follower" else fleet.leader()
-        assert victim is not None
+        victim = follower(fleet, broker_ids) if who == "follower" else leading_owner(fleet, broker_ids)
         found[f"takeover_commit_ms_{who}"] = taken_over_ms(fleet, victim)
         fleet.start(victim)
     fleet.await_settled(broker_ids)
@@ -71,10 +70,29 @@ def follower(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
     """One that owns something."""
     leader = fleet.leader()
     for each in fleet.members:
-        owned = {one.broker_id for one in fleet.ownership(each).identities if each in one.committed}
-        if each != leader and owned & broker_ids:
+        if each != leader and owns(fleet, each, broker_ids):
             return each
     raise BenchError(f"{CONTROL}: no follower of {', '.join(fleet.members)} owns a broker")
+
+
+def leading_owner(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
+    """The leader, once it is one that owns something: of more members than brokers some own nothing, and then
+    there is nothing to be taken over.
+    """
+    for _ in range(_LEADERS):
+        leader = fleet.leader()
+        assert leader is not None
+        if owns(fleet, leader, broker_ids):
+            return leader
+        fleet.kill(leader)
+        fleet.start(leader)
+        fleet.await_settled(broker_ids)
+    raise BenchError(f"{CONTROL}: {_LEADERS} leaders in turn owned nothing")
+
+
+def owns(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> bool:
+    documents = fleet.ownership(proxy_id).identities
+    return any(proxy_id in each.committed and each.broker_id in broker_ids for each in documents)
 
 
 def taken_over_ms(fleet: LocalFleet, victim: ProxyId) -> float:
