@@ -1,0 +1,88 @@
+"""The pages for people: links lead somewhere, commands exist, and every alert has its runbook."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from fleet import cli
+from tools.bootstrap import ROOT
+
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "SECURITY.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"^\s+(fleet (?!\().*)$|`(fleet [^`]*)`", re.MULTILINE)
+SHELL = re.compile(r"\s+#\s.*$|\s*[|;>&].*$")
+"""What may follow a command on its line: a comment, or another command."""
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    found = set()
+    for heading in HEADING.findall(page.read_text()):
+        text = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        found.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    for indented, quoted in COMMAND.findall(page.read_text()):
+        text = SHELL.sub("", indented or quoted)
+        try:
+            yield shlex.split(text)[1:]
+        except ValueError:
+            yield text.split()[1:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for words in commands(page):
+        command: click.Command = cli.cli
+        while isinstance(command, click.Group) and words and words[0] in command.commands:
+            command = command.commands[words.pop(0)]
+        known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        if command is cli.cli and words and not words[0].startswith("-"):
+            pytest.fail(f"fleet {words[0]}: no such command")
+        if isinstance(command, click.Group) and words and words[0].isidentifier():
+            pytest.fail(f"{command.name} {words[0]}: no such command")
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert options <= known | {"--help"}, (command.name, words)
+
+
+def test_every_alert_has_a_runbook() -> None:
+    loaded = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())
+    alerts = [rule["alert"] for group in loaded["groups"] for rule in group["rules"]]
+    text = (ROOT / "docs" / "runbooks.md").read_text()
+    sections = dict(
+        zip(
+            re.findall(r"^## (\w+)$", text, re.MULTILINE),
+            re.split(r"^## ", text, flags=re.MULTILINE)[1:],
+            strict=True,
+        )
+    )
+    assert sorted(sections) == sorted(alerts)
+    for name, section in sections.items():
+        for part in ("**Clients see**", "**Look**", "**Do**", "**Over**"):
+            assert part in section, (name, part)
