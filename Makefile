@@ -4,13 +4,14 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint unit integration conformance pipeline chaos test-long bench bench-check lock clean ready-demo ready-test
+.PHONY: help demo test lint unit integration conformance pipeline chaos test-long bench bench-check docs lock clean ready-demo ready-test ready-long
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(ARGS)
 export PYTHON
+export NO_MKDOCS_2_WARNING = 1
 export PATH := $(CURDIR)/build/bin:$(CURDIR)/build/prometheus/bin:$(PATH)
 
 help: ## This list
@@ -31,6 +32,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python tools/gen_tables.py --check build/kafka/definitions/kafka-clients-*.jar
 	@$(BIN)/python tools/gen_dashboard.py --check
 	@$(BIN)/python tools/gen_schemas.py --check
+	@$(BIN)/python tools/gen_reference.py --check
 
 unit: ready-test ## Unit and property tests
 	@$(PYTEST) tests/unit tests/property
@@ -46,7 +48,8 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 
 # Runs that are done need not be done again, as long as fleet/ is what it was then.
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
-test-long: ready-test ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
+	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
@@ -67,6 +70,10 @@ bench: ready-test ## CPU and latency beside HAProxy
 bench-check: ready-test ## Instructions, copies and system calls of a frame: no more than there were
 	@$(BIN)/python -m benchmarks.counted $(ARGS)
 
+docs: ready-test ## The handbook as a site, build/site/index.html; links are checked
+	@$(BIN)/python -m mkdocs build --quiet $(ARGS)
+	@echo build/site/index.html
+
 lock: ## Resolve the dependencies anew into requirements/*.lock
 	@$(PYTHON) tools/bootstrap.py lock
 
@@ -78,3 +85,6 @@ ready-demo:
 
 ready-test:
 	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py test
+
+ready-long:
+	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py long

@@ -12,8 +12,8 @@ from pathlib import Path
 from setuptools import setup
 
 PROXY = Path("fleet", "proxy")
-LEFT = ("__init__", "tls_server", "worker")
-"""Nothing to gain there: an empty one, what is done once for each listener, and what waits for sockets."""
+LEFT = ("__init__", "__main__", "tls_server")
+"""Nothing to gain there: an empty one, what is run by its name, and what is done once for each listener."""
 
 
 def compiled():

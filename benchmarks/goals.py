@@ -23,6 +23,7 @@ _AGAINST_THE_FLOOR: Final = (
     ("produce", _PER_GB),
     ("consume", _PER_GB),
     ("sparse", "cpu_us_per_record"),
+    ("sparse", "cpu_us_per_record_over_rest"),
     ("connections", "cpu_us_per_connect_1000"),
     ("connections", f"{_PER_REQUEST}_1000"),
     ("metadata", "storm_cpu_us_3x10"),

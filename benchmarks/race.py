@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -29,6 +30,7 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
 
 CROWDS: Final = (1, 16, 256)
 """The connections of `sync`."""
+REST_S: Final = 5.0
 MORE: Final = 5
 """So many times the requests, where there are more than one."""
 
@@ -74,15 +76,33 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
 
 
 def run(target: Target, spec: Spec) -> dict[str, float]:
-    """One workload with one target, in a process of its own. Returns: its measures."""
+    """One workload with one target, in a process of its own. Returns: its measures.
+
+    Of `sparse`, where proxies have little else to do, what they do at rest is told apart.
+    """
     work = SPEC.dump_json(spec).decode()
     with client("benchmarks.workloads", work, what=spec.workload, target=target.name) as go:
         proxies, member = target.proxies(), target.member()
-        before_s, member_before_s = cpu_s(proxies), cpu_s(member)
+        at_rest = _at_rest(proxies) if spec.workload == "sparse" else None
+        began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
         line = go()
         used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
+        took_s = time.monotonic() - began_s
     measured: Measured = MEASURED.validate_json(line)
-    return measures(spec.workload, measured, used_s if proxies else None, member_used_s if proxies else None)
+    if not proxies:
+        return measures(spec.workload, measured, None, None)
+    found = measures(spec.workload, measured, used_s, member_used_s)
+    if at_rest is not None:
+        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - at_rest * took_s) / measured.requests
+        found["rest_cpu_ms_per_s"] = 1000 * at_rest
+    return found
+
+
+def _at_rest(proxies: Sequence[int]) -> float:
+    """The share of one CPU that processes take while nothing passes."""
+    before_s = cpu_s(proxies)
+    time.sleep(REST_S)
+    return (cpu_s(proxies) - before_s) / REST_S
 
 
 def _spec(plan: Plan, workload: Name, target: Target, topic: str) -> Spec:

@@ -26,11 +26,13 @@ from pydantic import TypeAdapter
 
 from fleet import listener_tls, peer_tls, process
 from fleet.admin import http, tls
+from fleet.admin.peers import Peers
 from fleet.admin.tokens import Gate
-from fleet.admin.view import Moment
+from fleet.admin.view import Moment, Takeover
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
 from fleet.directories import Directories
+from fleet.errors import ConfigError
 from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
@@ -49,13 +51,14 @@ from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.show import ControlSource, moment
-from fleet.state import Command, Outcome, stamp
+from fleet.state import Command, Outcome, OwnershipSet, stamp
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 
 if TYPE_CHECKING:
     from fleet.events.stream import EventStream
     from fleet.events.weights import WeightReader
+    from fleet.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,7 @@ RETURN_S = 1.0
 """How long this address is served after its identities have moved: a client whose connection has just ended
 comes back to it once, and learns there where it is to go."""
 EVENTS_STOP_S = 2.0
-"""For events to be brought to the disk in the end."""
+"""For events to be brought to the disk in the end, and traces to their collector."""
 SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
 LATE = 6.0
@@ -114,7 +117,8 @@ class Control:
         self._handed_over = asyncio.Event()
         self._wake = self._loop.call_later(0.0, lambda: None)
         self._workerless_since_s: float | None = self.started_s
-        self.takeovers = TakeoverWatch()
+        self.tracing = _tracing(settings, self.me)
+        self.takeovers = TakeoverWatch(self._on_takeover_ended)
         self._noticed: dict[ProxyId, Moment] = {}
         """When a peer's worker was lost: the first sign of a death, before it is one."""
 
@@ -200,6 +204,7 @@ class Control:
             _inherited(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
             tls=None if secured.tls is None else tls.following(secured.tls.of(self.me)),
+            others=Peers(self.settings, self.me).traffic,
         )
         self._spawn(self.brokers.run())
         self._spawn(self.directories.save())
@@ -230,8 +235,8 @@ class Control:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._weights is not None:
             await asyncio.to_thread(self._weights.stop, EVENTS_STOP_S)
-        if self.events is not None:
-            await asyncio.to_thread(self.events.stop, EVENTS_STOP_S)
+        told = [each.stop for each in (self.events, self.tracing) if each is not None]
+        await asyncio.gather(*(asyncio.to_thread(stop, EVENTS_STOP_S) for stop in told))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something for as long as this process lives; where it fails, so does the process."""
@@ -325,7 +330,13 @@ class Control:
             self._loop.call_soon_threadsafe(self._raft_changed, state, status, applied)
 
     def _raft_changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
+        if status.leader != (None if self.status is None else self.status.leader):
+            log.info(
+                "Raft, term %d: %s", status.term, f"{status.leader} leads" if status.leader else "no leader"
+            )
         before, self.state, self.status = self.state, state, status
+        if self.tracing is not None:
+            self.tracing.followed(status)
         self._leader.committed(before, state, time.monotonic())
         for proxy_id, member in state.members.items():
             was = before.members.get(proxy_id)
@@ -337,7 +348,9 @@ class Control:
             leads = status.role == "leader"
             self.events.committed(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
         if state.ownership is not before.ownership:
-            self.takeovers.committed(state, moment())
+            commands = (each.command for each in applied if each.outcome.applied)
+            changes = [command for command in commands if isinstance(command, OwnershipSet)]
+            self.takeovers.committed(state, moment(), changes)
         if state.brokers is not before.brokers:
             self.brokers.learn(before.brokers, state.brokers)
         for each in applied:
@@ -359,6 +372,10 @@ class Control:
     def _on_traffic(self, passed: TrafficMessage) -> None:
         if self.events is not None:
             self.events.passed(passed)
+
+    def _on_takeover_ended(self, takeover: Takeover) -> None:
+        if self.tracing is not None:
+            self.tracing.took_over(takeover)
 
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.applied(revision, moment())
@@ -533,7 +550,10 @@ class Control:
 
     def propose(self, command: Command) -> Future[Outcome]:
         stamped = stamp(command, f"{self.me}-{uuid.uuid4().hex}", time.time_ns() // 1_000_000)
-        return self._raft.propose(stamped, COMMAND_TIMEOUT_S)
+        outcome = self._raft.propose(stamped, COMMAND_TIMEOUT_S)
+        if self.tracing is not None:
+            self.tracing.proposed(stamped, outcome)
+        return outcome
 
 
 def _decisive(report: Report) -> tuple[object, ...]:
@@ -545,6 +565,20 @@ def _log_failure(future: Future[Outcome]) -> None:
     error = future.exception()
     if error is not None:
         log.info("a proposal came to nothing: %s", error)
+
+
+def _tracing(settings: Settings, me: ProxyId) -> Tracing | None:
+    """What sends traces, where that is asked for; control goes on without it rather than not at all."""
+    if settings.tracing is None:
+        return None
+    try:
+        from fleet.tracing import Tracing, exporter  # as events are
+
+        sends = exporter(settings.tracing, settings.source)
+        return Tracing(sends, settings.tracing.url, settings.fleet, me, moment)
+    except (ConfigError, ImportError, ValueError) as error:  # the last: a variable OTEL_… that is no number
+        log.error("no traces are sent by this control process: %s", error)
+        return None
 
 
 def _inherited(fd: int) -> socket.socket:

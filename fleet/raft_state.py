@@ -119,7 +119,6 @@ class RaftNode:
         self._started = self._ended = False
         self._replica: Replica | None = None
         self._reopen_at_s = 0.0
-        self._ticked_s = time.monotonic()
         self._linked: set[ProxyId] = set()
         self._proposals = Proposals()
         self._working = FleetState()
@@ -204,7 +203,6 @@ class RaftNode:
     # The thread.
 
     def _run(self) -> None:
-        self._ticked_s = time.monotonic()
         self._publish()
         running = True
         while running:
@@ -237,15 +235,13 @@ class RaftNode:
 
     def _tick(self) -> None:
         now_s = time.monotonic()
-        since_s, self._ticked_s = now_s - self._ticked_s, now_s
         replica = self._replica
         if replica is None:
             if now_s >= self._reopen_at_s:
                 self._open()
             return
         raft, me = replica.log, self._settings.me
-        if since_s > self._settings.append_entries_s:
-            raft.stood_still(now_s)
+        raft.begin_tick(now_s)
         reachable = raft.leader == me or (self._hears(replica, now_s) and raft.leader in self._linked)
         leader = raft.leader if reachable else None
         self._proposals.submit(leader, raft.raftCurrentTerm, me, now_s, raft.submit)

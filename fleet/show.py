@@ -17,15 +17,16 @@ from fleet.errors import UnknownMember
 from fleet.leader import Report
 from fleet.links import PeerLinks
 from fleet.membership import Detector
-from fleet.model import FleetState, Liveness, ProxyId
+from fleet.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.process import ChildSpec
 from fleet.raft_state import RaftStatus
-from fleet.state import Command, DrainSet, Outcome
+from fleet.state import Command, DrainSet, Outcome, PinSet
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 
 if TYPE_CHECKING:
     from fleet.events.stream import EventStream
+    from fleet.tracing import Tracing
 
 
 class Shown(Protocol):
@@ -47,6 +48,7 @@ class Shown(Protocol):
     directories: Directories
     takeovers: TakeoverWatch
     events: EventStream | None
+    tracing: Tracing | None
 
     def report(self) -> Report:
         """What it tells its peers of itself."""
@@ -73,10 +75,19 @@ class ControlSource:
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         """Commit that a member is to own nothing, or may own again."""
+        self._check(proxy_id)
+        return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
+
+    async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
+        """Commit that one member is to own an identity, or that any may."""
+        if proxy_id is not None:
+            self._check(proxy_id)
+        return await asyncio.wrap_future(self._control.propose(PinSet(broker_id, proxy_id)))
+
+    def _check(self, proxy_id: ProxyId) -> None:
         members = self._control.settings.members
         if proxy_id not in members:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
-        return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
 
     def view(self) -> FleetView:
         """Everything that this member shows, as of now."""
@@ -100,6 +111,7 @@ class ControlSource:
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
             events=None if control.events is None else control.events.progress,
+            traced=control.tracing is not None,
             balanced_by=control.settings.balance.by,
         )
 

@@ -49,6 +49,8 @@ PLAINTEXT: Final = KafkaAccess(UpstreamSettings(), "")
 """How brokers without any security let somebody in."""
 
 _FOLDERS: list[Path] = []
+SHOWN_LINES: Final = 30
+"""Of the log of each member that wrote anything while a test ran that failed."""
 
 
 def broker_host(broker_id: int) -> str:
@@ -72,10 +74,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Names the logs of what ran beside a test that failed."""
+    """Names the logs of what ran beside a test that failed, and shows the end of what members wrote."""
     report = yield
-    if report.failed and _FOLDERS:
+    if report.failed:
         report.sections.append(("logs", "\n".join(map(str, _FOLDERS))))
+        base: Path = item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        for path in sorted(base.rglob("logs/p*.log")):
+            if path.stat().st_mtime >= report.start:
+                end = path.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
+                report.sections.append((str(path.relative_to(base)), "\n".join(end)))
     return report
 
 

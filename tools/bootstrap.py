@@ -3,6 +3,7 @@
     python3 tools/bootstrap.py demo      virtual environment, Kafka
     python3 tools/bootstrap.py test      the same, the development packages, older Kafkas, Kafka Streams and
                                          Connect, kcat, franz-go, Toxiproxy, Prometheus, Chromium, libfaketime
+    python3 tools/bootstrap.py long      all of that; Helm, kubectl-validate and compose-go, minutes to build
 
 Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
 done again. All output is on standard error: standard output belongs to the command that is run afterwards.
@@ -40,6 +41,12 @@ KAFKA_CLIENTS = BUILD / "kafka" / "clients"
 KCAT = BUILD / "kcat" / "kcat"
 FRANZ_GO = BUILD / "bin" / "franz-go-client"
 FRANZ_GO_SOURCE = ROOT / "tests" / "clients" / "franz"
+HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.22.0"
+HELM = BUILD / "bin" / "helm"
+KUBECTL_VALIDATE_MODULE = "sigs.k8s.io/kubectl-validate@v0.0.4"
+KUBECTL_VALIDATE = BUILD / "bin" / "kubectl-validate"
+COMPOSE_CHECK = BUILD / "bin" / "compose-check"
+COMPOSE_CHECK_SOURCE = ROOT / "tests" / "clients" / "compose"
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 APT = BUILD / "apt"
@@ -174,15 +181,28 @@ def bring_kcat() -> None:
 
 def build_franz_go() -> None:
     """The tests' program around franz-go, a Go client."""
-    sources = [FRANZ_GO_SOURCE / "go.mod", FRANZ_GO_SOURCE / "go.sum", *sorted(FRANZ_GO_SOURCE.glob("*.go"))]
+    build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
+
+
+def build_own(target: Path, source: Path, what: str) -> None:
+    """A Go program of the tests' own."""
+    sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
 
     def build() -> None:
-        FRANZ_GO.parent.mkdir(parents=True, exist_ok=True)
-        command = ("go", "build", "-buildvcs=false", "-o", FRANZ_GO, ".")
-        # It wants a newer Go than the rest, which brings that one as it brings modules.
-        run(*command, cwd=FRANZ_GO_SOURCE, env={**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = ("go", "build", "-buildvcs=false", "-o", target, ".")
+        # It may want a newer Go than the rest, which brings that one as it brings modules.
+        run(*command, cwd=source, env={**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"})
 
-    once(FRANZ_GO.with_name("franz-go-built"), "building a client of franz-go", sources, build)
+    once(target.with_name(f"{source.name}-built"), what, sources, build)
+
+
+def build_deployment_tools() -> None:
+    """What reads the Helm chart and the compose file."""
+    for target, module in ((HELM, HELM_MODULE), (KUBECTL_VALIDATE, KUBECTL_VALIDATE_MODULE)):
+        stamp = target.with_name(f"{target.name}-built")
+        once(stamp, f"building {target.name}, minutes", (module,), partial(go_install, module))
+    build_own(COMPOSE_CHECK, COMPOSE_CHECK_SOURCE, "building what reads compose files")
 
 
 def build_toxiproxy() -> None:
@@ -374,7 +394,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("purpose", choices=("demo", "test", "lock"))
+    parser.add_argument("purpose", choices=("demo", "test", "long", "lock"))
     purpose = parser.parse_args(arguments).purpose
     try:
         with alone():
@@ -383,7 +403,7 @@ def main(arguments: Sequence[str]) -> int:
                 return 0
             make_venv(ROOT / "requirements" / ("demo.lock" if purpose == "demo" else "dev.lock"))
             bring_kafka()
-            if purpose == "test":
+            if purpose in ("test", "long"):
                 archive_classes()
                 bring_older_kafkas()
                 bring_kafka_clients()
@@ -393,6 +413,8 @@ def main(arguments: Sequence[str]) -> int:
                 bring_prometheus()
                 bring_faketime()
                 bring_browser()
+            if purpose == "long":
+                build_deployment_tools()
     except subprocess.CalledProcessError as error:
         print(f"bootstrap: failed ({error.returncode}): {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1

@@ -37,15 +37,18 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "game-day": GAME_DAY,
     "journal": journal.JOURNAL,
     "judged": JUDGED,
+    "live": documents.LIVE,
     "node": documents.NODE,
     "outside": outside.EVENTS,
     "ownership": documents.OWNERSHIP,
+    "pin": documents.PIN,
     "pipeline": PIPELINE,
     "plan": documents.PLAN,
     "ready": documents.READY,
     "report": REPORT,
     "rolling-restart": documents.ROLLING_RESTART,
     "status": documents.STATUS,
+    "traffic": documents.TRAFFIC,
 }
 
 

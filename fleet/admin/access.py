@@ -91,7 +91,9 @@ def believing(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
     Raises: ConfigError: the file ``admin.tls.ca`` cannot be used
     """
     try:
-        return ssl.create_default_context(cafile=tls.ca)
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
     except OSError as error:
         rule = f"cannot be used ({(error.strerror or str(error)).lower()})"
         fix = "copy the authority's certificate here, or write `ca: null` for those that the system believes"

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 
 from fleet.admin.access import OPEN, Access
-from fleet.admin.documents import ADMIN_HEADER, DRAIN, ERROR, OWNERSHIP, DrainDocument, OwnershipDocument
+from fleet.admin.documents import (
+    ADMIN_HEADER,
+    DRAIN,
+    ERROR,
+    LIVE,
+    OWNERSHIP,
+    TRAFFIC,
+    Codec,
+    DrainDocument,
+    LiveDocument,
+    OwnershipDocument,
+    TrafficDocument,
+)
 from fleet.config.settings import Settings, is_loopback, is_wildcard
 from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.model import Endpoint, ProxyId
 from fleet.peer_tls import explain
 
+T = TypeVar("T")
+
 ASK_TIMEOUT_S: Final = 2.0
 DRAIN_TIMEOUT_S: Final = 10.0
+SILENT_LIMIT_S: Final = 5.0
+"""Who tells the fleet as it changes tells something every second."""
+LONGEST_BYTES: Final = 1 << 26
+"""Of one document: that of a fleet of 20,000 identities."""
+_DATA: Final = b"data: "
 
 
 def admin_url(endpoint: Endpoint, scheme: str = "http") -> str:
@@ -57,13 +77,18 @@ def _refusal(url: str, status: int, body: bytes) -> FleetError:
     return AdminError(f"{url} answered {status}: {error.message}")
 
 
-async def _request(
-    session: aiohttp.ClientSession, method: str, url: str, timeout_s: float, headers: Mapping[str, str]
-) -> bytes:
-    """The body of a 200.
+@asynccontextmanager
+async def _answer(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    limits: aiohttp.ClientTimeout,
+    headers: Mapping[str, str],
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """A 200, to be read.
 
     Raises:
-        AdminError: no answer, or none of a member.
+        AdminError: no answer, or none of a member; also where it breaks off while it is read.
         NoQuorum, CommandTimeout, UnknownMember: the member said so.
     """
     parts = urlsplit(url)
@@ -74,16 +99,15 @@ async def _request(
     ):
         raise AdminError(f"{url} would be sent the token in the clear; ask it by https")
     try:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
         async with session.request(
-            method, url, headers=headers, timeout=timeout, allow_redirects=False
+            method, url, headers=headers, timeout=limits, allow_redirects=False, read_bufsize=LONGEST_BYTES
         ) as response:
-            body = await response.read()
             if response.status != 200:
-                raise _refusal(url, response.status, body)
-            return body
+                raise _refusal(url, response.status, await response.read())
+            yield response
     except TimeoutError:
-        raise AdminError(f"{url} did not answer within {timeout_s:g} s") from None
+        waited_s = limits.total or limits.sock_read or 0.0
+        raise AdminError(f"{url} did not answer within {waited_s:g} s") from None
     except aiohttp.ClientConnectorCertificateError as error:
         raise AdminError(
             f"{url} is not believed: {explain(error.certificate_error)}; name who has issued its certificate "
@@ -100,6 +124,28 @@ async def _request(
         raise AdminError(f"{url} cannot be asked: {reason}{hint}") from error
 
 
+async def _request(
+    session: aiohttp.ClientSession, method: str, url: str, timeout_s: float, headers: Mapping[str, str]
+) -> bytes:
+    """The body of a 200. Raises: as of ``_answer``"""
+    limits = aiohttp.ClientTimeout(total=timeout_s)
+    async with _answer(session, method, url, limits, headers) as response:
+        return await response.read()
+
+
+async def follow(session: aiohttp.ClientSession, url: str) -> AsyncGenerator[LiveDocument, None]:
+    """What one member tells of the fleet, as it changes, until it ends that.
+
+    Raises:
+        AdminError: it does not answer, or no more, or with something else.
+    """
+    limits = aiohttp.ClientTimeout(sock_connect=ASK_TIMEOUT_S, sock_read=SILENT_LIMIT_S)
+    async with _answer(session, "GET", f"{url}/live", limits, {}) as response:
+        async for line in response.content:
+            if line.startswith(_DATA):
+                yield LIVE.decode(line.removeprefix(_DATA))
+
+
 async def fetch_ownership(
     session: aiohttp.ClientSession, url: str, timeout_s: float = ASK_TIMEOUT_S
 ) -> OwnershipDocument:
@@ -108,21 +154,37 @@ async def fetch_ownership(
     Raises:
         AdminError: it does not answer, or with something else.
     """
-    body = await _request(session, "GET", f"{url}/ownership", timeout_s, {})
+    return await _fetch(session, f"{url}/ownership", OWNERSHIP, timeout_s)
+
+
+async def _fetch(session: aiohttp.ClientSession, url: str, codec: Codec[T], timeout_s: float) -> T:
+    body = await _request(session, "GET", url, timeout_s, {})
     try:
-        return OWNERSHIP.decode(body)
+        return codec.decode(body)
     except ValueError as error:
-        raise AdminError(f"{url}/ownership is not what a member of this version says") from error
+        raise AdminError(f"{url} is not what a member of this version says") from error
 
 
 async def ask_all(
     urls: Mapping[ProxyId, str], timeout_s: float = ASK_TIMEOUT_S, access: Access = OPEN
 ) -> dict[ProxyId, OwnershipDocument | FleetError]:
     """What each member knows, or why it did not say; all are asked at once."""
+    return await _ask_each(urls, "ownership", OWNERSHIP, timeout_s, access)
 
-    async def ask(url: str) -> OwnershipDocument | FleetError:
+
+async def ask_traffic(
+    urls: Mapping[ProxyId, str], timeout_s: float = ASK_TIMEOUT_S, access: Access = OPEN
+) -> dict[ProxyId, TrafficDocument | FleetError]:
+    """What passes each member, or why it did not say; all are asked at once."""
+    return await _ask_each(urls, "traffic", TRAFFIC, timeout_s, access)
+
+
+async def _ask_each(
+    urls: Mapping[ProxyId, str], path: str, codec: Codec[T], timeout_s: float, access: Access
+) -> dict[ProxyId, T | FleetError]:
+    async def ask(url: str) -> T | FleetError:
         try:
-            return await fetch_ownership(session, url, timeout_s)
+            return await _fetch(session, f"{url}/{path}", codec, timeout_s)
         except FleetError as error:
             return error
 

@@ -201,6 +201,73 @@ class OwnershipDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class IdentityTraffic:
+    """What passes one identity at one member: connections open now, and bytes since the member started."""
+
+    broker_id: BrokerId
+    connections: int
+    to_broker_bytes: int
+    to_client_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficDocument:
+    """Body of ``/traffic``: what passes one member.
+
+    Args:
+        now_mono_s: when it was counted, on that member's monotonic clock.
+        incarnation: of the member; in another one it counts from 0 again.
+    """
+
+    proxy_id: ProxyId
+    incarnation: int
+    now_mono_s: float
+    identities: tuple[IdentityTraffic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRate:
+    """What passes one identity, at all members that were asked; bytes in the last second or so."""
+
+    broker_id: BrokerId
+    connections: int
+    to_broker_bytes_per_s: float
+    to_client_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountedMember:
+    """Whether a member's numbers are in the rates: ``error`` says why they are not."""
+
+    proxy_id: ProxyId
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDocument:
+    """One message of ``/live``: all that changes, as one member sees it now.
+
+    Args:
+        rates: of identities that anything has passed, or that have connections.
+        counted: whose numbers these are.
+    """
+
+    ownership: OwnershipDocument
+    rates: tuple[IdentityRate, ...]
+    counted: tuple[CountedMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PinDocument:
+    """Answer to pin and unpin; ``applied`` is false where it was so before."""
+
+    broker_id: BrokerId
+    proxy_id: ProxyId | None
+    applied: bool
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainDocument:
     """Answer to drain and undrain; ``applied`` is false where it was so before."""
 
@@ -428,7 +495,10 @@ READY: Final = Codec(ReadyDocument)
 OWNERSHIP: Final = Codec(OwnershipDocument)
 DOCTOR: Final = Codec(DoctorDocument)
 DRAIN: Final = Codec(DrainDocument)
+LIVE: Final = Codec(LiveDocument)
 NODE: Final = Codec(NodeDocument)
+PIN: Final = Codec(PinDocument)
+TRAFFIC: Final = Codec(TrafficDocument)
 CHECK: Final = Codec(ConfigDocument)
 CERTS: Final = Codec(CertsDocument)
 CLIENT_CONFIG: Final = Codec(ClientConfigDocument)

@@ -8,10 +8,15 @@ name. With tokens (``fleet/admin/tokens.py``) these decide, wherever the socket 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from importlib import resources
 from typing import Final
 
 from aiohttp import web
@@ -22,26 +27,40 @@ from fleet.admin.documents import (
     DRAIN,
     ERROR,
     OWNERSHIP,
+    PIN,
     READY,
+    TRAFFIC,
     DrainDocument,
     ErrorDetail,
     ErrorDocument,
     ErrorKind,
+    PinDocument,
 )
+from fleet.admin.live import AskOthers, Live, nobody
 from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.tokens import Gate, Refusal
+from fleet.admin.traffic import traffic_document
 from fleet.admin.view import AdminSource
 from fleet.config.settings import is_loopback
 from fleet.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
-from fleet.model import ProxyId
+from fleet.model import BrokerId, ProxyId
+from fleet.state import Outcome
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S: Final = 0.5
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Answered without a token: who asks them (kubelet, a load balancer) often cannot send one."""
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
+"""Answered without a token: who asks them (kubelet, a load balancer) often cannot send one. The page tells
+nothing of the fleet; it asks for a token, and then for ``/live``."""
+
+ROLE_HEADER: Final = "X-Fleet-Role"
+"""In the answer of ``/live``: what its reader may do, ``read`` or ``write``."""
+PATHS: Final = (
+    "/ownership /traffic /live /metrics /healthz /readyz; "
+    "POST /drain/ID /undrain/ID /pin/BROKER/ID /unpin/BROKER"
+)
 
 _REFUSALS: Final[Mapping[Refusal, tuple[int, ErrorKind, str]]] = {
     "no_token": (
@@ -93,8 +112,11 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 class _Admin:
-    def __init__(self, source: AdminSource, writable: bool, gate: Gate | None, names: ApiNames) -> None:
+    def __init__(
+        self, source: AdminSource, writable: bool, gate: Gate | None, names: ApiNames, live: Live
+    ) -> None:
         self._source = source
+        self._live = live
         self._writable = writable
         self._gate = gate
         self._names = names
@@ -115,9 +137,37 @@ class _Admin:
         return response
 
     async def index(self, request: web.Request) -> web.Response:
+        if "text/html" not in request.headers.get("Accept", ""):
+            return web.Response(text=f"a member of a fleet: {PATHS}\n")
+        return web.Response(body=_PAGE, content_type="text/html", charset="utf-8", headers=_PAGE_HEADERS)
+
+    async def live(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: each a document, and comments where there is nothing to say."""
+        if self._live.full:
+            return _error(503, "internal", "too many look at this member already; ask another one")
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                ROLE_HEADER: "write" if self._may_write(request) else "read",
+            }
+        )
+        await response.prepare(request)
+        async with aclosing(self._live.follow()) as documents:
+            async for document in documents:
+                # Waits for a slow reader, which then gets a newer document instead of those between.
+                await response.write(b"data: " + document + b"\n\n")
+        return response
+
+    def _may_write(self, request: web.Request) -> bool:
+        if self._gate is not None:
+            return self._gate.may_write(request.headers.get("Authorization"))
+        return self._writable and is_loopback(request.url.host or "")
+
+    async def traffic(self, request: web.Request) -> web.Response:
         view = self._source.view()
-        text = f"{view.fleet}/{view.me}: /ownership /metrics /healthz /readyz; POST /drain/ID /undrain/ID\n"
-        return web.Response(text=text)
+        body = await asyncio.to_thread(lambda: TRAFFIC.encode(traffic_document(view)))
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def healthz(self, request: web.Request) -> web.Response:
         trouble = self._source.view().raft.trouble
@@ -152,13 +202,26 @@ class _Admin:
         if refused is not None:
             return refused
         proxy_id: ProxyId = request.match_info["proxy_id"]
-        outcome = await self._source.drain(proxy_id, drained)
-        if outcome.reason == "unknown_member":
-            raise UnknownMember(f"the fleet has not taken in a member {proxy_id!r}")
-        if outcome.reason not in ("", "no_change", "repeated"):
-            raise StaleGeneration(f"not done: {outcome.reason}; try again")
+        outcome = _done(await self._source.drain(proxy_id, drained), proxy_id)
         document = DrainDocument(proxy_id, drained, outcome.applied, outcome.generation)
         return web.Response(body=DRAIN.encode(document), content_type="application/json")
+
+    async def pin(self, request: web.Request) -> web.Response:
+        return await self._set_pinned(request, request.match_info["proxy_id"])
+
+    async def unpin(self, request: web.Request) -> web.Response:
+        return await self._set_pinned(request, None)
+
+    async def _set_pinned(self, request: web.Request, proxy_id: ProxyId | None) -> web.Response:
+        refused = self._refuse(request) if self._gate is None else None
+        if refused is not None:
+            return refused
+        broker_id: BrokerId = int(request.match_info["broker_id"])
+        if broker_id not in self._source.view().state.ownership:
+            return _error(404, "not_found", f"no member owns an identity {broker_id}")
+        outcome = _done(await self._source.pin(broker_id, proxy_id), proxy_id)
+        document = PinDocument(broker_id, proxy_id, outcome.applied, outcome.generation)
+        return web.Response(body=PIN.encode(document), content_type="application/json")
 
     def _refuse(self, request: web.Request) -> web.Response | None:
         if not self._writable:
@@ -175,8 +238,48 @@ class _Admin:
         return None
 
 
+def _done(outcome: Outcome, proxy_id: ProxyId | None) -> Outcome:
+    """What came of a command that was committed.
+
+    Raises: UnknownMember, StaleGeneration: it was of no effect
+    """
+    if outcome.reason == "unknown_member":
+        raise UnknownMember(f"the fleet has not taken in a member {proxy_id!r}")
+    if outcome.reason not in ("", "no_change", "repeated"):
+        raise StaleGeneration(f"not done: {outcome.reason}; try again")
+    return outcome
+
+
+def _allowing(page: str) -> str:
+    """A Content-Security-Policy for a page that has its script and style in it, and asks its own host."""
+    hashes = {}
+    for kind in ("script", "style"):
+        (text,) = re.findall(rf"<{kind}[^>]*>(.*?)</{kind}>", page, re.DOTALL)
+        hashes[kind] = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    allowed = " ".join(f"{kind}-src 'sha256-{value}';" for kind, value in hashes.items())
+    return (
+        f"default-src 'none'; {allowed} connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+_TEXT: Final = resources.files("fleet.admin").joinpath("live.html").read_text(encoding="utf-8")
+_PAGE: Final = _TEXT.encode()
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": _allowing(_TEXT),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
 def build_app(
-    source: AdminSource, *, writable: bool, gate: Gate | None = None, names: ApiNames = api_name
+    source: AdminSource,
+    *,
+    writable: bool,
+    gate: Gate | None = None,
+    names: ApiNames = api_name,
+    others: AskOthers = nobody,
 ) -> web.Application:
     """The admin interface over what a control process shows.
 
@@ -185,18 +288,23 @@ def build_app(
         writable: whether drain and undrain are answered without a token: where the socket is on loopback.
         gate: who may ask for what; None where there are no tokens.
         names: the label of an API key in metrics.
+        others: asks the other members what passes them, for who looks at ``/live``.
     """
-    admin = _Admin(source, writable, gate, names)
+    admin = _Admin(source, writable, gate, names, Live(source, others))
     app = web.Application(middlewares=[_errors_as_json, admin.guarded])
     app.add_routes(
         [
             web.get("/", admin.index),
             web.get("/healthz", admin.healthz),
             web.get("/readyz", admin.readyz),
+            web.get("/live", admin.live),
             web.get("/ownership", admin.ownership),
+            web.get("/traffic", admin.traffic),
             web.get("/metrics", admin.metrics),
             web.post("/drain/{proxy_id}", admin.drain),
             web.post("/undrain/{proxy_id}", admin.undrain),
+            web.post(r"/pin/{broker_id:\d{1,10}}/{proxy_id}", admin.pin),
+            web.post(r"/unpin/{broker_id:\d{1,10}}", admin.unpin),
         ]
     )
     return app
@@ -216,12 +324,13 @@ async def serve(
     *,
     gate: Gate | None = None,
     tls: ssl.SSLContext | None = None,
+    others: AskOthers = nobody,
 ) -> web.AppRunner:
     """Starts to answer on an inherited listening socket; without tokens read-only where that is not loopback.
 
     Returns: the running server; its ``cleanup()`` ends it
     """
-    app = build_app(source, writable=bound_to_loopback(sock), gate=gate, names=names)
+    app = build_app(source, writable=bound_to_loopback(sock), gate=gate, names=names, others=others)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
     await web.SockSite(runner, sock, ssl_context=tls).start()

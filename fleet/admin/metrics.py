@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from fleet import __version__
 from fleet.admin.ownership import broker_ids
@@ -25,6 +28,7 @@ from fleet.proxy.wire._tables import APIS
 
 ApiNames: TypeAlias = Callable[[int], str]
 
+NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = MappingProxyType({})
 NO_REFUSALS: Final[Mapping[Refusal, int]] = dict.fromkeys(REFUSALS, 0)
 
 TO_BROKER: Final = "to_broker"
@@ -60,13 +64,26 @@ def _counters(name: str, text: str, labels: list[str], samples: Iterable[tuple[l
 
 
 def _histogram(
-    name: str, text: str, bounds: tuple[float, ...], counts: tuple[int, ...], total_s: float
+    name: str,
+    text: str,
+    bounds: tuple[float, ...],
+    counts: tuple[int, ...],
+    total_s: float,
+    exemplars: Mapping[int, Exemplar] = NO_EXEMPLARS,
 ) -> Metric:
-    """A histogram of separate buckets, of which Prometheus wants the running sums."""
+    """A histogram of separate buckets, of which Prometheus wants the running sums.
+
+    Args:
+        exemplars: by the number of the bucket; in OpenMetrics alone.
+    """
+    family = HistogramMetricFamily(name, text)
     names = [*(repr(bound) for bound in bounds), "+Inf"]
-    return HistogramMetricFamily(
-        name, text, buckets=list(zip(names, accumulate(counts), strict=True)), sum_value=total_s
-    )
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = [
+        (bound, count, exemplars[index]) if index in exemplars else (bound, count)
+        for index, (bound, count) in enumerate(zip(names, accumulate(counts), strict=True))
+    ]
+    family.add_metric([], buckets, total_s)
+    return family
 
 
 def _wire_reasons(error: type[WireError] = WireError) -> Iterator[str]:
@@ -237,7 +254,18 @@ class FleetCollector(Collector):
             log.seconds.bounds,
             log.seconds.counts,
             log.seconds.total,
+            self._exemplars(),
         )
+
+    def _exemplars(self) -> Mapping[int, Exemplar]:
+        """The last takeover of each bucket that is told in a trace."""
+        log, found = self._view.takeovers, {}
+        for each in log.recent if self._view.traced else ():
+            if each.seconds is not None and each.advertised is not None and each.committed is not None:
+                name = {"trace_id": each.trace_id(self._view.fleet)}
+                exemplar = Exemplar(name, each.seconds, each.advertised.wall_ms / 1000)
+                found[bisect_left(log.seconds.bounds, each.seconds)] = exemplar
+        return found
 
     def _data_plane(self) -> Iterator[Metric]:
         view = self._view
@@ -308,7 +336,7 @@ class FleetCollector(Collector):
         )
         yield _histogram(
             "fleet_rewrite_seconds",
-            "Time to rewrite the addresses in one response.",
+            "Time to rewrite the addresses in one response, unless it begins as one before it did.",
             REWRITE_BOUNDS_S,
             ever.rewrite_buckets,
             ever.rewrite_sum_s,

@@ -19,7 +19,7 @@ from fleet.admin.documents import (
     StatusDocument,
 )
 
-_COLOURS = {
+COLOURS = {
     "up": "green",
     "unknown": "yellow",
     "suspect": "red",
@@ -33,7 +33,7 @@ def _names(names: tuple[str, ...]) -> str:
     return escape(" ".join(names)) or "-"
 
 
-def _table(title: str, *columns: str) -> Table:
+def titled(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -91,13 +91,13 @@ def print_status(status: StatusDocument, console: Console) -> None:
     if not status.agree:
         console.print("[yellow]members differ in their generation[/]: one of them is behind")
     answers = {answer.proxy_id: answer for answer in status.answers}
-    table = _table("Members", "member", "state", "role", "rack", "generation", "stale", "answered")
+    table = titled("Members", "member", "state", "role", "rack", "generation", "stale", "answered")
     for member in status.members:
         answer = answers.get(member.proxy_id)
         said = answer is not None and answer.error is None
         generation = answer.generation if answer is not None and said else member.generation
         stale = duration(answer.staleness_s) if answer is not None and answer.staleness_s else "-"
-        state = f"[{_COLOURS[member.state]}]{member.state}[/]"
+        state = f"[{COLOURS[member.state]}]{member.state}[/]"
         if member.drained and member.state != "drained":
             state += ", drained"
         table.add_row(
@@ -110,7 +110,7 @@ def print_status(status: StatusDocument, console: Console) -> None:
             _answered(answer),
         )
     console.print(table)
-    owned = _table("Identities", "broker", "committed", "advertised", "successors", "clients connect to")
+    owned = titled("Identities", "broker", "committed", "advertised", "successors", "clients connect to")
     for identity in status.identities:
         owned.add_row(*_identity_row(identity))
     console.print(owned)
@@ -118,7 +118,7 @@ def print_status(status: StatusDocument, console: Console) -> None:
 
 def print_config(document: ConfigDocument, console: Console) -> None:
     console.print(f"[green]{escape(document.source)}: no mistakes[/]")
-    table = _table(f"Fleet {escape(document.fleet)}", "member", "role", "rack", "clients bootstrap at")
+    table = titled(f"Fleet {escape(document.fleet)}", "member", "role", "rack", "clients bootstrap at")
     for member in document.members:
         role = "witness" if member.witness else "voter" if member.voter else "observer"
         ways = "; ".join(f"{each.name} {each.host}:{each.bootstrap_port}" for each in member.listeners)
@@ -131,7 +131,7 @@ def print_config(document: ConfigDocument, console: Console) -> None:
 
 
 def print_certs(document: CertsDocument, console: Console) -> None:
-    table = _table(f"Certificates of fleet {escape(document.fleet)}", "member", "certificate", "expires")
+    table = titled(f"Certificates of fleet {escape(document.fleet)}", "member", "certificate", "expires")
     for each in document.members:
         table.add_row(escape(each.proxy_id), escape(each.certificate), each.expires or "not on this machine")
     console.print(table)
@@ -146,7 +146,7 @@ def print_plan(plan: PlanDocument, console: Console) -> None:
         console.print(f"[red]{title} nobody is left to own anything: nothing would move[/]")
     elif not plan.moves:
         console.print(f"{title} nothing would move")
-    table = _table(
+    table = titled(
         f"{title[:1].upper()}{title[1:]}, from generation {plan.generation}",
         "broker",
         "owners now",
@@ -157,7 +157,7 @@ def print_plan(plan: PlanDocument, console: Console) -> None:
     if plan.moves:
         console.print(table)
     weighed = ("weight now", "weight then") if plan.weighed else ()
-    loads = _table("Identities for each member", "member", "now", "then", *weighed)
+    loads = titled("Identities for each member", "member", "now", "then", *weighed)
     for load in plan.loads:
         weights = (f"{each:,.0f}" for each in (load.weight_before, load.weight_after) if each is not None)
         loads.add_row(escape(load.proxy_id), str(load.before), str(load.after), *weights)
@@ -185,7 +185,7 @@ def print_drain(document: DrainDocument, console: Console) -> None:
 
 
 def print_rolling_restart(document: RollingRestartDocument, console: Console) -> None:
-    table = _table("Restarted", "member", "was leader", "back and at rest after")
+    table = titled("Restarted", "member", "was leader", "back and at rest after")
     for member in document.members:
         table.add_row(escape(member.proxy_id), "yes" if member.was_leader else "no", f"{member.took_s:.1f} s")
     console.print(table)

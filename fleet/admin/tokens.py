@@ -138,6 +138,13 @@ class Gate:
             self._tell(refusal, source, time.monotonic())
         return refusal
 
+    def may_write(self, authorization: str | None) -> bool:
+        """Whether who has been let in to read may change something as well; not counted."""
+        try:
+            return self._tokens.get().refusal(authorization, writes=True) is None
+        except OSError:
+            return False
+
     def _tell(self, refusal: Refusal, source: str, now_s: float) -> None:
         """At most one line a minute for each source."""
         if now_s - self._logged_s.get(source, -LOG_EVERY_S) < LOG_EVERY_S:

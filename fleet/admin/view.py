@@ -6,6 +6,7 @@ are made of nothing else.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,11 @@ class Moment:
         return Moment(self.wall_ms - ceil(1000 * (self.mono_s - mono_s)), mono_s)
 
 
+def trace_id(*known: object) -> str:
+    """The trace of something that several members tell of, by what all of them know; 32 hex digits."""
+    return hashlib.sha256("/".join(map(str, known)).encode()).hexdigest()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class Takeover:
     """How one member's identities came to others, as seen by the member that tells it.
@@ -69,6 +75,8 @@ class Takeover:
         committed: when Raft had committed it here; None until then.
         alive: the last moment at which this member is sure that the owner's worker was alive; None where it
             is of none, and of a drain.
+        change: the id of the command by which the last identity left; empty until then, and where it is not
+            known, as after a snapshot.
     """
 
     proxy_id: ProxyId
@@ -78,11 +86,16 @@ class Takeover:
     advertised: Moment | None = None
     committed: Moment | None = None
     alive: Moment | None = None
+    change: str = ""
 
     @property
     def seconds(self) -> float | None:
         """From detection to advertisement."""
         return None if self.advertised is None else max(0.0, self.advertised.mono_s - self.detected.mono_s)
+
+    def trace_id(self, fleet: str) -> str:
+        """The trace that it is told in: one of all members that know the change, else one of this alone."""
+        return trace_id(fleet, *([self.change] if self.change else (self.proxy_id, self.detected)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +244,7 @@ class FleetView:
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
+        traced: whether takeovers are told in traces.
         balanced_by: what makes two proxies equal.
         certificate_expiry_s: field that names a certificate → when it expires, in Unix time.
     """
@@ -252,6 +266,7 @@ class FleetView:
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
     events: EventsView | None = None
+    traced: bool = False
     balanced_by: BalancedBy = "identities"
 
     @property
@@ -276,6 +291,15 @@ class AdminSource(Protocol):
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         """Commits that a member is to own nothing, or may own again.
+
+        Raises:
+            UnknownMember: no such member.
+            NoQuorum, CommandTimeout: nothing is known to be committed.
+        """
+        ...
+
+    async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
+        """Commits that one member is to own an identity as long as it lives, or (None) that any may.
 
         Raises:
             UnknownMember: no such member.

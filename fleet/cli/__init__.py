@@ -11,7 +11,7 @@ import click
 
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
-from fleet.cli import certs, chaos, clients, demo, health, journal, member, ownership, pipeline
+from fleet.cli import certs, chaos, clients, demo, health, journal, member, ownership, pipeline, top
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
 from fleet.errors import (
     AdminError,
@@ -59,6 +59,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         certs.certs_group,
         clients.client_config,
         ownership.status,
+        top.top,
         ownership.plan,
         ownership.drain,
         ownership.undrain,
@@ -78,6 +79,7 @@ Examples:
   fleet node --config fleet.yaml --node p1     run one member
   fleet client-config --client librdkafka      what clients are best told, and why
   fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
+  fleet top --config fleet.yaml                the same as it changes, and what passes
   fleet doctor --config fleet.yaml             what is wrong, seen from where clients are
   fleet plan --without p2                      what would move if p2 were drained
   fleet journal check --node p1                what is in a member's Raft files, and is it sound

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+from importlib.util import find_spec
+from typing import Final
 
 import click
 
@@ -13,7 +15,11 @@ from fleet.admin.tokens import check_tokens
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
 from fleet.config import Settings, UpstreamSettings, advice, load, survives
+from fleet.config.document import Problem
+from fleet.errors import ConfigError
 from fleet.model import ProxyId
+
+TRACING_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
 @click.command(
@@ -35,6 +41,7 @@ def node(config: str, node: str, as_json: bool) -> int:
         certs.check_member(settings, node)
         certs.check_upstream(settings, must_be_there=True)
     check_tokens(settings, must_be_there=True)
+    _check_tracing(settings, must_be_there=True)
     importlib.import_module("fleet.process").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
@@ -71,6 +78,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
             unverified = certs.check_present(settings)
         elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
     elsewhere += check_tokens(settings, must_be_there=node is not None)
+    elsewhere += _check_tracing(settings, must_be_there=node is not None)
     document = config_document(settings, unverified, elsewhere)
     print_document(document, CHECK, as_json, tables.print_config)
     return OK
@@ -80,6 +88,36 @@ def _names_files(settings: Settings) -> bool:
     """Whether there is anything for ``fleet.certs`` to look at."""
     secured = settings.peer_tls is not None or settings.admin.tls is not None or bool(settings.listener_tls)
     return secured or settings.upstream != UpstreamSettings()
+
+
+def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...]:
+    """Look whether traces can be sent, where they are to be.
+
+    Returns: what is not on this machine
+    Raises:  ConfigError: a package, or a header, is not here; with ``must_be_there`` alone
+    """
+    tracing = settings.tracing
+    if tracing is None:
+        return ()
+    missing = [each for each in TRACING_PACKAGES if not _is_installed(each)]
+    if must_be_there and missing:
+        rule = f"needs packages that are not installed ({', '.join(missing)})"
+        problem = Problem(tracing.line, ("tracing",), "", rule, "pip install 'kafka-proxy-fleet[otel]'")
+        raise ConfigError(problem.text(settings.source))
+    elsewhere = [f"packages of tracing ({each})" for each in missing]
+    for name, secret in tracing.headers.items():
+        if must_be_there or secret.is_here():
+            secret.read(settings.source)
+        else:
+            elsewhere.append(f"tracing.headers.{name}")
+    return tuple(elsewhere)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # nor is what it would be in
+        return False
 
 
 def config_document(

@@ -6,13 +6,13 @@ import asyncio
 import os
 
 import click
-from click.core import ParameterSource
 
 from fleet.admin import client, rolling, tables
 from fleet.admin.access import access_to
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
 from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan
+from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document
 from fleet.config import Settings, load
@@ -21,24 +21,9 @@ from fleet.model import ProxyId
 from fleet.weighing import Weighing
 
 
-def _settings(config: str, admin: str | None) -> Settings | None:
-    """The file; None where an address was named, and no file beside it."""
-    source = click.get_current_context().get_parameter_source("config")
-    if admin is not None and source is ParameterSource.DEFAULT:
-        return None
-    return load(config, os.environ)
-
-
-def _urls(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
-    """Whom to ask: every member of the file, or the one address that was named."""
-    if admin is not None:
-        return {admin: client.normal_url(admin, client.scheme_of(settings))}
-    return {} if settings is None else client.admin_urls(settings)
-
-
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
-    settings = _settings(config, admin)
-    urls = _urls(settings, admin)
+    settings = settings_of(config, admin)
+    urls = urls_of(settings, admin)
     return asyncio.run(client.ask_all(urls, access=access_to(settings, os.environ))), urls
 
 
@@ -113,9 +98,9 @@ def undrain(config: str, admin: str | None, as_json: bool, proxy_id: str) -> int
 
 
 def _set_drained(config: str, admin: str | None, as_json: bool, proxy_id: str, drained: bool) -> int:
-    settings = _settings(config, admin)
+    settings = settings_of(config, admin)
     access = access_to(settings, os.environ, writes=True)
-    urls = tuple(_urls(settings, admin).values())
+    urls = tuple(urls_of(settings, admin).values())
     if settings is not None and admin is None:
         settings.member(proxy_id)
         urls = client.writable_urls(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -24,6 +25,7 @@ from fleet.config.schema import (
     SaslShape,
     TimingShape,
     TokensShape,
+    TracingShape,
     UpstreamShape,
     UpstreamTlsShape,
     check_shape,
@@ -46,6 +48,7 @@ from fleet.config.settings import (
     Settings,
     Timing,
     TokenSettings,
+    TracingSettings,
     UpstreamSettings,
     UpstreamTlsSettings,
     is_wildcard,
@@ -53,6 +56,8 @@ from fleet.config.settings import (
 from fleet.model import Endpoint, IdentitySpace, ProxyId
 
 DEFAULT_VOTERS = 3
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""Source: RFC 9110, token."""
 T = TypeVar("T")
 
 
@@ -154,6 +159,7 @@ class Draft:
     admin: AdminSettings
     upstream: UpstreamSettings
     events: EventsSettings | None
+    tracing: TracingSettings | None
     balance: BalanceSettings
     members: tuple[MemberDraft, ...]
     base: FilePath
@@ -183,6 +189,7 @@ class Draft:
             admin=self.admin,
             upstream=self.upstream,
             events=self.events,
+            tracing=self.tracing,
             balance=self.balance,
             source=source,
         )
@@ -332,6 +339,43 @@ def _events(top: FleetShape, document: Document) -> EventsSettings | None:
     return EventsSettings(**shape.model_dump())
 
 
+def _tracing(top: FleetShape, base: FilePath, document: Document) -> TracingSettings | None:
+    path = ("tracing",)
+    if path not in document.lines:
+        return None
+    written = {} if top.tracing is None else top.tracing
+    if "@" in str(written.get("endpoint", "")):
+        rule, fix = "holds a user, or a password", "leave it out, and use `headers:`"
+        document.report((*path, "endpoint"), None, rule, fix)
+        return None
+    shape, wrong = check_shape(TracingShape, written, path, document)
+    if shape.endpoint is None and "endpoint" not in wrong:
+        fix = "add `endpoint: http://127.0.0.1:4318`"
+        document.report((*path, "endpoint"), None, "is required", fix)
+    headers = _headers(shape.headers, (*path, "headers"), base, document)
+    if shape.endpoint is None:
+        return None
+    return TracingSettings(shape.endpoint, headers, document.line(path))
+
+
+def _headers(value: Value, path: Path, base: FilePath, document: Document) -> dict[str, Secret]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        fix = "write {Authorization: {file: PATH}}"
+        document.report(path, None, "must be a map of headers to where they are", fix)
+        return {}
+    found = {}
+    for name, where in value.items():
+        if not _HEADER.fullmatch(name):
+            fix = "use letters, digits and dashes"
+            document.report((*path, name), None, "is no name of a header", fix)
+        held = secret(where, (*path, name), base, document)
+        if held is not None:
+            found[name] = held
+    return found
+
+
 def draft(document: Document, base: FilePath) -> Draft:
     """Validates the shape of the whole file, part by part, and fills in what has a default.
 
@@ -363,6 +407,7 @@ def draft(document: Document, base: FilePath) -> Draft:
         admin=_admin(top, base, document),
         upstream=_upstream(top, base, document),
         events=_events(top, document),
+        tracing=None if "tracing" in wrong else _tracing(top, base, document),
         balance=BalanceSettings(**balance.model_dump()),
         members=members,
         base=base,

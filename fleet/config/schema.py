@@ -7,9 +7,11 @@ the mistakes of its neighbours.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import fields
 from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -17,6 +19,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from fleet.config.document import Document, Path, Value
 from fleet.config.settings import (
     PROXY_ID,
+    TRACES_PATH,
     Addressing,
     BalanceSettings,
     ClientCertificates,
@@ -35,6 +38,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_TIMING_S: Final = 3600.0
 MAX_IDENTITIES: Final = 20_000
 MAX_BROKER_ID: Final = 2**31 - 1
+MAX_WORKERS: Final = 64
+ONE_FOR_EACH_CPU: Final = "auto"
 LEAST_SPOOL_BYTES: Final = 1 << 20
 _TOPIC_PREFIX: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """Source: Topic.java, LEGAL_CHARS and MAX_NAME_LENGTH; the rest of the name is short."""
@@ -43,6 +48,11 @@ _TOPIC_PREFIX: Final = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 def wrong(rule: str, fix: str) -> PydanticCustomError:
     """An error that carries its own rule and fix."""
     return PydanticCustomError("fleet", "{rule}", {"rule": rule, "fix": fix})
+
+
+def count_workers(value: object) -> object:
+    """``auto`` is one for each CPU that this process may run on; all else is left to be judged."""
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0))) if value == ONE_FOR_EACH_CPU else value
 
 
 def parse_endpoint(value: object) -> Endpoint:
@@ -112,6 +122,22 @@ def _member_path(value: object) -> str:
     return value
 
 
+def _collector(value: object) -> str:
+    if not isinstance(value, str):
+        raise wrong("must be text", "put it in quotes")
+    fix = "write it as http://127.0.0.1:4318"
+    try:
+        url = urlsplit(value)
+        right = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        right = False
+    if not right or re.search(r"[^!-~]", value):
+        raise wrong("must be the URL of a collector", fix)
+    if url.query or url.fragment or url.path.rstrip("/").endswith(TRACES_PATH):
+        raise wrong(f"must be what stands before {TRACES_PATH}", fix)
+    return value
+
+
 def _broker_host(value: object) -> str:
     if not isinstance(value, str):
         raise wrong("must be text", "put it in quotes")
@@ -138,6 +164,7 @@ def _broker_ids(value: object) -> object:
 HostPort = Annotated[Endpoint, BeforeValidator(parse_endpoint)]
 Name = Annotated[str, BeforeValidator(_name)]
 MemberPath = Annotated[str, BeforeValidator(_member_path)]
+Collector = Annotated[str, BeforeValidator(_collector)]
 TopicPrefix = Annotated[str, BeforeValidator(_topic_prefix)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -164,7 +191,7 @@ class MemberShape(Shape):
     peer: HostPort | None = None
     admin: HostPort | None = None
     data_dir: Annotated[str, Field(min_length=1)] | None = None
-    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    workers: Annotated[int, BeforeValidator(count_workers), Field(ge=1, le=MAX_WORKERS)] = 1
     listeners: dict[str, Any] | None = None
     """Each one is validated by itself, as a ``ListenerShape``."""
 
@@ -243,6 +270,12 @@ class EventsShape(Shape):
     spool_bytes: Annotated[int, Field(ge=LEAST_SPOOL_BYTES, le=2**40)] = _EVENTS.spool_bytes
 
 
+class TracingShape(Shape):
+    endpoint: Collector | None = None
+    headers: Any = None
+    """Validated where a value that is wrong is not shown: it may be a token."""
+
+
 class BalanceShape(Shape):
     by: BalancedBy = _BALANCE.by
     min_gain: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = _BALANCE.min_gain
@@ -261,6 +294,7 @@ class FleetShape(Shape):
     admin: dict[str, Any] | None = None
     upstream: dict[str, Any] | None = None
     events: dict[str, Any] | None = None
+    tracing: dict[str, Any] | None = None
     balance: dict[str, Any] | None = None
     members: dict[str, Any] | None = None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from fleet.config.secrets import Secret
 from fleet.errors import UnknownMember
@@ -16,6 +17,8 @@ from fleet.weighing import BalancedBy
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 CONTROL_SOCKET = "control.sock"
+TRACES_PATH: Final = "/v1/traces"
+"""Source: the specification of OTLP/HTTP."""
 PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
 
@@ -78,6 +81,26 @@ class EventsSettings:
     topic_prefix: str = "fleet."
     replication_factor: int | None = None
     spool_bytes: int = 67_108_864
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """Where traces of what control does go.
+
+    Args:
+        endpoint: a collector that takes OTLP over HTTP; without the path of traces.
+        headers: what it is sent with each request, by name.
+        line: where the section stands in the file, for what is not installed.
+    """
+
+    endpoint: str
+    headers: Mapping[str, Secret] = field(default_factory=dict)
+    line: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where spans are posted."""
+        return f"{self.endpoint.rstrip('/')}{TRACES_PATH}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +365,7 @@ class Settings:
         admin: how the members' admin addresses are secured.
         upstream: the way to the brokers.
         events: None where none are sent.
+        tracing: None where no traces are.
         balance: what makes two proxies equal.
         source: the file, as it was named by the caller.
     """
@@ -357,6 +381,7 @@ class Settings:
     admin: AdminSettings = field(default_factory=AdminSettings)
     upstream: UpstreamSettings = field(default_factory=UpstreamSettings)
     events: EventsSettings | None = None
+    tracing: TracingSettings | None = None
     balance: BalanceSettings = field(default_factory=BalanceSettings)
     source: str = ""
 
@@ -460,6 +485,14 @@ def advice(settings: Settings) -> tuple[str, ...]:
                 f"upstream.sasl: {sasl.mechanism} without TLS shows the {shown[sasl.mechanism]} to the "
                 f"network on the way to {', '.join(exposed)}; "
                 "add `tls: {}` to upstream, or use SCRAM-SHA-512"
+            )
+    tracing = settings.tracing
+    if tracing is not None and tracing.headers:
+        url = urlsplit(tracing.endpoint)
+        if url.scheme == "http" and not is_loopback(url.hostname or ""):
+            said.append(
+                f"tracing.headers: without TLS the network on the way to {url.netloc} reads them; "
+                "use https, or a collector on this machine"
             )
     carriers = [member for member in settings.members.values() if not member.witness]
     without_rack = [member.proxy_id for member in carriers if member.rack is None]

@@ -61,7 +61,7 @@ class LocalFleet:
         peer_tls: whether the links between members are secured, with certificates made here.
         listener_tls: the section of the one listener that there is; None for plaintext.
         admin_tokens: whether the admin addresses want a token and answer by TLS; what is needed is made here.
-        limits, events, balance, upstream: the sections of these names; None to have none.
+        limits, events, tracing, balance, upstream: the sections of these names; None to have none.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class LocalFleet:
         limits: Mapping[str, object] | None = None,
         admin_tokens: bool = False,
         events: Mapping[str, object] | None = None,
+        tracing: Mapping[str, object] | None = None,
         balance: Mapping[str, object] | None = None,
         upstream: Mapping[str, object] | None = None,
     ) -> None:
@@ -110,6 +111,7 @@ class LocalFleet:
             **({} if limits is None else {"limits": dict(limits)}),
             **({"admin": {"tls": {}, "tokens": _TOKENS}} if admin_tokens else {}),
             **({} if events is None else {"events": dict(events)}),
+            **({} if tracing is None else {"tracing": dict(tracing)}),
             **({} if balance is None else {"balance": dict(balance)}),
             **({} if upstream is None else {"upstream": dict(upstream)}),
             "members": members,

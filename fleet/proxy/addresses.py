@@ -14,7 +14,7 @@ from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int
 NO_HOST = "no-directory.invalid"
 """Given out for my own host while I do not know it; never resolves (RFC 6761)."""
 
-MAX_HEAD_BYTES: Final = 256 * 1024
+KEPT_HEAD_BYTES: Final = 256 * 1024
 """The longest beginning of a response that is kept: of some 5,000 brokers."""
 
 OnBrokerSeen = Callable[[Broker], None]
@@ -115,7 +115,7 @@ class AddressBook:
 
     def keep(self, index: int, found: bytes, rewritten: bytes) -> None:
         """Have the next client that gets such a response get the same, where clients are not told apart."""
-        if len(found) > MAX_HEAD_BYTES:
+        if len(found) > KEPT_HEAD_BYTES:
             return
         if self._alike is None:
             self._alike = all(len(owners) < 2 for owners in self._directory.advertised.values())
@@ -217,7 +217,7 @@ class AddressSource:
         self._on_broker_seen = on_broker_seen
         self._counters = counters
         self._moves: Mapping[BrokerId, int] = {}
-        self._publish(directory)
+        self.book = self._made(directory)
 
     def update(self, directory: Directory) -> None:
         """Let every response from now on carry the addresses of that directory."""
@@ -239,6 +239,11 @@ class AddressSource:
             self._publish(self.book.directory)
 
     def _publish(self, directory: Directory) -> None:
-        self.book = AddressBook(
+        # An idle connection holds on to the book that it was last answered by, and asks it nothing any more.
+        self.book.heads.clear()
+        self.book = self._made(directory)
+
+    def _made(self, directory: Directory) -> AddressBook:
+        return AddressBook(
             directory, self._listener, self._me, self._on_broker_seen, self._counters, self._moves
         )

@@ -108,6 +108,7 @@ class ClientConnection(asyncio.Protocol):
         "_answer_s",
         "_broker",
         "_client_spoke",
+        "_ended",
         "_held",
         "_host",
         "_kept",
@@ -167,6 +168,8 @@ class ClientConnection(asyncio.Protocol):
         self.answered = 0
         """Requests that no broker was asked for."""
         self._client_spoke = False
+        self._ended = False
+        """It has sent its last, and what it sent waits for a broker."""
         self.broker_spoke = False
         """Since ``awaits`` was called."""
         self._spoken = 0
@@ -241,12 +244,16 @@ class ClientConnection(asyncio.Protocol):
         if self.moving:
             self.advance()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
+        if self.state is State.DIALLING:  # what waits may be Produce with acks=0
+            self._ended = True
+            return True
         # In a drain whole requests are kept, too.
         cut_off = self._kept or not self.session.at_boundary
         if cut_off and not self.draining and self.state is not State.LEAVING:
             self._host.refused(self, TruncatedFrame("client", "it ends the connection inside a request"))
         self.close()
+        return False
 
     def pause_writing(self) -> None:
         if self._broker is not None:
@@ -279,6 +286,9 @@ class ClientConnection(asyncio.Protocol):
         for piece in self._queue:
             broker.transport.write(piece)
         self._queue.clear()
+        if self._ended:
+            self.eof_received()
+            return True
         if self.draining:
             self._run_out_later()
         if self.moving:
@@ -393,9 +403,10 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _release(self, why: int) -> None:
-        self._held &= ~why
-        if not self._held:
-            self._transport.resume_reading()
+        if self._held & why:
+            self._held &= ~why
+            if not self._held:
+                self._transport.resume_reading()
 
     def _cut(self, data: bytes, consumed: int) -> bytes | memoryview:
         """Keep what was not consumed, and answer what needs no broker; returns what goes to the broker."""
@@ -405,11 +416,15 @@ class ClientConnection(asyncio.Protocol):
         return memoryview(data)[start:consumed]
 
     def _dial_for(self, data: bytes | memoryview) -> None:
+        """What two reads brought waits here at most; what comes later waits in the kernel.
+
+        With TLS it is one: a transport that has read the client's end closes, whatever waits.
+        """
         self._queue.append(data)
+        if self._secured or self.state is State.DIALLING:
+            self._hold(_BROKER_IS_DIALLED)
         if self.state is State.IDLE:
             self.state = State.DIALLING
-            # One read's worth waits here at most. What comes later waits in the kernel.
-            self._hold(_BROKER_IS_DIALLED)
             self._host.dial(self)
 
     def _keep(self, unconsumed: bytes) -> None:

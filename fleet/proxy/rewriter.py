@@ -105,6 +105,15 @@ class Rewriter:
                 self._stream = stream
                 self.busy = True
             return run
+        head = self._source.book.heads.get(index)
+        if head is not None:
+            stop, mark = min(after, end), pos + 8 + len(head.found)
+            if mark <= stop and view[pos + 8 : mark].tobytes() == head.found:
+                self._write_before(view, run, pos, write)
+                size = pack_int32(after - mark + 4 + len(head.rewritten))
+                write(b"".join((size, view[pos + 4 : pos + 8], head.rewritten, view[mark:stop])))
+                self._counters.rewritten[API_KEYS[index]] += 1
+                return stop
         complete = after <= end
         if layout.whole and after - pos > self._max_bytes:
             raise OversizeFrame("broker", f"{layout.name} response of {after - pos} bytes")
@@ -114,10 +123,7 @@ class Rewriter:
             parts = self._patch(index, layout, frame, after - pos, complete)
         if parts is not None and not parts:
             return run
-        if pos > run:
-            # A slice holds on to all that was read, of which a write buffer counts the slice alone.
-            before = view[run:pos]
-            write(bytes(before) if len(before) < JOIN_BELOW_BYTES else before)
+        self._write_before(view, run, pos, write)
         if parts is None:
             self._collected = bytearray(frame)
             self._index = index
@@ -126,6 +132,13 @@ class Rewriter:
         else:
             write(b"".join(parts))
         return pos + len(frame)
+
+    def _write_before(self, view: memoryview, run: int, pos: int, write: Write) -> None:
+        """Write what was read before a response that does not stay as it is."""
+        if pos > run:
+            # A slice holds on to all that was read, of which a write buffer counts the slice alone.
+            before = view[run:pos]
+            write(bytes(before) if len(before) < JOIN_BELOW_BYTES else before)
 
     def go_on(self, view: memoryview, start: int, end: int, write: Write) -> int:
         """Take more of the response that has come in part.
@@ -179,23 +192,18 @@ class Rewriter:
         """
         began_s = self._clock() if self._clock is not None else 0.0
         book = self._take_newest_book()
-        head = book.heads.get(index)
-        if head is not None and frame[8 : 8 + len(head.found)].tobytes() == head.found:
-            mark = 8 + len(head.found)
-            parts: Parts = [b"", frame[4:8], head.rewritten]
-        else:
-            parts = [b""]
-            unserved = self._counters.unserved
-            try:
-                mark = layout.patch(frame, self._addresses, parts)
-            except OUT_OF_BYTES:
-                if complete:
-                    raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
-                return None
-            if len(parts) == 1:
-                return []
-            if index in ALIKE and self._counters.unserved == unserved:
-                book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
+        parts: Parts = [b""]
+        unserved = self._counters.unserved
+        try:
+            mark = layout.patch(frame, self._addresses, parts)
+        except OUT_OF_BYTES:
+            if complete:
+                raise TruncatedFrame("broker", f"{layout.name} response of {frame_bytes} bytes") from None
+            return None
+        if len(parts) == 1:
+            return []
+        if index in ALIKE and self._counters.unserved == unserved:
+            book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
         parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         if mark < len(frame):
             parts.append(frame[mark:])

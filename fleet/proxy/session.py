@@ -25,7 +25,7 @@ from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
-from fleet.proxy.wire.produce import ACKS_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
+from fleet.proxy.wire.produce import FIRST_IN_PLACE, LAST_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
@@ -65,6 +65,9 @@ _SAMPLED: Final = 1 << 61
 _WAIT: Final = -1
 _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
+
+_UNLISTED: Final = -(1 << 62)
+"""In place of a plan: the request is not in the tables."""
 
 
 class Limits(Protocol):
@@ -212,6 +215,12 @@ class Session:
                 return end
             self._client_left = 0
         mode = self._mode
+        # Said to be what they are: what is compiled takes them for objects otherwise.
+        size: int
+        api: int
+        correlation_id: int
+        client_id_length: int
+        plan: int
         while True:
             if mode:
                 after = self._unusual(data, pos, end)
@@ -232,13 +241,13 @@ class Session:
                 raise _bad_size(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
-            plan = PLANS.get(api)
-            if plan is None:
+            plan = PLANS.get(api, _UNLISTED)
+            if plan == _UNLISTED:
                 plan = _unlisted(api)
             elif plan < 0:
                 at = pos + REQUEST_HEADER_BYTES + client_id_length
                 if (
-                    api in ACKS_IN_PLACE
+                    FIRST_IN_PLACE <= api <= LAST_IN_PLACE
                     and client_id_length >= 0
                     and at + 4 <= after <= end
                     and not data[at]
@@ -308,6 +317,9 @@ class Session:
                     write(memoryview(data)[run:] if run else data)
                 return end
             self._broker_left = 0
+        size: int
+        correlation_id: int
+        plan: int
         while True:
             if not self._tokens or (after := self._token_answer(data, pos, end)) == _ORDINARY:
                 if end - pos < 8:

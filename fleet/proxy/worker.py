@@ -6,9 +6,7 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -16,16 +14,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import uvloop
-
-from fleet import ipc, listener_tls, process
+from fleet import ipc, listener_tls
 from fleet.errors import HandshakeFailed, LimitReached, WireError
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.connection import BrokerConnection, ClientConnection, State
+from fleet.proxy.connection import ClientConnection, Host, State
 from fleet.proxy.counters import Counters
+from fleet.proxy.dialler import Dialler
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
 from fleet.proxy.quota import Quota
@@ -33,10 +30,10 @@ from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
-from fleet.proxy.upstream import Candidate, Upstreams
-from fleet.upstream_tls import NOT_REACHED, explain_dial, to_brokers
+from fleet.proxy.upstream import Upstreams
+from fleet.upstream_tls import to_brokers
 
-log = logging.getLogger("fleet.proxy.worker")  # it runs as __main__
+log = logging.getLogger(__name__)
 
 FIRST_DIRECTORY_S: Final = 0.5
 """How long a starting worker lets clients wait for a directory that is newer than the file's."""
@@ -54,20 +51,21 @@ RETURN_S: Final = 1.0
 A stopping worker listens for so long, and one that goes on then tells them again."""
 BACK_S: Final = 10.0
 """How long after a move those that come back are told again: then whoever stays has no other way."""
-DIAL_ROUNDS: Final = 2
-"""How many brokers in turn may be silent before a bootstrap connection is given up."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
 
-class Worker:
+class Worker(Host):
     """One worker of a member.
 
     Args:
         spec: what the supervisor says; its descriptors become this worker's.
+        first_directory_s: how long clients wait for a directory that is newer than the file's.
     """
 
-    def __init__(self, spec: ChildSpec) -> None:
+    def __init__(self, spec: ChildSpec, first_directory_s: float = FIRST_DIRECTORY_S) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._first_directory_s = first_directory_s
         self._spec = spec
         self._member = spec.member
         self._me = self._member.advertised(spec.settings)
@@ -85,9 +83,7 @@ class Worker:
             self._look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._guard = Guard(spec.settings, self._member, self._everyone)
-        self._tls_to_brokers = to_brokers(spec.settings.upstream)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
-        self._dials: dict[ClientConnection, asyncio.Task[None]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
         self._tls = listener_tls.servers(spec.settings, spec.proxy_id)
         self._draining = False
@@ -107,6 +103,10 @@ class Worker:
         self._feed = Feed(
             self._member.control_socket, hello, self.apply, self._told, self.count, self._passed
         )
+        tls = to_brokers(spec.settings.upstream)
+        context = None if tls is None else tls.get
+        timeout_s = self._timing.upstream_connect_timeout_s
+        self._dialler = Dialler(self, self._upstreams, context, timeout_s, self._feed.lost)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -117,7 +117,7 @@ class Worker:
         sweeping = asyncio.create_task(self._guard.run())
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_DIRECTORY_S):
+                async with asyncio.timeout(self._first_directory_s):
                     await self._feed.first_directory.wait()
             await self._listen()
             log.info(
@@ -134,8 +134,7 @@ class Worker:
             following.cancel()
             sweeping.cancel()
             await asyncio.wait([following, sweeping])
-            for dial in self._dials.values():
-                dial.cancel()
+            self._dialler.stop()
 
     # ---- directories
 
@@ -148,7 +147,7 @@ class Worker:
         self._upstreams.commit(directory.brokers)
         for source in self._sources.values():
             source.update(directory)
-            asyncio.get_running_loop().call_later(MOVE_IS_NEWS_S, source.forget_moves, directory.revision)
+            self._loop.call_later(MOVE_IS_NEWS_S, source.forget_moves, directory.revision)
         for broker_id in list(self._connections):
             if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
                 broker_id, ()
@@ -159,7 +158,7 @@ class Worker:
         """Have an identity's clients leave one after the other: they must not all reconnect at once."""
         leaving = list(self._connections[broker_id])
         log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         self._moved_s[broker_id] = loop.time()
         for connection in leaving:
             self._next_move_s = max(self._next_move_s, loop.time() + NOTICE_S)
@@ -187,7 +186,6 @@ class Worker:
     # ---- connections
 
     async def _listen(self) -> None:
-        loop = asyncio.get_running_loop()
         for each in self._spec.listeners:
             factory = self._factory(each.listener, each.broker_id)
             sock = socket.socket(fileno=each.fd)
@@ -195,7 +193,7 @@ class Worker:
                 self._servers.append(self._tls_server(sock, each.listener, factory))
             else:
                 backlog = self._limits.listen_backlog
-                self._servers.append(await loop.create_server(factory, sock=sock, backlog=backlog))
+                self._servers.append(await self._loop.create_server(factory, sock=sock, backlog=backlog))
 
     def _tls_server(
         self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.BaseProtocol]
@@ -243,13 +241,12 @@ class Worker:
         connection.traffic.opened += 1
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         self._connections.setdefault(key, set()).add(connection)
-        loop = asyncio.get_running_loop()
         self._guard.opened(connection)
         if self._draining:
             self._waited_for.add(connection)
             connection.drain(0.0)
-        elif loop.time() < self._moved_s.get(key, -BACK_S) + BACK_S:
-            loop.call_later(RETURN_S, self._move, connection)
+        elif key in self._moved_s and self._loop.time() < self._moved_s[key] + BACK_S:
+            self._loop.call_later(RETURN_S, self._move, connection)
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
@@ -261,9 +258,7 @@ class Worker:
         served.discard(connection)
         if not served:
             del self._connections[key]
-        dial = self._dials.get(connection)
-        if dial is not None:
-            dial.cancel()
+        self._dialler.give_up(connection)
         self._waited_for.discard(connection)
         if not self._waited_for:
             self._all_left.set()
@@ -328,52 +323,7 @@ class Worker:
         connection.number = self._dialled_for
         connection.since_s = time.monotonic()
         self._note(connection, None)
-        task = asyncio.create_task(self._dial(connection))
-        self._dials[connection] = task
-        task.add_done_callback(partial(self._dialled, connection))
-
-    def _dialled(self, connection: ClientConnection, task: asyncio.Task[None]) -> None:
-        del self._dials[connection]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("dialling a broker failed", exc_info=error)
-            connection.broker_unreachable()
-
-    async def _dial(self, connection: ClientConnection) -> None:
-        give_up_s = time.monotonic() + DIAL_ROUNDS * self._timing.upstream_connect_timeout_s
-        for candidate in self._candidates(connection):
-            if time.monotonic() >= give_up_s:
-                break  # the client has better proxies to try
-            if not self._upstreams.admits(candidate, time.monotonic()):
-                continue
-            try:
-                await self._connect(connection, candidate)
-            except asyncio.CancelledError:
-                self._upstreams.given_up(candidate)
-                raise
-            except NOT_REACHED as error:
-                if candidate.broker_id is not None:
-                    self._feed.lost(candidate.broker_id)
-                if self._upstreams.failed(candidate, time.monotonic()):
-                    why = explain_dial(error)
-                    log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
-            else:
-                self._upstreams.succeeded(candidate)
-                return
-        connection.broker_unreachable()
-
-    def _candidates(self, connection: ClientConnection) -> list[Candidate]:
-        if connection.broker_id is None:
-            return self._upstreams.candidates(time.monotonic())
-        known = self._upstreams.broker(connection.broker_id)
-        return [] if known is None else [known]
-
-    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        loop, at = asyncio.get_running_loop(), candidate.endpoint
-        context = None if self._tls_to_brokers is None else self._tls_to_brokers.get()
-        async with asyncio.timeout(self._timing.upstream_connect_timeout_s):
-            await loop.create_connection(
-                lambda: BrokerConnection(self, connection), at.host, at.port, ssl=context
-            )
+        self._dialler.dial(connection)
 
     # ---- the end
 
@@ -386,7 +336,7 @@ class Worker:
         for number, connection in enumerate(everyone):
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
-            asyncio.get_running_loop().call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
+            self._loop.call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
         if everyone:
             await self._wait_for(everyone, 3 * phase_s)
             await asyncio.sleep(min(RETURN_S, phase_s))
@@ -414,29 +364,3 @@ class Worker:
 
 def wall_ms() -> int:
     return round(time.time() * 1000)
-
-
-async def serve(spec: ChildSpec) -> None:
-    """Run a worker in this process until SIGTERM."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    process.watch_lifeline(loop, spec.lifeline_fd)
-    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.heartbeat_s))
-    try:
-        await Worker(spec).run(stop)
-    finally:
-        beating.cancel()
-        await asyncio.wait([beating])
-
-
-def main() -> None:
-    spec = process.spec_from_argv(sys.argv)
-    process.die_with_parent(spec.parent_pid)
-    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
-    process.freeze_garbage()
-    uvloop.run(serve(spec))
-
-
-if __name__ == "__main__":
-    main()

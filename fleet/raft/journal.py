@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ MARKER: Final = b"\xf1\xeeRF"
 _HEADER: Final = struct.Struct(">8sQI12x")
 _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
+_SLOW_S: Final = 0.2
+"""A member whose disk takes longer is silent for as long as it takes the others to elect without it."""
 
 ADVICE: Final = (
     "This member takes no part in Raft with it. Stop the member, run `fleet journal reset --config FILE "
@@ -183,12 +186,16 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         """
         if not self._pending:
             return
+        began_s = time.monotonic()
         try:
             write_all(self._descriptor, _frame(self._pending))
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise self._cannot("written", error) from error
         self._pending.clear()
+        took_s = time.monotonic() - began_s
+        if took_s > _SLOW_S:
+            log.warning("the disk took %.2f s to make Raft's journal durable", took_s)
 
     # Reading and rewriting the file.
 

@@ -8,6 +8,8 @@ they are there.
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +81,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._on_command = on_command
         self._candidacies = 0
         self._excuses = _EXCUSES
+        self._late_s = settings.append_entries_s
+        self._tick_began_s = math.inf
         me = Node(settings.me) if settings.is_voter else None
         with guards.construction(journal):
             super().__init__(
@@ -110,23 +114,32 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
         self._applyCommand(command, None, _REGULAR_TYPE)
 
-    def stood_still(self, now_s: float) -> None:
-        """Wait for a leader anew: what this member was sent while it did not run is not read yet.
+    def begin_tick(self, now_s: float) -> None:
+        """Wait for a leader anew if this member stood still: what it was sent meanwhile is not read yet.
 
         A few times, until a leader is heard of again: a machine that is always late still elects.
         """
-        if self._excuses:
+        late = self._is_late(now_s)
+        self._tick_began_s = now_s
+        if late:
             self._excuses -= 1
             anew_s = now_s + self._SyncObj__generateRaftTimeout()
             self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, anew_s)
+
+    def _is_late(self, now_s: float) -> bool:
+        return self._excuses > 0 and now_s - self._tick_began_s > self._late_s
 
     # In place of the library's own.
 
     def _SyncObj__connectedToAnyone(self) -> bool:
         """Whether to stand for election when no leader is heard of; never while it is not known what was
-        forgotten.
+        forgotten, nor where this member has stood still in the middle of a tick.
         """
-        stands = self._SyncObj__transport.rejoin is None and bool(super()._SyncObj__connectedToAnyone())
+        stands = (
+            self._SyncObj__transport.rejoin is None
+            and not self._is_late(time.monotonic())
+            and bool(super()._SyncObj__connectedToAnyone())
+        )
         self._candidacies += stands
         return stands
 

@@ -31,6 +31,7 @@ MEASURES = (
     "committed after",
     "Metadata differed for",
     "a planned move stalled for",
+    "an upgrade, or the way back, stalled librdkafka for",
     *(f"{when} {name}{who} for" for when in ROLLING for name in CLIENTS for who in ("", " group")),
     *(f"{when}the longest delivery of {name} took" for when in ("before it, ", "") for name in CLIENTS),
     "all clients served after",

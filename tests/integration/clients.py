@@ -87,6 +87,12 @@ def count(bootstrap: str, topic: str, partitions: Collection[int] = range(12)) -
     return sum(high for _, high in marks)
 
 
+def leaders(kafka: KafkaCluster, topic: str) -> set[BrokerId]:
+    """The brokers that lead a partition."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    return {each.leader for each in admin.list_topics(topic, LIMIT_S).topics[topic].partitions.values()}
+
+
 def led_by(kafka: KafkaCluster, topic: str, broker_id: BrokerId) -> int:
     """A partition that a broker leads; of twelve over three brokers, each leads some."""
     admin = AdminClient({"bootstrap.servers": str(kafka.endpoints[0])})
@@ -108,6 +114,8 @@ class Load:
         …
     assert load.failures == []
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
+
+    Where a member is killed, `errors` may have that its address refuses; `failures` are records.
     """
 
     def __init__(
@@ -126,6 +134,7 @@ class Load:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="load")
         self.failures: list[str] = []
+        self.errors: list[str] = []
         self.acknowledged = 0
         self.latest_s: dict[int, float] = {}
         """When each partition has acknowledged its newest record."""
@@ -134,7 +143,7 @@ class Load:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
-                "error_cb": lambda error: self.failures.append(f"client: {error}"),
+                "error_cb": lambda error: self.errors.append(str(error)),
                 **config,
             }
         )
@@ -172,7 +181,7 @@ class Load:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self.failures.append(f"record: {error}")
+            self.failures.append(str(error))
             return
         self.acknowledged += 1
         self.latest_s[message.partition()] = time.monotonic()

@@ -119,7 +119,7 @@ def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
         assert (undrained["drained"], undrained["applied"]) == (False, True)
         fleet.await_settled(frozenset(kafka.brokers), fleet.members)
         load.await_flow()
-    assert load.failures == []
+    assert load.failures == load.errors == []
     assert load.acknowledged == count(kafka.bootstrap_servers, load.topic)
     assert (cut.end, cut.refused) == (IN_ORDER, [])
     assert cut.answered == count(kafka.bootstrap_servers, topic, [partition])

@@ -59,15 +59,18 @@ def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_com
     read, write = (token_file(guarded, role).read_text() for role in ("read", "write"))
     said = [fleet_command(guarded, "status"), fleet_command(guarded, "check", "--node", "p1")]
     assert [each["error"] for each in said[0]["answers"]] == [None] * 3
+    # The member that is looked at asks the others as any reader does.
+    live = fleet_command(guarded, "top", "--once")
+    assert {each["proxy_id"]: each["error"] for each in live["counted"]} == dict.fromkeys(guarded.members)
 
-    for path in ("/metrics", "/ownership", "/"):
+    for path in ("/metrics", "/ownership", "/traffic"):
         assert [ask(guarded, "p2", path, token) for token in (None, "x" * 64, read, write)] == [
             401,
             401,
             200,
             200,
         ]
-    assert [ask(guarded, "p2", path, None) for path in ("/healthz", "/readyz")] == [200, 200]
+    assert [ask(guarded, "p2", path, None) for path in ("/healthz", "/readyz", "/")] == [200, 200, 200]
     assert [ask(guarded, "p2", "/drain/p3", token, "POST") for token in (None, read)] == [401, 403]
     refused = {
         labels["reason"]: count for labels, count in scrape(guarded, "p2")["fleet_admin_refused_total"]

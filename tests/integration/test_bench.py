@@ -44,8 +44,17 @@ def test_sparse_records_are_timed_on_their_way_to_the_consumer(stage: Stage) -> 
     (target,) = stage.targets
     topic = stage.create_topic("sparse", (1,))
     found = run(target, Spec("sparse", target.bootstrap_servers, topic, 1, FEW))
-    assert found.keys() == {"p50_us", "p99_us", "cpu_us_per_record", "member_cpu_us_per_record"}
+    assert found.keys() == {
+        "p50_us",
+        "p99_us",
+        "cpu_us_per_record",
+        "cpu_us_per_record_over_rest",
+        "member_cpu_us_per_record",
+        "rest_cpu_ms_per_s",
+    }
     assert 0 < found["p50_us"] <= found["p99_us"]
+    assert found["cpu_us_per_record_over_rest"] < found["cpu_us_per_record"]
+    assert found["rest_cpu_ms_per_s"] > 0
     # It has waited for each record's time: the member's clockwork went on meanwhile, and was read.
     assert found["member_cpu_us_per_record"] > found["cpu_us_per_record"] > 0
     stage.delete_topic(topic)

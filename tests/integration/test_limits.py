@@ -68,7 +68,7 @@ def test_a_flood_of_connections_ends_in_their_closing_and_nobody_else_notices(
                 refused += 1
         wait_for(lambda: closed_for(fleet, "max_connections") >= refused, "they are counted")
         load.await_flow()
-    assert load.failures == []
+    assert load.failures == load.errors == []
     assert load.acknowledged == count(kafka.bootstrap_servers, topic)
     assert fleet.ownership(WATCHING).generation == generation
     assert takeovers(fleet) == 0

@@ -16,6 +16,7 @@ from fleet.control import RETURN_S
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, Endpoint, ProxyId
+from fleet.process import MODULES, Kind
 from tests.conftest import fleets
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for
@@ -24,7 +25,6 @@ from tests.integration.test_frames import identity_port
 from tests.integration.wire import IN_ORDER, ApiVersions, Connection, Pipeline
 
 MakeTopic = Callable[..., str]
-CHILDREN = {"control": "fleet.control", "worker": "fleet.proxy.worker"}
 AT_ONCE_S = 4.0
 
 
@@ -46,11 +46,11 @@ def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     return started
 
 
-def child(fleet: LocalFleet, proxy_id: ProxyId, kind: str) -> psutil.Process | None:
+def child(fleet: LocalFleet, proxy_id: ProxyId, kind: Kind) -> psutil.Process | None:
     """The control process, or the worker, that a member has now."""
     for process in psutil.Process(fleet.pid(proxy_id)).children():
         with suppress(psutil.NoSuchProcess):
-            if CHILDREN[kind] in process.cmdline():
+            if MODULES[kind] in process.cmdline():
                 return process
     return None
 
@@ -115,10 +115,10 @@ class Callers:
 
 
 @pytest.mark.parametrize("kind", ["worker", "control"])
-def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kind: str) -> None:
+def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kind: Kind) -> None:
     victim = own.leader()
     assert victim is not None
-    killed, spared = (child(own, victim, each) for each in (kind, *(CHILDREN.keys() - {kind})))
+    killed, spared = (child(own, victim, each) for each in (kind, *(MODULES.keys() - {kind})))
     assert killed is not None
     restarts_before = restarts(own, victim)
     bootstrap, identity = own.bootstrap_endpoint(victim), identity_port(own, victim, 2)
@@ -172,7 +172,7 @@ def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
         own.await_ready(leader)
         own.await_settled(frozenset(kafka.brokers))
         load.await_flow()
-    assert load.failures == []
+    assert load.failures == load.errors == []
     assert load.acknowledged == count(kafka.bootstrap_servers, load.topic)
     assert (cut.end, cut.refused) == (IN_ORDER, [])
     assert cut.answered == count(kafka.bootstrap_servers, topic, [partition])

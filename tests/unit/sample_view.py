@@ -20,6 +20,7 @@ from fleet.ipc import BOOTSTRAP, WorkerCounters
 from fleet.model import (
     AdvertisedListener,
     Broker,
+    BrokerId,
     Directory,
     Endpoint,
     FleetState,
@@ -129,13 +130,25 @@ class Source:
     shown: FleetView = field(default_factory=view)
     outcome: Outcome | Exception = field(default_factory=lambda: Outcome(True, "", 8))
     asked: list[tuple[ProxyId, bool]] = field(default_factory=list)
+    pinned: list[tuple[BrokerId, ProxyId | None]] = field(default_factory=list)
+
+    @property
+    def changes(self) -> int:
+        return len(self.asked) + len(self.pinned)
 
     def view(self) -> FleetView:
         return self.shown
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         self.asked.append((proxy_id, drained))
-        if proxy_id not in MEMBERS:
+        return self._answer(proxy_id)
+
+    async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
+        self.pinned.append((broker_id, proxy_id))
+        return self._answer(proxy_id)
+
+    def _answer(self, proxy_id: ProxyId | None) -> Outcome:
+        if proxy_id is not None and proxy_id not in MEMBERS:
             raise UnknownMember(f"no member {proxy_id!r}")
         if isinstance(self.outcome, Exception):
             raise self.outcome

@@ -42,10 +42,10 @@ class Member:
     def __init__(self, source: Source, url: str, session: aiohttp.ClientSession) -> None:
         self.source = source
         self.url = url
-        self._session = session
+        self.session = session
 
     async def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
-        async with self._session.request(method, self.url + path, headers=headers) as response:
+        async with self.session.request(method, self.url + path, headers=headers) as response:
             return response.status, await response.text()
 
 
@@ -300,7 +300,8 @@ def bearer(token: str) -> dict[str, str]:
     [
         ("GET", "/healthz", 200, 200, 200),
         ("GET", "/readyz", 200, 200, 200),
-        ("GET", "/", 401, 200, 200),
+        ("GET", "/", 200, 200, 200),
+        ("GET", "/traffic", 401, 200, 200),
         ("GET", "/metrics", 401, 200, 200),
         ("HEAD", "/metrics", 401, 200, 200),
         ("GET", "/ownership", 401, 200, 200),
@@ -309,6 +310,8 @@ def bearer(token: str) -> dict[str, str]:
         ("POST", "/healthz", 405, 405, 405),
         ("POST", "/drain/p2", 401, 403, 200),
         ("POST", "/undrain/p2", 401, 403, 200),
+        ("POST", "/pin/1/p2", 401, 403, 200),
+        ("POST", "/unpin/1", 401, 403, 200),
         ("DELETE", "/ownership", 401, 403, 405),
     ],
 )
@@ -317,10 +320,10 @@ async def test_tokens_say_who_may_do_what(
 ) -> None:
     asked = [({}, by_nobody), (HEADER, by_nobody), (bearer("wrong"), by_nobody)]
     for headers, expected in [*asked, (bearer(READ), by_reader), (bearer(WRITE), by_writer)]:
-        before = len(guarded.source.asked)
+        before = guarded.source.changes
         status, _ = await guarded.ask(method, path, headers)
         assert (headers, status) == (headers, expected)
-        assert (len(guarded.source.asked) > before) == (status == 200 and method == "POST")
+        assert (guarded.source.changes > before) == (status == 200 and method == "POST")
 
 
 @pytest.mark.parametrize(
@@ -353,7 +356,7 @@ async def test_who_is_refused_is_told_why_and_counted(
     ):
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"{guarded.url}/", headers=headers) as answer,
+            session.get(f"{guarded.url}/metrics", headers=headers) as answer,
         ):
             assert answer.headers["WWW-Authenticate"] == "Bearer"
             error = (await answer.json())["error"]

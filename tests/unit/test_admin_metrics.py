@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import Metric, generate_latest
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample, Timestamp
 
 from fleet.admin.metrics import FleetCollector, registry_of
 from fleet.admin.totals import add, retire, total
@@ -201,6 +204,39 @@ def test_histograms_are_cumulative() -> None:
 def test_a_histogram_puts_a_bound_into_its_own_bucket() -> None:
     made = Histogram.empty((1.0, 2.0)).observe(1.0).observe(1.5).observe(9.0)
     assert made == Histogram((1.0, 2.0), (1, 1, 1), 11.5)
+
+
+PARSE: Callable[[str], Iterable[Metric]] = openmetrics.text_string_to_metric_families
+
+
+def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone() -> None:
+    log = TakeoverLog()
+    for number, (took_s, committed) in enumerate(
+        [(0.003, True), (0.004, True), (0.0045, False), (9.0, True)]
+    ):
+        detected, advertised = Moment(1000 * number, number), Moment(1000 * number + 250, number + took_s)
+        end = advertised if committed else None
+        log = log.put(Takeover("p2", "reset", detected, (2,), advertised, end, change=f"c{number}"))
+
+    encode, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
+
+    def exemplars(*, traced: bool) -> dict[str, Exemplar]:
+        text = encode(registry_of(FleetCollector(view(takeovers=log, traced=traced))))
+        families = {family.name: family for family in PARSE(text.decode())}
+        samples = families["fleet_takeover_seconds"].samples
+        return {each.labels["le"]: each.exemplar for each in samples if each.exemplar is not None}
+
+    assert exemplars(traced=True) == {
+        "0.005": Exemplar(
+            {"trace_id": log.recent[1].trace_id("demo")},
+            log.recent[1].seconds or 0.0,
+            Timestamp(1, 250_000_000),
+        ),
+        "+Inf": Exemplar({"trace_id": log.recent[3].trace_id("demo")}, 9.0, Timestamp(3, 250_000_000)),
+    }
+    assert exemplars(traced=False) == {}
+    assert "trace_id" not in generate_latest(registry_of(FleetCollector(view(traced=True)))).decode()
+    assert scrape(view(takeovers=log, traced=True)) == scrape(view(takeovers=log))
 
 
 def test_a_takeover_is_counted_once_when_it_is_advertised() -> None:

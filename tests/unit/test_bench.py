@@ -475,3 +475,9 @@ def test_what_is_added_is_beside_what_haproxy_adds() -> None:
 def test_goals_that_nothing_was_measured_for_are_left_out() -> None:
     assert goals.verdicts([Sample("sync", "p50_us", "fleet", 0, 1.0)]) == []
     assert len({each.what for each in goals.GOALS}) == len(goals.GOALS)
+
+
+def test_goals_ask_for_measures_that_there_are() -> None:
+    """Of the last run that was written down: a measure that is called otherwise now would be missing."""
+    text = report.PAGE.read_text()
+    assert all(f"| {each.what} |" in text for each in goals.GOALS)

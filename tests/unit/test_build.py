@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from fleet.config.settings import Timing
 from fleet.demo.kafka import LIBS, archive_of, java
 from tools import bootstrap
 
@@ -192,3 +194,16 @@ def test_java_starts_with_the_archive_that_the_tests_have() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_service_gives_a_drain_its_time_and_may_do_little() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "systemd" / "fleet@.service")
+    service = unit["Service"]
+    assert int(service["TimeoutStopSec"]) > Timing().drain_timeout_s
+    assert service["KillMode"] == "mixed"  # SIGTERM to the supervisor alone is a drain
+    assert "ExecStop" not in service
+    assert service["CapabilityBoundingSet"] == ""
+    assert service["SystemCallFilter"] == "@system-service"
+    assert {service[each] for each in ("NoNewPrivileges", "PrivateDevices", "RestrictNamespaces")} == {"yes"}

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -486,6 +487,57 @@ def test_tokens_and_certificates_are_looked_at_before_a_member_is_started(
     (tmp_path / "certs" / "p1.key").unlink()
     code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
     assert (code, "p1.key: there is no such file" in told["error"]["message"]) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["check", "node"])
+@pytest.mark.parametrize("package", ["opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"])
+def test_packages_that_tracing_needs_are_looked_for_before_a_member_is_started(
+    command: str, package: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def run(settings: object, proxy_id: str) -> int:
+        started.append(proxy_id)
+        return 0
+
+    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.process", log_to_stderr=lambda _: None)
+    config = tmp_path / "fleet.yaml"
+    headers = {"Authorization": {"file": "token"}}
+    tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}
+    config.write_text(yaml.safe_dump({**tree(), **tracing}, sort_keys=False))
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert code == 2
+    assert "tracing.headers.Authorization" in told["error"]["message"]
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("hidden")
+    assert run_json(capsys, command, "-c", str(config), "--node", "p1")[0] == 0
+    assert started == ["p1"] * (command == "node")
+
+    for name in [each for each in sys.modules if each.split(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert re.match(
+        rf"{config}:\d+: tracing: needs packages that are not installed", told["error"]["message"]
+    )
+    assert "; pip install 'kafka-proxy-fleet[otel]'" in told["error"]["message"]
+    assert started == ["p1"] * (command == "node")
+
+
+def test_what_tracing_needs_and_is_not_on_this_machine_is_named(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "fleet.yaml"
+    headers = {"Authorization": {"file": "token"}}
+    tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}
+    config.write_text(yaml.safe_dump({**tree(), **tracing}, sort_keys=False))
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    assert run_json(capsys, "check", "-c", str(config))[1]["warnings"] == [
+        "packages of tracing (opentelemetry.sdk), tracing.headers.Authorization: "
+        "not on this machine, and not verified"
+    ]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from fleet.config.schema import (
     PeerTlsShape,
     SaslShape,
     TokensShape,
+    TracingShape,
     UpstreamTlsShape,
 )
 from fleet.config.secrets import Secret
@@ -53,6 +55,8 @@ EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
 TOKENS = {"read": {"env": "READ"}, "write": {"file": "secrets/write-token"}}
 SASL = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"env": "PASSWORD"}}
 TOKEN = {"mechanism": "OAUTHBEARER", "token": {"env": "TOKEN"}}
+
+TRACING = {"endpoint": "http://127.0.0.1:4318"}
 
 EMPTY: tuple[dict[str, Any] | None, ...] = ({}, None)
 
@@ -190,6 +194,12 @@ def test_sparse_ids_ipv6_and_odd_names() -> None:
 def test_an_unknown_member_is_named_with_the_known_ones() -> None:
     with pytest.raises(UnknownMember, match="no member 'p9'; members are p1, p2, p3"):
         parse(tree()).member("p9")
+
+
+def test_there_may_be_a_worker_for_each_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpus, workers in ((1, 1), (48, 48), (96, 64)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: set(range(cpus)))
+        assert parse(changed("members.p1.workers", "auto")).member("p1").workers == workers
 
 
 def test_values_come_from_the_environment() -> None:
@@ -575,6 +585,22 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("events.replication_factor", 0, "events.replication_factor: 0: must be at least 1"),
         ("events.spool_bytes", 5, "events.spool_bytes: 5: must be at least 1048576"),
         ("events", 5, "events: 5: must be a map"),
+        ("tracing", 5, "tracing: 5: must be a map"),
+        ("tracing", {}, "tracing.endpoint: is required; add `endpoint: http"),
+        ("tracing", None, "tracing.endpoint: is required"),
+        ("tracing.endpoint", 5, "tracing.endpoint: 5: must be text"),
+        ("tracing.endpoint", "collector:4318", 'endpoint: "collector:4318": must be the URL of a collector'),
+        ("tracing.endpoint", "http://:4318", "must be the URL of a collector"),
+        ("tracing.endpoint", "http://a:70000", "must be the URL of a collector"),
+        ("tracing.endpoint", "http://a b", "must be the URL of a collector"),
+        ("tracing.endpoint", "grpc://a:4317", "must be the URL of a collector"),
+        ("tracing.endpoint", "http://a:4318/v1/traces/", "must be what stands before /v1/traces"),
+        ("tracing.endpoint", "http://a:4318/?x=1", "must be what stands before /v1/traces"),
+        ("tracing.endpoint", "http://me:hidden@a:4318", "tracing.endpoint: holds a user, or a password"),
+        ("tracing", {**TRACING, "sampling": 1}, "tracing.sampling: there is no such setting"),
+        ("tracing", {**TRACING, "headers": "hidden"}, "tracing.headers: must be a map of headers"),
+        ("tracing", {**TRACING, "headers": {"A": "hidden"}}, "tracing.headers.A: a secret is not written"),
+        ("tracing", {**TRACING, "headers": {"A b": {"env": "A"}}}, "tracing.headers.A b: is no name of a"),
         ("balance.by", "load", 'balance.by: "load": is none of the values that there are'),
         ("balance.by", "weights", 'balance.by: "weights": weights come from a topic beside those of events'),
         ("balance.min_gain", 1, "balance.min_gain: 1: must be below 1"),
@@ -601,6 +627,7 @@ def test_merge_keys_and_anchors_share_settings() -> None:
 def test_one_mistake_is_told_once(path: str, value: Any, expected: str) -> None:
     told = only_mistake(changed(path, value))
     assert expected in told
+    assert "hidden" not in told
     assert re.match(r"fleet\.yaml:\d+: ", told), told
     assert "; " in told.partition(expected[:8])[2], "no fix"
 
@@ -756,6 +783,29 @@ def test_what_shapes_survive() -> None:
     assert "carry traffic without a vote, and may die freely: p4, p5" in " ".join(survives(parse(tree(5))))
 
 
+def test_traces_are_sent_where_there_is_a_section_for_them() -> None:
+    assert parse(tree()).tracing is None
+    plain = parse(changed("tracing", TRACING)).tracing
+    assert plain is not None
+    assert (plain.url, plain.headers) == ("http://127.0.0.1:4318/v1/traces", {})
+    section = {"endpoint": "https://a.test/otlp/", "headers": {"Authorization": {"file": "secrets/otlp"}}}
+    secured = parse(changed("tracing", section), base="/etc/fleet").tracing
+    assert secured is not None
+    assert secured.url == "https://a.test/otlp/v1/traces"
+    assert secured.headers["Authorization"].file == Path("/etc/fleet/secrets/otlp")
+
+
+def test_headers_of_traces_that_the_network_reads_are_not_meant() -> None:
+    for endpoint, exposed in (
+        ("http://a.test:4318", True),
+        ("https://a.test", False),
+        (*TRACING.values(), False),
+    ):
+        section = {"endpoint": endpoint, "headers": {"Authorization": {"env": "A"}}}
+        said = advice(parse(changed("tracing", section)))
+        assert any("on the way to a.test:4318" in each for each in said) == exposed
+
+
 def test_what_is_allowed_and_probably_not_meant() -> None:
     data = changed("members.p1.admin", "0.0.0.0:7201")
     data["admin"] = {"open_to_read": True}
@@ -793,6 +843,7 @@ def test_the_document_describes_every_field_and_its_default() -> None:
     expected |= {f"identities.{name}" for name in IdentitiesShape.model_fields}
     expected |= {f"upstream.tls.{name}" for name in UpstreamTlsShape.model_fields}
     expected |= {f"upstream.sasl.{name}" for name in SaslShape.model_fields}
+    expected |= {f"tracing.{name}" for name in TracingShape.model_fields}
     expected |= {f"members.ID.{name}" for name in MemberShape.model_fields}
     expected |= {f"members.ID.listeners.NAME.{name}" for name in ListenerShape.model_fields}
     expected |= {f"listener_tls.NAME.{name}" for name in ListenerTlsShape.model_fields}

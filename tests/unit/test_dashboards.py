@@ -25,6 +25,9 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = ROOT / "deploy" / "grafana" / "fleet.json"
 PROMTOOL = os.environ.get("FLEET_PROMTOOL") or str(ROOT / "build" / "prometheus" / "bin" / "promtool")
 
+RULE_TESTS = ("alerts_test.yml", "slo_test.yml")
+RECORDED = re.compile(r"\bfleet:[\w:]+")
+
 REQUIRED_ALERTS = {
     "FleetIdentityWithoutOwner",
     "FleetGenerationsDiffer",
@@ -61,8 +64,8 @@ def queries() -> Iterator[str]:
             yield target["expr"]
 
 
-def rules() -> list[dict[str, Any]]:
-    loaded = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))
+def rules(file: str = "alerts.yml") -> list[dict[str, Any]]:
+    loaded = yaml.safe_load((PROMETHEUS / file).read_text(encoding="utf-8"))
     return [rule for group in loaded["groups"] for rule in group["rules"]]
 
 
@@ -154,11 +157,12 @@ def test_alerts_ask_for_what_is_exposed_and_say_what_to_do() -> None:
 
 
 def test_every_alert_is_tested_and_documented() -> None:
-    tested = yaml.safe_load((PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8"))
     fired, quiet = set[str](), set[str]()
-    for test in tested["tests"]:
-        for case in test["alert_rule_test"]:
-            (fired if case["exp_alerts"] else quiet).add(case["alertname"])
+    for file in RULE_TESTS:
+        tested = yaml.safe_load((PROMETHEUS / file).read_text(encoding="utf-8"))
+        for test in tested["tests"]:
+            for case in test["alert_rule_test"]:
+                (fired if case["exp_alerts"] else quiet).add(case["alertname"])
     names = {rule["alert"] for rule in rules()}
     assert fired == names
     assert quiet == names
@@ -166,8 +170,19 @@ def test_every_alert_is_tested_and_documented() -> None:
     assert set(re.findall(r"^\| `(Fleet\w+)` \|", document, re.MULTILINE)) == names
 
 
+def test_what_is_recorded_is_made_of_what_is_exposed_and_is_asked_for_by_its_name() -> None:
+    recorded = {rule["record"]: rule["expr"] for rule in rules("rules.yml")}
+    for expression in recorded.values():
+        assert_exposed(expression)
+    alerts = " ".join(rule["expr"] for rule in rules())
+    asked = set(RECORDED.findall(" ".join([alerts, *recorded.values()])))
+    assert "fleet:identities_unserved:ratio_1h" in asked
+    # What is left of the budget is for people to look at.
+    assert asked == set(recorded) - {"fleet:error_budget_left:ratio_30d"}
+
+
 def test_series_in_the_alert_tests_exist() -> None:
-    text = (PROMETHEUS / "alerts_test.yml").read_text(encoding="utf-8")
+    text = "".join((PROMETHEUS / file).read_text(encoding="utf-8") for file in RULE_TESTS)
     found = re.findall(r"series: '(\w+)\{([^}]*)\}'", text)
     assert len(found) > 20
     for name, selector in found:
@@ -176,16 +191,16 @@ def test_series_in_the_alert_tests_exist() -> None:
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
-    promtool("check", "rules", str(PROMETHEUS / "alerts.yml"))
+    promtool("check", "rules", str(PROMETHEUS / "rules.yml"), str(PROMETHEUS / "alerts.yml"))
     promtool("check", "config", str(PROMETHEUS / "prometheus.yml"))
-    promtool("test", "rules", str(PROMETHEUS / "alerts_test.yml"))
+    promtool("test", "rules", *(str(PROMETHEUS / file) for file in RULE_TESTS))
 
 
 def test_promtool_accepts_a_configuration_with_token_and_tls(tmp_path: Path) -> None:
     for folder, name in (("secrets", "read-token"), ("certs", "ca.pem")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).touch()
-    for name in ("prometheus-tls.yml", "alerts.yml"):
+    for name in ("prometheus-tls.yml", "alerts.yml", "rules.yml"):
         shutil.copy(PROMETHEUS / name, tmp_path)
     promtool("check", "config", str(tmp_path / "prometheus-tls.yml"))
     (tmp_path / "secrets" / "read-token").unlink()

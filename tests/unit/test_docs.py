@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from fleet import cli
+from fleet import cli, config
 from tools.bootstrap import ROOT
 
 PAGES = [
@@ -86,3 +87,17 @@ def test_every_alert_has_a_runbook() -> None:
     for name, section in sections.items():
         for part in ("**Clients see**", "**Look**", "**Do**", "**Over**"):
             assert part in section, (name, part)
+
+
+def test_the_file_of_the_walk_through_is_a_configuration(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "three-machines.md").read_text()
+    found = re.search(r"as `fleet\.yaml`:\n\n((?:    .*\n)+)", page)
+    assert found is not None
+    file = tmp_path / "fleet.yaml"
+    file.write_text(textwrap.dedent(found[1]))
+    settings = config.load(file, {})
+    assert {each.peer.host for each in settings.members.values()} == {"vm-a", "vm-b", "vm-c"}
+    for each in settings.members.values():
+        (way_in,) = each.listeners
+        last_port = way_in.first_port + settings.identities.count - 1
+        assert f"| {way_in.bootstrap_port} to {last_port} |" in page

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from fleet import __version__
 from fleet.admin.documents import Finding, OwnershipDocument, QuorumDocument
 from fleet.admin.ownership import ownership_document
 from fleet.doctor.facts import Address, Asked, Facts, Shown
@@ -72,7 +73,7 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
         ({"answers": {**WHOLE, "p2": answer("p2", raft_trouble="torn")}}, "members", "p2", "failed", "torn"),
         (
             {"answers": {**WHOLE, "p2": answer("p2", version="0.0.9")}},
-            *("members", "versions", "warning", "members run 0.0.9, 0.1"),
+            *("members", "versions", "warning", f"members run 0.0.9, {__version__}"),
         ),
         (
             {"answers": {**WHOLE, "p2": answer("p2", leader="p2")}},

@@ -28,14 +28,11 @@ from tests.unit.test_worker import (
     eventually,
     fetch,
     never,
-    no_wait_for_control,
     produce,
     read_frame,
     response,
     running,
 )
-
-__all__ = ["no_wait_for_control"]
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 BROKER = 1
@@ -278,13 +275,13 @@ async def test_time_does_not_run_while_a_broker_is_dialled(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
-        released, connect = asyncio.Event(), at.worker._connect
+        released, connect = asyncio.Event(), at.worker._dialler.connect
 
         async def held(*arguments: object) -> None:
             await released.wait()
             await connect(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(at.worker, "_connect", held)
+        monkeypatch.setattr(at.worker._dialler, "connect", held)
         reader, writer = await at.connect(BROKER)
         writer.write(fetch(1)[:30])
         await eventually(lambda: [each for each in at.connections() if each.number], "it is dialled for")

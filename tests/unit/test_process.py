@@ -136,3 +136,21 @@ def test_what_is_loaded_is_not_looked_through_again() -> None:
     frozen, left = map(int, done.stdout.split())
     assert frozen > 10_000
     assert left < 100
+
+
+def test_what_is_freed_is_kept_for_the_next_read() -> None:
+    code = (
+        "import resource; from fleet import process; process.keep_freed_memory(); "
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
+        "turn = lambda: [b'x' * (256 << 10) for _ in range(8)].clear(); turn(); "
+        "before = faults(); [turn() for _ in range(100)]; print(faults() - before)"
+    )
+    kept = python(code)
+    given_back = python(code.replace("process.keep_freed_memory(); ", ""))
+    assert kept < 100 * 8  # a fault for every 4 KiB would be 51,200
+    assert given_back > 10 * kept
+
+
+def python(code: str) -> int:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)

@@ -14,6 +14,7 @@ from fleet import journal
 from fleet.admin import documents, status
 from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
@@ -110,6 +111,7 @@ def samples() -> dict[str, list[bytes]]:
         ],
         "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
         "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "outside": [
             outside.EVENTS.encode(each)
@@ -123,6 +125,7 @@ def samples() -> dict[str, list[bytes]]:
         "anomalies": [ANOMALIES.encode(odd)],
         "audit": [AUDIT.encode(sample_report().audit)],
         "availability": [AVAILABILITY.encode(available)],
+        "pin": [documents.PIN.encode(documents.PinDocument(1, each, True, 8)) for each in ("p1", None)],
         "pipeline": [
             PIPELINE.encode(
                 PipelineDocument("out", (JobDocument("timeline", 7), JobDocument("dead-letters", 9, 2)))
@@ -137,7 +140,13 @@ def samples() -> dict[str, list[bytes]]:
             )
         ],
         "status": [documents.STATUS.encode(status.fleet_status(answers, urls))],
+        "traffic": [documents.TRAFFIC.encode(traffic_document(view()))],
     }
+
+
+def live_sample() -> documents.LiveDocument:
+    counts: Counts = {"p1": traffic_document(view()), "p2": AdminError("gone")}
+    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted(counts))
 
 
 def events() -> list[schema_of_events.Event]:

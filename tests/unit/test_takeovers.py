@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fleet.admin.view import Moment, Takeover
 from fleet.model import BrokerId, Directory, FleetState, Ownership, ProxyId
+from fleet.state import OwnershipSet
 from fleet.takeovers import TakeoverWatch
 
 BEFORE = {1: ("p1",), 2: ("p2",), 3: ("p3",), 5: ("p2", "p3")}
@@ -166,3 +168,55 @@ def test_it_says_when_the_member_was_alive_but_not_later_than_it_was_missed() ->
     other = TakeoverWatch()
     other.detected("p2", "unreachable", state(BEFORE), at(10), 10.3)
     assert only(other).alive == at(10)
+
+
+def change(number: int, owners: Mapping[BrokerId, tuple[ProxyId, ...]], *removed: BrokerId) -> OwnershipSet:
+    changes = {broker_id: Ownership(each) for broker_id, each in owners.items()}
+    return OwnershipSet(number, changes, removed, command_id=f"c{number}")
+
+
+def test_its_change_is_the_one_by_which_the_last_identity_leaves() -> None:
+    """However many members are told of at a time, and whatever comes before and behind."""
+    steps = (
+        (change(1, {1: ("p3",)}), {**BEFORE, 1: ("p3",)}),
+        (change(2, {2: ("p3",)}), {**BEFORE, 1: ("p3",), 2: ("p3",)}),
+        (change(3, {}, 5), {1: ("p3",), 2: ("p3",), 3: ("p3",)}),
+        (change(4, {2: ("p1",)}), {1: ("p3",), 2: ("p1",), 3: ("p3",)}),
+    )
+    for together in (1, 2, 4):
+        watch = watch_of_p2()
+        for first in range(0, len(steps), together):
+            now = steps[first : first + together]
+            watch.committed(state(now[-1][1]), at(11), [each for each, _ in now])
+        assert only(watch).change == "c3"
+    late = TakeoverWatch()
+    late.detected("p2", "silent", state(steps[1][1]), at(10))
+    late.committed(state(steps[3][1]), at(11), [each for each, _ in steps[2:]])
+    assert (only(late).broker_ids, only(late).change) == ((5,), "c3")
+
+
+def test_the_change_of_a_snapshot_is_not_known() -> None:
+    watch = watch_of_p2()
+    watch.committed(state(AROUND_P2), at(11))
+    assert (only(watch).committed, only(watch).change) == (at(11), "")
+    assert only(watch).trace_id("demo") != replace(only(watch), detected=at(3)).trace_id("demo")
+
+
+def test_it_is_told_of_once_when_it_is_over() -> None:
+    told: list[Takeover] = []
+    watch = TakeoverWatch(told.append)
+    watch.detected("p2", "reset", state(BEFORE), at(10))
+    watch.detected("p1", "reset", state(BEFORE), at(10))
+    watch.detected("p3", "reset", state(BEFORE), at(10))
+    watch.published(directory(7, {**AROUND_P2, 1: ("p2",)}))
+    watch.applied(7, at(11))
+    assert told == []
+    watch.committed(state(AROUND_P2), at(12))
+    assert [each.proxy_id for each in told] == ["p2"]
+    assert told == [watch.log.recent[0]]
+    watch.returned("p1")
+    watch.returned("p1")
+    watch.returned("p3")
+    assert [(each.proxy_id, each.committed) for each in told] == [("p2", at(12)), ("p1", None)], (
+        "p3 was advertised all the time"
+    )

@@ -40,8 +40,8 @@ from fleet.ipc import (
     ReachableMessage,
 )
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
-from fleet.process import ChildSpec, ListenerFd
-from fleet.proxy import counters, feed, upstream, worker
+from fleet.process import MODULES, ChildSpec, ListenerFd
+from fleet.proxy import counters, feed, upstream
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
@@ -56,12 +56,6 @@ DATA_BYTES = 256 << 10
 """About as much as a worker reads at once."""
 LONG_LINGER_S = 600.0
 AT_ONCE = Limits(moves_per_second=1_000)
-
-
-@pytest.fixture(autouse=True)
-def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most tests have no control process, and no reason to wait for one."""
-    monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
 
 
 @dataclass(frozen=True)
@@ -301,7 +295,7 @@ async def running(
     sockets = {each: listening() for each in ((BOOTSTRAP,) if broker_host else (BOOTSTRAP, 1, 2, 3))}
     ports = {each: sock.getsockname()[1] for each, sock in sockets.items()}
     spec = make_spec(folder, sockets, bootstrap, limits, listener_tls, broker_host, way, events, **timing)
-    running = Worker(spec)
+    running = Worker(spec, first_directory_s=0.01)  # most tests have no control process to wait for
     stop = asyncio.Event()
     task = asyncio.create_task(running.run(stop))
     try:
@@ -809,13 +803,13 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(t
 def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Have brokers be slow to take a connection: none does before the event is set."""
     released = asyncio.Event()
-    connect = at.worker._connect
+    connect = at.worker._dialler.connect
 
     async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
         await released.wait()
         await connect(connection, candidate)
 
-    monkeypatch.setattr(at.worker, "_connect", held)
+    monkeypatch.setattr(at.worker._dialler, "connect", held)
     return released
 
 
@@ -840,6 +834,67 @@ async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
         released.set()
         assert await ends(reader) == b""
         await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        writer.close()
+
+
+async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is seen before there is a broker, since it is read from meanwhile."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=0))
+        writer.write_eof()
+        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        assert [each.state for each in at.connections()] == [State.DIALLING]
+        released.set()
+        assert await ends(reader) == b""
+        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        writer.close()
+        await eventually(lambda: not at.connections(), "the connection is gone")
+        assert at.worker.count().limited == {}
+
+
+async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=1, records_bytes=100)[:-1])
+        writer.write_eof()
+        await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
+        released.set()
+        assert await ends(reader) == b""
+        assert at.worker.count().errors == {"truncated": 1}
+        writer.close()
+
+
+async def test_no_more_than_two_reads_wait_for_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await at.connect(1)
+        writer.write(produce(1, acks=0))
+        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "it waits")
+        (connection,) = at.connections()
+        assert connection._transport.is_reading()
+        writer.write(produce(2, acks=0))
+        await eventually(lambda: len(connection._queue) == 2, "the second waits, too")
+        assert not connection._transport.is_reading()
+        writer.write(produce(3, acks=0))
+        await writer.drain()
+        await eventually(connection._unread_bytes, "the third is left in the kernel")
+        assert len(connection._queue) == 2
+        released.set()
+        await eventually(lambda: one.asked == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all")
+        writer.write(fetch(4))
+        assert await read_frame(reader) == response(4, b"answer")[4:]
         writer.close()
 
 
@@ -1202,7 +1257,7 @@ def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
         file.flush()
         fds = [each.fd for each in spec.listeners]
         process = subprocess.Popen(
-            [sys.executable, "-m", "fleet.proxy.worker", str(file.fileno())],
+            [sys.executable, "-m", MODULES["worker"], str(file.fileno())],
             pass_fds=[*fds, heartbeat_fd, lifeline_fd, file.fileno()],
             cwd=ROOT,
         )

@@ -16,7 +16,7 @@ import pytest
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.ipc import BOOTSTRAP
 from fleet.model import Broker
-from fleet.proxy import tls_server, worker
+from fleet.proxy import tls_server
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
     DATA_BYTES,
@@ -38,11 +38,6 @@ from tests.unit.test_worker import (
     response,
     running,
 )
-
-
-@pytest.fixture(autouse=True)
-def no_wait_for_control(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "FIRST_DIRECTORY_S", 0.01)
 
 
 @pytest.fixture

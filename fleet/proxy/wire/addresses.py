@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fleet.model import BrokerId
 from fleet.proxy.wire.primitives import read_int16, read_int32, varint
@@ -146,4 +146,4 @@ class Api(NamedTuple):
     first_flexible: int
 
 
-NEVER_FLEXIBLE = 1 << 15
+NEVER_FLEXIBLE: Final = 1 << 15

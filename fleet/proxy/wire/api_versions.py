@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from fleet.errors import MalformedFrame, UnsupportedVersion
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts
 from fleet.proxy.wire.primitives import encode_varint, pack_int32, read_int16, read_int32, skip_tags, varint
 
-PRODUCE = 0
-API_VERSIONS = 18
-UNSUPPORTED_VERSION = 35
+PRODUCE: Final = 0
+API_VERSIONS: Final = 18
+UNSUPPORTED_VERSION: Final = 35
 
-_read_range = Struct(">hhh").unpack_from
-_pack_range = Struct(">hhh").pack
-_pack_error_reply = Struct(">iIhihhh").pack
+_read_range: Final = Struct(">hhh").unpack_from
+_pack_range: Final = Struct(">hhh").pack
+_pack_error_reply: Final = Struct(">iIhihhh").pack
 
 
 def error_reply(correlation_id: int) -> bytes:
@@ -107,4 +108,4 @@ def patch_unknown(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
 
 API_VERSIONS_V0 = Layout("api_versions_v0", patch_v0, True)
 API_VERSIONS_V3 = Layout("api_versions_v3", patch_v3, True)
-API_VERSIONS_UNKNOWN = Layout("api_versions_unknown", patch_unknown, True)
+API_VERSIONS_UNKNOWN: Final = Layout("api_versions_unknown", patch_unknown, True)

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from fleet.errors import MalformedFrame, Peer
 
-OUT_OF_BYTES = (IndexError, struct_error)
+OUT_OF_BYTES: Final = (IndexError, struct_error)
 """What a read past the end raises."""
 
-read_int16 = Struct(">h").unpack_from
-read_int32 = Struct(">i").unpack_from
-read_uint32 = Struct(">I").unpack_from
-read_id_and_compact_length = Struct(">iB").unpack_from
-read_id_and_length = Struct(">ih").unpack_from
+read_int16: Final = Struct(">h").unpack_from
+read_int32: Final = Struct(">i").unpack_from
+read_uint32: Final = Struct(">I").unpack_from
+read_id_and_compact_length: Final = Struct(">iB").unpack_from
+read_id_and_length: Final = Struct(">ih").unpack_from
 
-pack_int16 = Struct(">h").pack
-pack_int32 = Struct(">i").pack
+pack_int16: Final = Struct(">h").pack
+pack_int32: Final = Struct(">i").pack
 
-MAX_VARINT_BYTES = 5
-MAX_INT32 = 0x7FFFFFFF
+MAX_VARINT_BYTES: Final = 5
+MAX_INT32: Final = 0x7FFFFFFF
 
 
 def varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:

@@ -7,7 +7,6 @@ functions), which takes whatever they do not recognize.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -20,33 +19,52 @@ Recognize: TypeAlias = Callable[[bytes, int, int], object]
 """Whether the whole frame between two positions has a shape: truthy where it has."""
 
 REQUEST_HEADER_BYTES: Final = 14
-_FLEXIBLE: Final = APIS[PRODUCE].first_flexible
+_FLEXIBLE: Final[int] = APIS[PRODUCE].first_flexible
 
-ACKS_IN_PLACE: Final = frozenset(
-    PRODUCE << 16 | version for version in range(_FLEXIBLE, APIS[PRODUCE].max_version + 1)
-)
-"""API and version of requests that mostly have ``acks`` right behind three bytes after the client id: no
-tagged fields, and no transactional id."""
+FIRST_IN_PLACE: Final = PRODUCE << 16 | _FLEXIBLE
+LAST_IN_PLACE: Final = PRODUCE << 16 | APIS[PRODUCE].max_version
+"""API and version, the first and the last, of requests that mostly have ``acks`` right behind three bytes
+after the client id: no tagged fields, and no transactional id."""
 
 # One batch that was written, or that failed without a word: no record errors, no message, no tagged fields,
-# and so no node endpoints. ProduceResponse.json: correlation id, tags; responses [name, partition_responses
-# [index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, tags],
-# tags]; throttle_time_ms, tags.
-_ONE_BATCH: Final = rb"\x02.{30}\x01\x00\x00\x00.{4}\x00"
-_BY_NAME: Final = re.compile(rb".{8}\x00\x02[\x02-\x7f][a-zA-Z0-9._-]+" + _ONE_BATCH, re.DOTALL).fullmatch
-_BESIDES_NAME_BYTES: Final = 50
-_BY_ID: Final = re.compile(rb".{8}\x00\x02.{16}" + _ONE_BATCH, re.DOTALL).fullmatch
-_NAME_LENGTH_AT: Final = 10
+# and so no node endpoints. ProduceResponse.json: size, correlation id, tags; responses [name or id,
+# partition_responses [index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors,
+# error_message, tags], tags]; throttle_time_ms, tags.
+_NAME_AT: Final = 10
+_LONGEST_NAME: Final = 127
+"""As its length is in one byte, which counts one more."""
+_ID_BYTES: Final = 16
+_BATCH_BYTES: Final = 40
+"""From behind the topic on."""
 
 
-def _one_batch_by_name(data: bytes, pos: int, after: int) -> object:
-    # The pattern alone would take a name that is longer or shorter than its length says.
-    return _BY_NAME(data, pos, after) and data[pos + _NAME_LENGTH_AT] + _BESIDES_NAME_BYTES == after - pos
+def _one_batch_by_name(data: bytes, pos: int, after: int) -> bool:
+    at = after - _BATCH_BYTES
+    length = at - pos - _NAME_AT
+    return (
+        1 < length <= _LONGEST_NAME
+        and data[pos + _NAME_AT] == length
+        and data[pos + 8 : pos + _NAME_AT] == b"\x00\x02"
+        and data[at] == 2
+        and data[at + 31 : at + 35] == b"\x01\x00\x00\x00"
+        and not data[after - 1]
+    )
+
+
+def _one_batch_by_id(data: bytes, pos: int, after: int) -> bool:
+    at = after - _BATCH_BYTES
+    return (
+        at - pos == _NAME_AT + _ID_BYTES
+        and data[pos + 8 : pos + _NAME_AT] == b"\x00\x02"
+        and data[at] == 2
+        and data[at + 31 : at + 35] == b"\x01\x00\x00\x00"
+        and not data[after - 1]
+    )
 
 
 ONE_BATCH: Final[dict[int, Recognize]] = {
     **dict.fromkeys((10, 11, 12), _one_batch_by_name),
-    13: _BY_ID,
+    13: _one_batch_by_id,
 }
 """Produce version → recognizes the response to one batch, which has no address in it."""
 

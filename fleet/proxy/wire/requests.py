@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, PATCHED
@@ -20,20 +21,20 @@ from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.primitives import read_int16
 from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
 
-SASL_HANDSHAKE = 17
+SASL_HANDSHAKE: Final = 17
 
-read_request_header = Struct(">iIIh").unpack_from
+read_request_header: Final = Struct(">iIIh").unpack_from
 """Size; api key and version as one number; correlation id; length of the client id, negative for null."""
 
-read_response_header = Struct(">iI").unpack_from
+read_response_header: Final = Struct(">iI").unpack_from
 """Size and correlation id."""
 
 # What is remembered of a request is one number: the correlation id, and above it the index into LAYOUTS. So
 # a response that passes unread is recognized by one comparison. PLANS gives the part above; -1 minus it where
 # more than the header must be read.
 
-LAYOUT_SHIFT = 32
-CORRELATION_MASK = (1 << LAYOUT_SHIFT) - 1
+LAYOUT_SHIFT: Final = 32
+CORRELATION_MASK: Final = (1 << LAYOUT_SHIFT) - 1
 
 
 def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
@@ -59,17 +60,19 @@ def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
     return tuple(layouts), plans
 
 
-LAYOUTS, PLANS = _layouts()
-UNKNOWN_API_VERSIONS = len(LAYOUTS) - 1 << LAYOUT_SHIFT
+_MADE: Final = _layouts()
+LAYOUTS: Final = _MADE[0]
+PLANS: Final = _MADE[1]
+UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
-API_KEYS = tuple(
+API_KEYS: Final = tuple(
     next((key for key, _, _, known in PATCHED if layout and known.name == layout.name), API_VERSIONS)
     for layout in LAYOUTS
 )
 """Index into LAYOUTS → api key."""
 
-_USUAL: dict[int, dict[int, Recognize]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
-WITHOUT_ADDRESS: dict[int, Recognize] = {
+_USUAL: Final[dict[int, dict[int, Recognize]]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
+WITHOUT_ADDRESS: Final[dict[int, Recognize]] = {
     LAYOUTS.index(layout) << LAYOUT_SHIFT: _USUAL[key][first]
     for key, first, _, layout in PATCHED
     if key in _USUAL

@@ -9,10 +9,9 @@ the position up to which the response passes as it is, which may be beyond the e
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from fleet.proxy.wire.primitives import varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, varint
 
 Chunk: TypeAlias = tuple[memoryview, int, int]
 """A buffer, the position in it of what was yielded last, and where ends what has arrived."""
@@ -28,11 +27,18 @@ def await_varint(buf: memoryview, pos: int, end: int) -> Steps[tuple[int, memory
     Returns: its value; and the buffer, the position behind it and the end to go on with.
     Raises:  MalformedFrame: it does not end, or is above what an int32 holds.
     """
-    while True:
-        with suppress(IndexError):  # which must be gone before the yield: it holds on to the buffer
-            value, after = varint(buf[:end], pos)
-            return value, buf, after, end
+    while not _is_there(buf, pos, end):
         buf, pos, end = yield pos
+    value, after = varint(buf, pos)
+    return value, buf, after, end
+
+
+def _is_there(buf: memoryview, pos: int, end: int) -> bool:
+    """Whether a varint has arrived as a whole, or as much of it as shows that it does not end."""
+    for at in range(pos, min(pos + MAX_VARINT_BYTES, end)):
+        if buf[at] < 0x80:
+            return True
+    return end - pos >= MAX_VARINT_BYTES
 
 
 def pass_tags(count: int, buf: memoryview, pos: int, end: int) -> Steps[Chunk]:

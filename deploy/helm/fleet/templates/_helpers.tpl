@@ -1,0 +1,82 @@
+{{- define "fleet.name" -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "fleet.labels" -}}
+app.kubernetes.io/name: fleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "fleet.selector" -}}
+app.kubernetes.io/name: fleet
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- /* The number of ports that clients may use at one member. */ -}}
+{{- define "fleet.ports" -}}
+{{- if .Values.clients.sni.enabled -}}1{{- else -}}{{ add 1 .Values.identities.count }}{{- end -}}
+{{- end }}
+
+{{- /* What one member advertises: the host; takes a list of the root and the member. */ -}}
+{{- define "fleet.host" -}}
+{{- $root := index . 0 -}}{{- $member := index . 1 -}}
+{{- if $root.Values.clients.host -}}
+{{- $root.Values.clients.host | replace "{member}" $member -}}
+{{- else -}}
+{{- $member }}-clients.{{ $root.Release.Namespace }}.svc.cluster.local
+{{- end -}}
+{{- end }}
+
+{{- /* fleet.yaml, as a document. */ -}}
+{{- define "fleet.configuration" -}}
+{{- $name := include "fleet.name" . -}}
+{{- $clients := .Values.clients -}}
+{{- $ports := include "fleet.ports" . | int -}}
+{{- $members := dict -}}
+{{- range $i := until (int .Values.replicas) -}}
+{{- $member := printf "%s-%d" $name $i -}}
+{{- $own := printf "%s.%s-members.%s.svc.cluster.local" $member $name $.Release.Namespace -}}
+{{- $host := include "fleet.host" (list $ $member) -}}
+{{- $listener := dict "bind" (printf "0.0.0.0:%d" (int $clients.port)) -}}
+{{- if $clients.sni.enabled -}}
+{{- $_ := set $listener "advertise" (printf "%s:%d" $host (int $clients.port)) -}}
+{{- $_ := set $listener "addressing" "sni" -}}
+{{- $_ := set $listener "broker_host" ($clients.sni.brokerHost | replace "{member}" $member) -}}
+{{- else -}}
+{{- $_ := set $listener "first_port" (int $clients.firstPort) -}}
+{{- if eq $clients.type "NodePort" -}}
+{{- $first := add $clients.firstNodePort (mul $i $ports) | int -}}
+{{- $_ := set $listener "advertise" (printf "%s:%d" $host $first) -}}
+{{- $_ := set $listener "advertise_first_port" (add1 $first | int) -}}
+{{- else -}}
+{{- $_ := set $listener "advertise" (printf "%s:%d" $host (int $clients.port)) -}}
+{{- $_ := set $listener "advertise_first_port" (int $clients.firstPort) -}}
+{{- end -}}
+{{- end -}}
+{{- $it := dict "voter" (lt $i (int $.Values.voters)) "peer" (printf "%s:7101" $own) "admin" (printf "%s:7201" $own) "data_dir" (printf "/var/lib/fleet/%s" $member) "workers" $.Values.workers "listeners" (dict "clients" $listener) -}}
+{{- with $.Values.racks -}}
+{{- $_ := set $it "rack" (index . (mod $i (len .)) | toString) -}}
+{{- end -}}
+{{- $_ := set $members $member $it -}}
+{{- end -}}
+{{- $tokens := dict "read" (dict "env" "FLEET_READ_TOKEN") "write" (dict "env" "FLEET_WRITE_TOKEN") -}}
+{{- $made := dict "fleet" $name "bootstrap_servers" .Values.bootstrapServers "identities" (dict "first_id" (int .Values.identities.firstId) "count" (int .Values.identities.count)) "peer_tls" dict "admin" (dict "tls" dict "tokens" $tokens) "members" $members -}}
+{{- if $clients.tlsSecret -}}
+{{- $_ := set $made "listener_tls" (dict "clients" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key")) -}}
+{{- end -}}
+{{- mergeOverwrite $made (deepCopy .Values.settings) | toYaml -}}
+{{- end }}
+
+{{- /* Mistakes that no schema finds. */ -}}
+{{- define "fleet.check" -}}
+{{- if gt (int .Values.voters) (int .Values.replicas) }}{{ fail (printf "voters: %d, and there are %d members; set it to as many, or fewer" (int .Values.voters) (int .Values.replicas)) }}{{ end -}}
+{{- if not .Values.bootstrapServers }}{{ fail "bootstrapServers: name at least one broker, such as [kafka-0.kafka.svc.cluster.local:9092]" }}{{ end -}}
+{{- if and .Values.clients.sni.enabled (not .Values.clients.tlsSecret) }}{{ fail "clients.sni: clients say which broker they mean in TLS; set clients.tlsSecret" }}{{ end -}}
+{{- if and .Values.clients.sni.oneLoadBalancer (not .Values.clients.sni.enabled) }}{{ fail "clients.sni.oneLoadBalancer: set clients.sni.enabled, too; by ports, each member needs an address of its own" }}{{ end -}}
+{{- if and (ne .Values.clients.type "ClusterIP") (not .Values.clients.host) }}{{ fail (printf "clients.host: with clients.type %s say what clients dial, such as {member}.kafka.example" .Values.clients.type) }}{{ end -}}
+{{- if and (not .Values.clients.sni.oneLoadBalancer) (ne .Values.clients.type "NodePort") .Values.clients.host (not (contains "{member}" .Values.clients.host)) }}{{ fail "clients.host: no two members may advertise the same address; put {member} into it" }}{{ end -}}
+{{- if and .Values.clients.sni.enabled (eq .Values.clients.type "NodePort") }}{{ fail "clients.type: NodePort has a port of its own for each broker; with clients.sni use LoadBalancer or ClusterIP" }}{{ end -}}
+{{- end }}

@@ -1,0 +1,129 @@
+"""The fleet as it changes, for all who look: one document is made for them together, and none for nobody.
+
+While somebody looks, the other members are asked for their counters once a second: members do not exchange
+those among themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from fleet.admin.documents import LIVE, LiveDocument
+from fleet.admin.ownership import ownership_document
+from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.view import AdminSource, FleetView
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 0.1
+TELL_EVERY_S: Final = 1.0
+"""Also where nothing but times and rates has changed."""
+COUNT_EVERY_S: Final = 1.0
+MAX_WATCHERS: Final = 32
+
+AskOthers = Callable[[], Awaitable[Counts]]
+
+
+async def nobody() -> Counts:
+    """Where there are no others to be asked."""
+    return {}
+
+
+class Live:
+    """What is told, and to whom.
+
+    Args:
+        source: asked for views.
+        others: asks the other members what passes them; must not take long, and raises nothing.
+    """
+
+    def __init__(self, source: AdminSource, others: AskOthers = nobody) -> None:
+        self._source = source
+        self._others = others
+        self._watchers = 0
+        self._work: list[asyncio.Task[None]] = []
+        self._before: Counts = {}
+        self._now: Counts = {}
+        self._number = 0
+        self._newest = b""
+        self._told = asyncio.Condition()
+
+    @property
+    def full(self) -> bool:
+        return self._watchers >= MAX_WATCHERS
+
+    async def follow(self) -> AsyncGenerator[bytes, None]:
+        """Each newest document, for as long as it is asked for one more. Who is slow misses some."""
+        if not self._watchers:
+            self._work = [asyncio.create_task(self._last(each)) for each in (self._count(), self._tell())]
+        self._watchers += 1
+        seen = 0
+        try:
+            while True:
+                async with self._told:
+                    while self._number == seen:
+                        await self._told.wait()
+                    seen, document = self._number, self._newest
+                if not document:
+                    return
+                yield document
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                await self._stop()
+
+    async def _stop(self) -> None:
+        work, self._work = self._work, []
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        self._before = self._now = {}
+        self._number = 0
+
+    async def _last(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have all who look leave, and come again, where something is wrong here."""
+        try:
+            await work
+        except Exception:
+            log.exception("what is told of the fleet cannot be made")
+            await self._publish(b"")
+
+    async def _publish(self, document: bytes) -> None:
+        async with self._told:
+            self._number, self._newest = self._number + 1, document
+            self._told.notify_all()
+
+    async def _count(self) -> None:
+        while True:
+            view = self._source.view()
+            others = await self._others()
+            self._before, self._now = self._now, {view.me: traffic_document(view), **others}
+            await asyncio.sleep(COUNT_EVERY_S)
+
+    async def _tell(self) -> None:
+        """Make a document where the fleet is not as it was, and once a second."""
+        loop = asyncio.get_running_loop()
+        was, told_s = None, 0.0
+        while True:
+            view = self._source.view()
+            now = _what_matters(view)
+            if now != was or loop.time() - told_s >= TELL_EVERY_S:
+                was, told_s = now, loop.time()
+                before, counts = self._before, self._now
+                # As with /ownership: not on the loop that answers heartbeats.
+                await self._publish(await asyncio.to_thread(_encoded, view, before, counts))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _what_matters(view: FleetView) -> object:
+    """What is told at once where it changes."""
+    members = tuple((each.proxy_id, each.state, each.ready) for each in view.members)
+    raft = view.raft.role, view.raft.leader, view.raft.term, view.raft.has_quorum, view.raft.trouble
+    return view.directory.generation, view.directory.revision, members, raft, view.takeovers.recent
+
+
+def _encoded(view: FleetView, before: Counts, now: Counts) -> bytes:
+    return LIVE.encode(LiveDocument(ownership_document(view), rates(before, now), counted(now)))

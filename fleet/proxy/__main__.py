@@ -1,0 +1,40 @@
+"""The process of one worker: `python -m fleet.proxy DESCRIPTOR`, started by the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import uvloop
+
+from fleet import process
+from fleet.process import ChildSpec
+from fleet.proxy.worker import Worker
+
+
+async def serve(spec: ChildSpec) -> None:
+    """Run a worker in this process until SIGTERM."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    process.watch_lifeline(loop, spec.lifeline_fd)
+    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.heartbeat_s))
+    try:
+        await Worker(spec).run(stop)
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
+def main() -> None:
+    spec = process.spec_from_argv(sys.argv)
+    process.die_with_parent(spec.parent_pid)
+    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    process.keep_freed_memory()
+    process.freeze_garbage()
+    uvloop.run(serve(spec))
+
+
+if __name__ == "__main__":
+    main()

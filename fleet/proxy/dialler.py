@@ -1,0 +1,152 @@
+"""Dials a broker for each client that has something for one: a task, and no timer, for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from fleet.model import BrokerId
+from fleet.proxy.connection import BrokerConnection, ClientConnection, Host
+from fleet.proxy.upstream import Candidate, Upstreams
+from fleet.upstream_tls import NOT_REACHED, explain_dial
+
+log = logging.getLogger(__name__)
+
+DIAL_ROUNDS: Final = 2
+"""How many brokers in turn may be silent before a bootstrap connection is given up."""
+
+
+class Dialler:
+    """The connections of one worker that wait for a broker.
+
+    Args:
+        host: the worker.
+        upstreams: where brokers are, and which of them to try.
+        context: called for the TLS to speak to brokers, None where that is plaintext.
+        timeout_s: how long one broker may take to be connected, its TLS handshake included.
+        lost: told of each identity whose broker was not reached.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        upstreams: Upstreams,
+        context: Callable[[], ssl.SSLContext] | None,
+        timeout_s: float,
+        lost: Callable[[BrokerId], None],
+    ) -> None:
+        self._host = host
+        self._upstreams = upstreams
+        self._context = context
+        self._timeout_s = timeout_s
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
+        self._due_s: dict[ClientConnection, float] = {}
+        """When each attempt has taken too long, the oldest first: all may take as long."""
+        self._late: set[ClientConnection] = set()
+        self._timed = False
+        self.connect = self._connect
+
+    def dial(self, connection: ClientConnection) -> None:
+        """Have it joined by a broker's connection, or told that no broker can be reached."""
+        self._tasks[connection] = self._loop.create_task(self._dial(connection))
+
+    def give_up(self, connection: ClientConnection) -> None:
+        """It has ended."""
+        task = self._tasks.pop(connection, None)
+        if task is not None:
+            task.cancel()
+
+    def stop(self) -> None:
+        for connection in list(self._tasks):
+            self.give_up(connection)
+
+    async def _dial(self, connection: ClientConnection) -> None:
+        try:
+            if not await self._joined(connection):
+                connection.broker_unreachable()
+        except Exception:
+            log.exception("dialling a broker failed")
+            connection.broker_unreachable()
+        finally:
+            self._tasks.pop(connection, None)
+
+    async def _joined(self, connection: ClientConnection) -> bool:
+        """Try one broker after the other; whether one has taken the connection."""
+        began_s = time.monotonic()
+        for candidate in self._candidates(connection, began_s):
+            now_s = time.monotonic()
+            if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
+                break  # the client has better proxies to try
+            if not self._upstreams.admits(candidate, now_s):
+                continue
+            try:
+                await self._connect_in_time(connection, candidate)
+            except asyncio.CancelledError:
+                self._upstreams.given_up(candidate)
+                raise
+            except NOT_REACHED as error:
+                if candidate.broker_id is not None:
+                    self._lost(candidate.broker_id)
+                if self._upstreams.failed(candidate, time.monotonic()):
+                    why = explain_dial(error)
+                    log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
+            else:
+                self._upstreams.succeeded(candidate)
+                return True
+        return False
+
+    def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
+        if connection.broker_id is None:
+            return self._upstreams.candidates(now_s)
+        known = self._upstreams.broker(connection.broker_id)
+        return [] if known is None else [known]
+
+    async def _connect_in_time(self, connection: ClientConnection, candidate: Candidate) -> None:
+        """Raises: TimeoutError, and what connecting raises."""
+        self._due_s[connection] = self._loop.time() + self._timeout_s
+        if not self._timed:
+            self._look_later(self._timeout_s)
+        try:
+            await self.connect(connection, candidate)
+        except asyncio.CancelledError:
+            task = self._tasks.get(connection)
+            if connection not in self._late or task is None:
+                raise
+            task.uncancel()
+            raise TimeoutError from None
+        finally:
+            self._late.discard(connection)
+            self._due_s.pop(connection, None)
+
+    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+        at = candidate.endpoint
+        context = None if self._context is None else self._context()
+        await self._loop.create_connection(
+            partial(BrokerConnection, self._host, connection), at.host, at.port, ssl=context
+        )
+
+    def _look_later(self, delay_s: float) -> None:
+        """One timer serves all attempts: most are done before it is due."""
+        self._timed = True
+        self._loop.call_later(delay_s, self._end_late)
+
+    def _end_late(self) -> None:
+        self._timed = False
+        now_s = self._loop.time()
+        while self._due_s:
+            connection, due_s = next(iter(self._due_s.items()))
+            if due_s > now_s:
+                self._look_later(due_s - now_s)
+                return
+            del self._due_s[connection]
+            task = self._tasks.get(connection)
+            if task is not None:
+                self._late.add(connection)
+                task.cancel()

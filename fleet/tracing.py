@@ -1,0 +1,265 @@
+"""What control does, as OpenTelemetry spans; nobody else knows that library.
+
+Spans are made of actions that are over, and handed to a thread of the library's, which sends them. Where the
+collector is slow or away, spans are dropped, and that is said once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
+from opentelemetry.util.types import AttributeValue
+
+from fleet import __version__
+from fleet.admin.view import Moment, Takeover, trace_id
+from fleet.config import TracingSettings
+from fleet.model import ProxyId
+from fleet.raft_state import RaftStatus
+from fleet.state import Command, DrainSet, Outcome, OwnershipSet, PinSet
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "kafka-proxy-fleet"
+SEND_EVERY_S: Final = 1.0
+GIVE_UP_S: Final = 10.0
+"""A batch that a collector does not take within it is dropped."""
+MOST_WAITING: Final = 2048
+BATCH: Final = 512
+EFFECTIVE: Final = ("", "no_change", "repeated")
+"""What an operator's command comes to where nothing is wrong."""
+
+Attributes = Mapping[str, AttributeValue]
+
+
+def exporter(settings: TracingSettings, source: str) -> SpanExporter:
+    """What sends spans to the collector of a configuration.
+
+    Args:
+        source: what errors call the configuration file.
+    Raises:
+        ConfigError: a header cannot be read.
+    """
+    headers = {name: secret.read(source) for name, secret in settings.headers.items()}
+    return OTLPSpanExporter(settings.url, headers=headers, timeout=GIVE_UP_S, compression=Compression.Gzip)
+
+
+class Tracing:
+    """Tells what one member has done and seen. No method but `stop` blocks; any thread may call them.
+
+    Args:
+        sends: takes the spans.
+        to: what the log calls where they go.
+        clock: this instant on both clocks.
+    """
+
+    def __init__(
+        self, sends: SpanExporter, to: str, fleet: str, me: ProxyId, clock: Callable[[], Moment]
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._leads = False
+        self._leaderless: Moment | None = None
+        self._ids = _Ids()
+        resource = Resource.create(
+            {
+                "service.name": SERVICE,
+                "service.namespace": fleet,
+                "service.instance.id": me,
+                "service.version": __version__,
+                "fleet.name": fleet,
+            }
+        )
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False, id_generator=self._ids
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                _Outspoken(sends, to),
+                max_queue_size=MOST_WAITING,
+                schedule_delay_millis=1000 * SEND_EVERY_S,
+                max_export_batch_size=BATCH,
+            )
+        )
+        self._tracer = self._provider.get_tracer("fleet", __version__)
+
+    def stop(self, limit_s: float) -> None:
+        """Send what there is, and end. Blocks, for so many seconds at most."""
+        # The library waits for thirty seconds.
+        ending = threading.Thread(target=self._provider.shutdown, name="tracing-end", daemon=True)
+        ending.start()
+        ending.join(limit_s)
+
+    # -- actions -------------------------------------------------------------------------------------------
+
+    def took_over(self, takeover: Takeover) -> None:
+        """A takeover is over: it is advertised and committed, or the member came back before that."""
+        began = takeover.alive or takeover.detected
+        parts = (
+            ("detect", began, takeover.detected),
+            ("advertise", takeover.detected, takeover.advertised),
+            ("commit", takeover.detected, takeover.committed),
+        )
+        ended = max((end for _, _, end in parts if end is not None), key=lambda each: each.mono_s)
+        attributes: dict[str, AttributeValue] = {
+            "fleet.member": takeover.proxy_id,
+            "fleet.reason": takeover.reason,
+            "fleet.identities": takeover.broker_ids,
+            "fleet.committed": takeover.committed is not None,
+        }
+        with self._ids.of_trace(takeover.trace_id(self._fleet)):
+            root = self._start("fleet.takeover", began, began, attributes)
+        inside = set_span_in_context(root, Context())
+        for name, start, end in parts:
+            if end is not None and (name != "detect" or takeover.alive is not None):
+                part = self._start(f"fleet.takeover.{name}", began, start, {}, inside)
+                part.end(_at(began, end))
+        root.end(_at(began, ended))
+
+    def proposed(self, command: Command, outcome: Future[Outcome]) -> None:
+        """This member has proposed something; it is told of when it is known what came of it."""
+        named = _named(command)
+        if named is not None:
+            outcome.add_done_callback(partial(self._came_to, command, *named, self._clock()))
+
+    def _came_to(
+        self, command: Command, name: str, attributes: Attributes, began: Moment, outcome: Future[Outcome]
+    ) -> None:
+        error = CancelledError("nobody waits") if outcome.cancelled() else outcome.exception()
+        came_to = None if error is not None else outcome.result()
+        if isinstance(command, OwnershipSet) and (came_to is None or not came_to.applied):
+            return  # The leader proposes again what is still to be done.
+        with self._ids.of_trace(trace_id(self._fleet, command.command_id)):
+            span = self._start(name, began, began, attributes)
+        if came_to is None:
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+        else:
+            span.set_attribute("fleet.generation", came_to.generation)
+            span.set_attribute("fleet.outcome", came_to.reason or "applied")
+            if came_to.reason not in EFFECTIVE:
+                span.set_status(Status(StatusCode.ERROR, came_to.reason))
+        span.end(_at(began, self._clock()))
+
+    def followed(self, status: RaftStatus) -> None:
+        """Raft is in this state now. Whoever is elected tells of it, and since when it knew no leader."""
+        led, self._leads = self._leads, status.role == "leader"
+        now = self._clock()
+        if self._leads and not led:
+            began = self._leaderless or now
+            span = self._start("fleet.election", began, began, {"fleet.term": status.term})
+            span.end(_at(began, now))
+        if status.leader is not None and status.role != "candidate":
+            self._leaderless = None
+        elif self._leaderless is None:
+            self._leaderless = now
+
+    # -- spans ---------------------------------------------------------------------------------------------
+
+    def _start(
+        self, name: str, origin: Moment, at: Moment, attributes: Attributes, inside: Context | None = None
+    ) -> Span:
+        context = Context() if inside is None else inside
+        return self._tracer.start_span(name, context, attributes=attributes, start_time=_at(origin, at))
+
+
+def _at(origin: Moment, moment: Moment) -> int:
+    """An instant in nanoseconds of Unix time. One clock measures all that belongs together."""
+    return origin.wall_ms * 1_000_000 + round((moment.mono_s - origin.mono_s) * 1e9)
+
+
+def _named(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
+    """The span of a command; None for what is no action of its own."""
+    match command:
+        case DrainSet(proxy_id=proxy_id, drained=drained):
+            return "fleet.drain" if drained else "fleet.undrain", {"fleet.member": proxy_id}
+        case PinSet(proxy_id=None):
+            return "fleet.unpin", {"fleet.identities": (command.broker_id,)}
+        case PinSet(proxy_id=str(proxy_id)):
+            return "fleet.pin", {"fleet.identities": (command.broker_id,), "fleet.member": proxy_id}
+        case OwnershipSet():
+            moved = (*sorted(command.changes), *command.removed)
+            return "fleet.ownership", {"fleet.reason": command.reason, "fleet.identities": moved}
+    return None
+
+
+class _Ids(RandomIdGenerator):
+    """Random ids, but for traces that several members tell of."""
+
+    def __init__(self) -> None:
+        self._known: ContextVar[int | None] = ContextVar("trace", default=None)
+
+    @contextmanager
+    def of_trace(self, name: str) -> Iterator[None]:
+        """A trace that is begun inside has this id, 32 hex digits."""
+        before = self._known.set(int(name, 16))
+        try:
+            yield
+        finally:
+            self._known.reset(before)
+
+    def generate_trace_id(self) -> int:
+        return self._known.get() or super().generate_trace_id()
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+class _Outspoken(SpanExporter):
+    """Sends spans, and says once that they are not taken, until they are again.
+
+    The library has a line for each attempt, at the least; the first of them says why.
+    """
+
+    def __init__(self, sends: SpanExporter, to: str) -> None:
+        self._sends = sends
+        self._to = to
+        self._troubled = False
+        self._said = _Said()
+        library = logging.getLogger("opentelemetry")
+        library.handlers = [self._said]
+        library.propagate = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._sends.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            if self._troubled:
+                log.info("traces are taken again: %s", self._to)
+            self._troubled = False
+        elif not self._troubled:
+            self._troubled = True
+            why = self._said.first
+            log.warning("traces are not taken, and dropped; this is said once: %s: %s", self._to, why)
+        self._said.first = ""
+        return result
+
+    def shutdown(self) -> None:
+        self._sends.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self._sends.force_flush(timeout_millis)
+
+
+class _Said(logging.Handler):
+    """Keeps the first thing that the library has to say."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or record.getMessage()

@@ -1,0 +1,126 @@
+"""The wheel in an environment that has nothing else: a member serves, and says what it lacks for the rest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from fleet import __version__
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.conftest import IMPATIENT
+from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
+from tools.bootstrap import ROOT
+
+MakeTopic = Callable[..., str]
+EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
+TRACED = "traced.yaml"
+PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+RECORDS = [b"%d" % number for number in range(100)]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        [str(each) for each in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from what git knows alone: nothing that lies about gets in, nor is needed."""
+    folder = tmp_path_factory.mktemp("wheel")
+    with (folder / "source.tar").open("wb") as file:
+        subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=file, check=True)
+    (folder / "source").mkdir()
+    run("tar", "-xf", folder / "source.tar", "-C", folder / "source")
+    run(
+        sys.executable,
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        folder / "source",
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The folder of its commands."""
+    folder = wheel.parent / "venv"
+    run(sys.executable, "-m", "venv", folder)
+    python = folder / "bin" / "python"
+    run(python, *PIP, "install", "--require-hashes", "--requirement", ROOT / "requirements" / "node.lock")
+    run(python, *PIP, "install", "--no-deps", wheel)
+    return folder / "bin"
+
+
+def test_the_wheel_is_for_any_machine_and_has_no_tests(wheel: Path) -> None:
+    assert wheel.name == f"kafka_proxy_fleet-{__version__}-py3-none-any.whl"
+    with ZipFile(wheel) as packed:
+        names = packed.namelist()
+    assert {name.partition("/")[0] for name in names} == {
+        "fleet",
+        f"kafka_proxy_fleet-{__version__}.dist-info",
+    }
+    assert {"fleet/py.typed", "fleet/pipeline/page.html"} <= set(names)
+
+
+def test_nothing_that_it_says_it_needs_is_missing(installed: Path) -> None:
+    run(installed / "python", *PIP, "check")
+    assert __version__ in run(installed / "fleet", "--version")
+    assert "no mistakes" in run(
+        installed / "fleet", "check", "--config", ROOT / "deploy" / "examples" / "fleet.yaml"
+    )
+
+
+def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
+    alone, topic = LocalFleet(tmp_path / "fleet", kafka.endpoints, 1, timing=IMPATIENT), make_topic(1)
+    command = [installed / "fleet", "node", "--config", alone.config, "--node", "p1"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([str(each) for each in command], cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        wait_for(lambda: alone.is_ready("p1") or process.poll() is not None, "the member is ready")
+        produce(alone.bootstrap(), topic, RECORDS)
+        assert [each.value() for each in read_all(alone.bootstrap(), topic, len(RECORDS), 1)] == RECORDS
+    finally:
+        process.terminate()
+        code = process.wait(LIMIT_S)
+    assert code == 0, (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"),
+    [
+        ("demo", ["demo"]),
+        ("chaos", ["chaos", "--scenario", "watch", "--config", str(EXAMPLE), "--yes"]),
+        ("otel", ["node", "--config", TRACED, "--node", "p1"]),
+        ("pipeline", ["report", "--tables", ".", "--out", "report.html"]),
+    ],
+)
+def test_what_is_extra_is_named(installed: Path, tmp_path: Path, extra: str, command: list[str]) -> None:
+    tracing = "\ntracing:\n  endpoint: http://127.0.0.1:4318\n"
+    (tmp_path / TRACED).write_text(EXAMPLE.read_text() + tracing)
+    done = subprocess.run(
+        [str(installed / "fleet"), *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert f"kafka-proxy-fleet[{extra}]" in done.stderr
+    assert "Traceback" not in done.stderr

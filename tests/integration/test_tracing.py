@@ -1,0 +1,224 @@
+"""Traces of a real fleet's takeovers at a real receiver of OTLP over HTTP, and where there is none."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.model import ProxyId
+from fleet.tracing import GIVE_UP_S
+from tests.conftest import MakeFleet
+from tests.integration.clients import wait_for
+from tests.integration.conftest import FleetCommand
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+HEADER = "X-Collector-Token"
+PARSE: Callable[[str], Iterable[Metric]] = parser.text_string_to_metric_families
+
+
+@dataclass(frozen=True)
+class Told:
+    """A span, and whose it is."""
+
+    by: str
+    service: Mapping[str, object]
+    name: str
+    trace_id: str
+    span_id: str
+    parent: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, object]
+
+
+class Collector:
+    """What it was sent, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self.spans: list[Told] = []
+        self.headers: set[str | None] = set()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            service = values(resource.resource.attributes)
+            for scope in resource.scope_spans:
+                self.spans += [
+                    Told(
+                        str(service["service.instance.id"]),
+                        service,
+                        span.name,
+                        span.trace_id.hex(),
+                        span.span_id.hex(),
+                        span.parent_span_id.hex(),
+                        span.start_time_unix_nano,
+                        span.end_time_unix_nano,
+                        values(span.attributes),
+                    )
+                    for span in scope.spans
+                ]
+
+    def named(self, name: str, **wanted: object) -> list[Told]:
+        """Spans of a name whose attributes are these; an underscore stands for a full stop."""
+        return [
+            each
+            for each in list(self.spans)
+            if each.name == name
+            and all(each.attributes.get(key.replace("_", ".")) == value for key, value in wanted.items())
+        ]
+
+
+def values(attributes: Iterable[KeyValue]) -> dict[str, object]:
+    return {each.key: value(each.value) for each in attributes}
+
+
+def value(any_value: AnyValue) -> object:
+    kind = any_value.WhichOneof("value")
+    assert kind is not None
+    if kind == "array_value":
+        return [value(each) for each in any_value.array_value.values]
+    return getattr(any_value, kind)
+
+
+@contextmanager
+def collector(port: int) -> Iterator[Collector]:
+    """Takes OTLP over HTTP, as the specification has it."""
+    taken = Collector()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers["Content-Encoding"] == "gzip":
+                body = gzip.decompress(body)
+            if (self.path, self.headers["Content-Type"]) != ("/v1/traces", "application/x-protobuf"):
+                self.send_error(404)
+                return
+            taken.headers.add(self.headers[HEADER])
+            taken.take(ExportTraceServiceRequest.FromString(body))
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Receiver) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield taken
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def exemplars(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
+    """The traces that a member names beside the durations of takeovers."""
+    request = Request(
+        f"http://{fleet.settings.member(proxy_id).admin}/metrics", headers={"Accept": OPENMETRICS}
+    )
+    with urlopen(request, timeout=20) as answer:
+        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+        families = list(PARSE(answer.read().decode()))
+    return [
+        sample.exemplar.labels["trace_id"]
+        for family in families
+        for sample in family.samples
+        if family.name == "fleet_takeover_seconds" and sample.exemplar is not None
+    ]
+
+
+def test_survivors_tell_of_a_takeover_in_one_trace_which_metrics_name(
+    kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    secret = tmp_path / "token"
+    secret.touch(0o600)
+    secret.write_text("let me in\n")
+    with collector(port) as taken:
+        tracing = {"endpoint": f"http://127.0.0.1:{port}", "headers": {HEADER: {"file": str(secret)}}}
+        fleet = make_fleet(tracing=tracing)
+        leader = fleet.leader()
+        assert leader is not None
+        victim = leader
+        fleet.kill(victim)
+        fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+        survivors = set(fleet.running)
+
+        def takeovers() -> list[Told]:
+            return taken.named("fleet.takeover", fleet_member=victim)
+
+        wait_for(lambda: {each.by for each in takeovers()} == survivors, "both survivors tell of it")
+        (trace,) = {each.trace_id for each in takeovers()}
+        wait_for(lambda: all(trace in exemplars(fleet, each) for each in survivors), "metrics name it")
+        for root in takeovers():
+            inside = {each.name: each for each in taken.spans if each.parent == root.span_id}
+            assert inside.keys() == {f"fleet.takeover.{part}" for part in ("detect", "advertise", "commit")}
+            assert root.parent == ""
+            assert root.start_ns == inside["fleet.takeover.detect"].start_ns
+            assert root.end_ns == max(each.end_ns for each in inside.values())
+            assert {each.trace_id for each in inside.values()} == {trace}
+            assert root.attributes["fleet.committed"] is True
+            assert root.service["service.name"] == "kafka-proxy-fleet"
+            assert root.service["fleet.name"] == root.service["service.namespace"] == "demo"
+        new_leader = fleet.leader()
+        assert [each.by for each in taken.named("fleet.ownership", fleet_reason="takeover")] == [new_leader]
+        assert taken.named("fleet.ownership", fleet_reason="takeover")[0].trace_id == trace
+        wait_for(
+            lambda: new_leader in {each.by for each in taken.named("fleet.election")},
+            "an election is told of",
+        )
+
+        drained = next(each for each in fleet.running if each != new_leader)
+        fleet_command(fleet, "drain", drained)
+        wait_for(lambda: taken.named("fleet.drain", fleet_member=drained, fleet_outcome="applied"), "a drain")
+        wait_for(
+            lambda: {each.by for each in taken.named("fleet.takeover", fleet_reason="drain")} == survivors,
+            "what was drained goes to another",
+        )
+        moves = taken.named("fleet.takeover", fleet_reason="drain")
+        assert len({each.trace_id for each in moves}) == 1
+        assert taken.headers == {"let me in"}
+
+
+def test_a_takeover_is_as_ever_where_nobody_takes_traces(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
+    (port,) = free_ports(1)
+    fleet = make_fleet(tracing={"endpoint": f"http://127.0.0.1:{port}"})
+    victim = fleet.running[0]
+    fleet.kill(victim)
+    fleet.await_settled(frozenset(kafka.brokers), fleet.running)
+    for survivor in fleet.running:
+        (takeover,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim]
+        assert takeover.advertised_mono_s is not None
+        assert takeover.committed_mono_s is not None
+        assert takeover.committed_mono_s - takeover.detected_mono_s < GIVE_UP_S / 2
+    wait_for(lambda: all(warnings(fleet, each) for each in fleet.running), "the log says so")
+    for survivor in fleet.running:
+        (warning,) = warnings(fleet, survivor)
+        assert f"http://127.0.0.1:{port}/v1/traces" in warning
+        assert "refused" in warning
+
+
+def warnings(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
+    """What a member's log has of traces, and of the library behind them."""
+    lines = fleet.log(proxy_id).read_text().splitlines()
+    return [each for each in lines if "traces" in each or "opentelemetry" in each]

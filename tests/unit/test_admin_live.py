@@ -1,0 +1,205 @@
+"""What is told of the fleet as it changes: rates, who gets them, the page and its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fleet.admin import client
+from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
+from fleet.admin.http import ROLE_HEADER
+from fleet.admin.live import MAX_WATCHERS, Live
+from fleet.admin.top import print_live, rate
+from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.errors import AdminError
+from fleet.model import Directory
+from tests.unit.sample_view import Source, view
+from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, member
+from tests.unit.test_schemas import live_sample
+
+__all__ = ["guarded", "member"]
+
+LIMIT_S = 30.0
+
+
+def counts(now_s: float, *identities: tuple[int, int, int, int], incarnation: int = 1) -> TrafficDocument:
+    return TrafficDocument("p1", incarnation, now_s, tuple(IdentityTraffic(*each) for each in identities))
+
+
+def test_what_has_passed_a_member_is_counted_by_identity() -> None:
+    document = traffic_document(view())
+    by_id = {each.broker_id: each for each in document.identities}
+    assert -1 not in by_id  # bootstrap ports are nobody's
+    assert by_id[1].connections == 3
+    assert by_id[1].to_broker_bytes >= 100
+
+
+def test_rates_are_of_all_members_together() -> None:
+    before: Counts = {"p1": counts(10.0, (1, 1, 100, 1000)), "p2": counts(50.0, (1, 1, 0, 0))}
+    now: Counts = {
+        "p1": counts(12.0, (1, 2, 300, 5000), (2, 1, 10, 20)),
+        "p2": counts(51.0, (1, 4, 7, 0)),
+        "p3": AdminError("gone"),
+    }
+    assert rates(before, now) == (IdentityRate(1, 6, 107.0, 2000.0), IdentityRate(2, 1, 5.0, 10.0))
+    assert [(each.proxy_id, each.error) for each in counted(now)] == [
+        ("p1", None),
+        ("p2", None),
+        ("p3", "gone"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {"p1": AdminError("gone")},
+        {"p1": counts(10.0, (1, 1, 5, 5), incarnation=0)},
+        {"p1": counts(11.0, (1, 1, 5, 5))},
+    ],
+)
+def test_there_is_no_rate_without_two_counts_of_one_life(before: Counts) -> None:
+    assert rates(before, {"p1": counts(11.0, (1, 2, 9, 9))}) == (IdentityRate(1, 2, 0.0, 0.0),)
+
+
+def test_a_count_that_is_lower_than_before_is_no_negative_rate() -> None:
+    now: Counts = {"p1": counts(2.0, (1, 1, 50, 50))}
+    assert rates({"p1": counts(1.0, (1, 1, 90, 10))}, now) == (IdentityRate(1, 1, 0.0, 40.0),)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "said"),
+    [(0, "0 B/s"), (999, "999 B/s"), (1500, "2 kB/s"), (3e6, "3 MB/s"), (2.5e9, "2.5 GB/s")],
+)
+def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
+    assert rate(bytes_per_s) == said
+
+
+async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow()) as documents:
+        async for document in documents:
+            yield LIVE.decode(document)
+
+
+async def test_a_change_is_told_at_once_and_to_everybody() -> None:
+    source = Source()
+    live = Live(source)
+    async with aclosing(newest(live)) as one, aclosing(newest(live)) as other:
+        first = await anext(one)
+        await anext(other)
+        source.shown = view(directory=Directory(generation=99))
+        for each in (one, other):
+            document = await anext(each)
+            while document.ownership.generation == first.ownership.generation:
+                document = await anext(each)
+            assert document.ownership.generation == 99
+    assert live._work == []  # nothing is made for nobody
+
+
+async def test_the_others_are_asked_while_somebody_looks() -> None:
+    asked = 0
+
+    async def others() -> Counts:
+        nonlocal asked
+        asked += 1
+        return {"p2": counts(float(asked), (1, 1, 100 * asked, 0)), "p3": AdminError("gone")}
+
+    live = Live(Source(), others)
+    assert asked == 0
+    async with aclosing(newest(live)) as documents:
+        async for document in documents:
+            if any(each.to_broker_bytes_per_s for each in document.rates):
+                break
+    assert asked >= 2
+    assert {each.proxy_id: each.error for each in document.counted} == {"p1": None, "p2": None, "p3": "gone"}
+
+
+async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> Counts:
+        raise ZeroDivisionError
+
+    live = Live(Source(), broken)
+    async with aclosing(newest(live)) as documents:
+        _ = [each async for each in documents]
+    assert "cannot be made" in caplog.text
+    assert live._work == []
+
+
+@pytest.mark.parametrize(("token", "role"), [(READ, "read"), (WRITE, "write")])
+async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str, role: str) -> None:
+    async with guarded.session.get(f"{guarded.url}/live", headers=bearer(token)) as response:
+        assert (response.status, response.headers[ROLE_HEADER]) == (200, role)
+        assert response.content_type == "text/event-stream"
+        line = await response.content.readline()
+    assert LIVE.decode(line.removeprefix(b"data: ")).ownership.fleet == view().fleet
+
+
+async def test_nobody_looks_without_a_token(guarded: Member) -> None:
+    assert (await guarded.ask("GET", "/live", {}))[0] == 401
+
+
+async def test_a_client_follows_a_member(member: Member) -> None:
+    async with asyncio.timeout(LIMIT_S), aclosing(client.follow(member.session, member.url)) as told:
+        document = await anext(told)
+        later = await anext(told)
+    assert document.ownership.proxy_id == "p1"
+    assert later.ownership.identities == document.ownership.identities
+
+
+async def test_there_are_only_so_many_who_look(member: Member) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        open_ = [await member.session.get(f"{member.url}/live") for _ in range(MAX_WATCHERS)]
+        for each in open_:
+            await each.content.readline()
+        assert (await member.ask("GET", "/live", {}))[0] == 503
+        for each in open_:
+            each.close()
+
+
+async def test_the_page_asks_nobody_else_and_runs_nothing_else(member: Member) -> None:
+    async with member.session.get(f"{member.url}/", headers={"Accept": "text/html"}) as response:
+        page, policy = await response.text(), response.headers["Content-Security-Policy"]
+    assert response.content_type == "text/html"
+    assert re.findall(r"""(?:src|href)=|https?://|@import|url\(""", page) == []
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+async def test_a_terminal_is_told_where_to_look(member: Member) -> None:
+    async with member.session.get(f"{member.url}/") as response:
+        assert "/ownership" in await response.text()
+
+
+async def test_pins_are_committed(member: Member) -> None:
+    assert (await member.ask("POST", "/pin/1/p2", HEADER))[0] == 200
+    assert (await member.ask("POST", "/unpin/1", HEADER))[0] == 200
+    assert member.source.pinned == [(1, "p2"), (1, None)]
+
+
+@pytest.mark.parametrize("path", ["/pin/9/p2", "/pin/1/p9", "/pin/x/p1", "/unpin/9", "/unpin/99999999999"])
+async def test_what_is_not_there_is_not_pinned(member: Member, path: str) -> None:
+    assert (await member.ask("POST", path, HEADER))[0] == 404
+
+
+async def test_web_pages_cannot_pin(member: Member) -> None:
+    assert (await member.ask("POST", "/pin/1/p2", {}))[0] == 403
+    assert member.source.pinned == []
+
+
+def test_a_terminal_shows_the_same() -> None:
+    console = Console(width=200, record=True, force_terminal=False)
+    sample = live_sample()
+    print_live(sample, console)
+    text = console.export_text()
+    assert re.search(r"^1 .*owner", text, re.MULTILINE)
+    assert "not counted: p2" in text
+    troubled = replace(sample.ownership, quorum=replace(sample.ownership.quorum, present=False, lost_s=4.0))
+    print_live(replace(sample, ownership=troubled), console)
+    assert "no quorum for 4.0 s" in console.export_text()

@@ -1,0 +1,124 @@
+"""The dialler alone, where a worker around it would only be in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from fleet.model import Broker, Endpoint
+from fleet.proxy.connection import ClientConnection, Host
+from fleet.proxy.dialler import Dialler
+from fleet.proxy.session import Session
+from fleet.proxy.traffic import Traffic
+from fleet.proxy.upstream import Candidate, Upstreams
+from tests.unit.test_worker import LIMIT_S, eventually
+
+BROKER = 1
+
+
+class NoHost:
+    """Nothing is asked of it here."""
+
+
+def no_session(_: str) -> Session:
+    raise AssertionError("nobody connects")
+
+
+class Dialling:
+    """A dialler whose brokers answer when they are told to."""
+
+    def __init__(self, timeout_s: float = LIMIT_S) -> None:
+        upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
+        upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
+        self.lost: list[int] = []
+        self.begun = 0
+        self.answers = asyncio.Event()
+        self.dialler = Dialler(cast(Host, NoHost()), upstreams, None, timeout_s, self.lost.append)
+        self.dialler.connect = self.connect
+
+    async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+        self.begun += 1
+        await self.answers.wait()
+
+    def dial(self, monkeypatch: pytest.MonkeyPatch) -> tuple[ClientConnection, asyncio.Event]:
+        """A client's connection that is dialled for, and what is set when no broker is reached."""
+        connection = ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
+        told = asyncio.Event()
+        monkeypatch.setattr(ClientConnection, "broker_unreachable", lambda _: told.set())
+        self.dialler.dial(connection)
+        return connection, told
+
+    @property
+    def open(self) -> int:
+        return len(self.dialler._tasks) + len(self.dialler._due_s) + len(self.dialler._late)
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("began", [False, True])
+async def test_who_has_ended_is_not_dialled_for(monkeypatch: pytest.MonkeyPatch, began: bool) -> None:
+    """A task that is cancelled before its first step runs nothing, not even what tidies up."""
+    at = Dialling()
+    connection, told = at.dial(monkeypatch)
+    if began:
+        await settled()
+    at.dialler.give_up(connection)
+    await settled()
+    assert (at.begun, at.open, at.lost, told.is_set()) == (int(began), 0, [], False)
+    at.dialler.give_up(connection)  # again does no harm
+
+
+async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Dialling(timeout_s=0.01)
+    _, told = at.dial(monkeypatch)
+    await eventually(told.is_set, "it is told")
+    assert (at.lost, at.open) == ([BROKER], 0)
+    upstreams = at.dialler._upstreams
+    candidate = upstreams.broker(BROKER)
+    assert candidate is not None
+    clock = asyncio.get_running_loop().time
+    await eventually(lambda: upstreams.admits(candidate, clock()), "it is tried again")
+    upstreams.given_up(candidate)
+    at.dialler._timeout_s = LIMIT_S
+    connection, _ = at.dial(monkeypatch)
+    await settled()
+    assert at.begun == 2
+    at.dialler.give_up(connection)
+    await settled()
+    assert upstreams.admits(candidate, clock())
+
+
+async def test_each_dial_has_its_own_time_though_one_timer_serves_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeout_s, clock = 0.2, asyncio.get_running_loop().time
+    at = Dialling(timeout_s)
+    began_s: list[float] = []
+    ended_s: list[float] = []
+    for _ in range(3):
+        at.dial(monkeypatch)
+        began_s.append(clock())
+        monkeypatch.setattr(ClientConnection, "broker_unreachable", lambda _: ended_s.append(clock()))
+        await eventually(lambda: clock() >= began_s[-1] + timeout_s / 4, "a while later")
+    await eventually(lambda: len(ended_s) == len(began_s), "all have ended")
+    # The loop counts milliseconds.
+    assert all(end - begin >= timeout_s - 0.01 for begin, end in zip(began_s, ended_s, strict=True))
+    assert at.begun == 3
+    assert at.open == 0
+
+
+async def test_all_are_given_up_where_the_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Dialling()
+    for _ in range(3):
+        _, told = at.dial(monkeypatch)
+    await settled()
+    at.dialler.stop()
+    await settled()
+    assert (at.begun, at.open, told.is_set()) == (3, 0, False)
