@@ -195,7 +195,7 @@ class Control:
 
     async def _start(self) -> None:
         process.watch_lifeline(self._loop, self.spec.lifeline_fd)
-        self._spawn(process.beat(self.spec.heartbeat_fd, self._timing.heartbeat_s))
+        self._spawn(process.beat(self.spec.heartbeat_fd, self._timing.child_heartbeat_s))
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
+from fleet.ticks import next_tick
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -63,7 +64,7 @@ class ChildSpec:
         kind, index: which child of it; index counts the workers from 0, control has 0.
         incarnation: wall-clock milliseconds at which the supervisor started.
         parent_pid: the supervisor.
-        heartbeat_fd: write one byte at least every ``Timing.heartbeat_s``.
+        heartbeat_fd: write one byte at least every ``Timing.child_heartbeat_s``.
         lifeline_fd: end of file here means that the supervisor is gone.
         fds: control's listening sockets: ``PEER_FD``, ``ADMIN_FD``, ``CONTROL_FD``.
         listeners: a worker's listening sockets.
@@ -167,7 +168,7 @@ async def beat(heartbeat_fd: int, every_s: float) -> None:
                 pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
             except BrokenPipeError:
                 _exit_orphaned()
-            await asyncio.sleep(every_s)
+            await next_tick(every_s)
     finally:
         os.close(heartbeat_fd)
 

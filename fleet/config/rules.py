@@ -52,7 +52,7 @@ class Order:
 
 ORDERS: Final = (
     Order("heartbeat_s", "suspect_after_s", "or one late heartbeat makes a suspect", factor=3),
-    Order("heartbeat_s", "freeze_timeout_s", "or one late heartbeat kills a worker", factor=3),
+    Order("heartbeat_s", "freeze_timeout_s", "or a child that is busy for a moment is killed", factor=3),
     Order("probe_timeout_s", "suspect_after_s", "a probe must be able to fail in that time", strict=True),
     Order("probe_timeout_s", "probe_interval_s", "or probes pile up"),
     Order("suspect_after_s", "control_grace_s", "a restarting control process is not a dead member"),

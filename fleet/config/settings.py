@@ -23,6 +23,10 @@ PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
 
 
+CHILD_HEARTBEATS: Final = 6
+"""Of a child to its supervisor, in the time after which it counts as frozen."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Every period and time-out of a member, in seconds; described in ``docs/configuration.md``."""
@@ -45,6 +49,11 @@ class Timing:
     election_min_s: float = 0.2
     election_max_s: float = 0.4
     leader_fallback_s: float = 0.5
+
+    @property
+    def child_heartbeat_s(self) -> float:
+        """Between two heartbeats of a child to its supervisor: one may be late without its being killed."""
+        return self.freeze_timeout_s / CHILD_HEARTBEATS
 
 
 @dataclass(frozen=True, slots=True)

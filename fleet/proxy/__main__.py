@@ -19,7 +19,7 @@ async def serve(spec: ChildSpec) -> None:
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     process.watch_lifeline(loop, spec.lifeline_fd)
-    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.heartbeat_s))
+    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.child_heartbeat_s))
     try:
         await Worker(spec).run(stop)
     finally:

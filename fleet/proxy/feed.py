@@ -24,6 +24,7 @@ from fleet.ipc import (
     WorkerCounters,
 )
 from fleet.model import Broker, BrokerId, Directory
+from fleet.ticks import next_tick
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Feed:
 
     async def _count_regularly(self) -> None:
         while True:
-            await asyncio.sleep(COUNT_EVERY_S)
+            await next_tick(COUNT_EVERY_S)
             self.send_counters()
             self._send_passed()
 

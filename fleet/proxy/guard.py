@@ -14,6 +14,7 @@ from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import SWEEP_S, Patience
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 from fleet.sockets import connections_per_worker, most_probes
+from fleet.ticks import next_tick
 
 SWEPT_AT_ONCE: Final = 256
 """Connections; then others get their turn."""
@@ -66,7 +67,7 @@ class Guard:
     async def run(self) -> None:
         """Sweep for as long as the task lives."""
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await next_tick(SWEEP_S)
             self._sweeps_s += SWEEP_S
             await self.sweep(self._sweeps_s)
 

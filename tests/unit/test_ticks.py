@@ -1,0 +1,50 @@
+"""fleet.ticks: regular work at moments that are the same for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from fleet.ticks import next_tick, until_tick
+
+
+@pytest.mark.parametrize(
+    ("now_s", "every_s", "wait_s"),
+    [
+        (0.0, 1.0, 1.0),
+        (7.0, 1.0, 1.0),
+        (7.3, 1.0, 0.7),
+        (6.999, 1.0, 1.001),  # the timer was early: it was for the tick at 7
+        (7.001, 1.0, 0.999),
+        (7.3, 0.25, 0.2),
+    ],
+)
+def test_the_next_tick_is_a_multiple_and_never_the_one_that_was(
+    now_s: float, every_s: float, wait_s: float
+) -> None:
+    assert until_tick(now_s, every_s) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("step", range(100))
+def test_ticks_are_apart_by_their_time_give_or_take_a_half(step: int) -> None:
+    every_s = 0.25
+    now_s = step * 0.0173
+    wait_s = until_tick(now_s, every_s)
+    assert every_s / 2 <= wait_s <= every_s * 3 / 2
+    assert (now_s + wait_s) / every_s == pytest.approx(round((now_s + wait_s) / every_s))
+
+
+async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
+    woken: list[float] = []
+
+    async def wait(first_s: float) -> None:
+        await asyncio.sleep(first_s)
+        await next_tick(0.5)
+        woken.append(time.monotonic())
+
+    await asyncio.gather(*(wait(each) for each in (0.0, 0.001, 0.002)))
+    apart = [round((each - woken[0]) / 0.5) for each in woken]
+    assert all(each in (-1, 0, 1) for each in apart)
+    assert len(set(apart)) <= 2  # two ticks, where the three stand on either side of one
