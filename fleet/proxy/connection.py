@@ -13,7 +13,8 @@ broker first, or the dial fails. Then the client gets an end of file, and its by
 closing with unread bytes would reset the connection, and with it the responses that are still on their way.
 Of those bytes, Produce with acks=0 still goes to the broker: its sender counts it as delivered. All else
 never ran, and is discarded. With TLS the transport does that: it says close_notify, and discards all that
-comes then until the client has said so, too.
+comes then until the client has said so, too. A TLS transport that has read its client's end closes at once,
+whatever waits for a broker; so is a client gone that resets its connection, with TLS or without.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def eof_received(self) -> bool:
-        if self.state is State.DIALLING:  # what waits may be Produce with acks=0
+        if self.state is State.DIALLING and not self._secured:  # what waits may be Produce with acks=0
             self._ended = True
             return True
         # In a drain whole requests are kept, too.

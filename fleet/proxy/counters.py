@@ -6,7 +6,6 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 from fleet.errors import LimitReached, WireError
 from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
@@ -16,7 +15,7 @@ from fleet.proxy.wire.counters import WireCounters
 
 log = logging.getLogger(__name__)
 
-LOG_EVERY_S: Final = 1.0
+LOG_EVERY_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """One line for each reason in this time: a scanner must not fill the disk."""
 
 

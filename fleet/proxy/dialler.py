@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from fleet.model import BrokerId
-from fleet.proxy.connection import BrokerConnection, ClientConnection, Host
+from fleet.proxy.connection import BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.upstream_tls import NOT_REACHED, explain_dial
 
@@ -88,15 +88,18 @@ class Dialler:
                 continue
             try:
                 await self._connect_in_time(connection, candidate)
-            except asyncio.CancelledError:
-                self._upstreams.given_up(candidate)
-                raise
             except NOT_REACHED as error:
+                if connection.state is State.JOINED:  # it was late, and in the same turn a broker had it
+                    self._upstreams.succeeded(candidate)
+                    return True
                 if candidate.broker_id is not None:
                     self._lost(candidate.broker_id)
                 if self._upstreams.failed(candidate, time.monotonic()):
                     why = explain_dial(error)
                     log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
+            except BaseException:
+                self._upstreams.given_up(candidate)
+                raise
             else:
                 self._upstreams.succeeded(candidate)
                 return True

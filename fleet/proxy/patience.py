@@ -11,7 +11,7 @@ from typing import Final
 from fleet.config.settings import Limits
 from fleet.errors import LimitReached, TimeLimit
 
-SWEEP_S: Final = 1.0
+SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two sweeps: what no time limit can be more exact than."""
 
 _SAID: Final[dict[TimeLimit, str]] = {

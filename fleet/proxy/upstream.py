@@ -16,7 +16,7 @@ AVOID_S: Final = 5.0
 """How long a broker that could not be reached is tried after the others."""
 
 BACKOFF_FIRST_S: Final = 0.05
-BACKOFF_LIMIT_S: Final = 1.0
+BACKOFF_LIMIT_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two attempts at a broker that is down, of all connections together; each wait is twice the last."""
 _MANY_FAILURES: Final = 16
 """After as many in a row the limit of the back-off is reached."""

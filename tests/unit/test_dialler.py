@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from fleet.model import Broker, Endpoint
-from fleet.proxy.connection import ClientConnection, Host
+from fleet.proxy.connection import ClientConnection, Host, State
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Traffic
@@ -30,21 +30,23 @@ class Dialling:
     """A dialler whose brokers answer when they are told to."""
 
     def __init__(self, timeout_s: float = LIMIT_S) -> None:
-        upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
-        upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
+        self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
+        self.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
         self.lost: list[int] = []
         self.begun = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(cast(Host, NoHost()), upstreams, None, timeout_s, self.lost.append)
+        self.dialler = Dialler(cast(Host, NoHost()), self.upstreams, None, timeout_s, self.lost.append)
         self.dialler.connect = self.connect
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
         self.begun += 1
         await self.answers.wait()
 
-    def dial(self, monkeypatch: pytest.MonkeyPatch) -> tuple[ClientConnection, asyncio.Event]:
+    def dial(
+        self, monkeypatch: pytest.MonkeyPatch, broker_id: int | None = BROKER
+    ) -> tuple[ClientConnection, asyncio.Event]:
         """A client's connection that is dialled for, and what is set when no broker is reached."""
-        connection = ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
+        connection = ClientConnection(cast(Host, NoHost()), broker_id, Traffic(), "external", no_session)
         told = asyncio.Event()
         monkeypatch.setattr(ClientConnection, "broker_unreachable", lambda _: told.set())
         self.dialler.dial(connection)
@@ -112,6 +114,60 @@ async def test_each_dial_has_its_own_time_though_one_timer_serves_all(
     assert all(end - begin >= timeout_s - 0.01 for begin, end in zip(began_s, ended_s, strict=True))
     assert at.begun == 3
     assert at.open == 0
+
+
+async def test_who_is_late_is_taken_to_the_next_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was cancelled for being late goes on: it is not the client that has ended."""
+    at = Dialling(timeout_s=0.05)
+    at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
+    dialled: list[Candidate] = []
+
+    async def connect(connection: ClientConnection, candidate: Candidate) -> None:
+        dialled.append(candidate)
+        if len(dialled) == 1:
+            await at.answers.wait()
+
+    at.dialler.connect = connect
+    _, told = at.dial(monkeypatch, broker_id=None)
+    await eventually(lambda: at.open == 0, "it has ended")
+    assert len({each.endpoint for each in dialled}) == 2
+    assert at.lost == [dialled[0].broker_id]
+    assert not told.is_set()
+
+
+async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by reading: a broker that had taken the connection was counted as lost, and the client closed."""
+    at = Dialling(timeout_s=0.05)
+
+    async def joined_and_late(connection: ClientConnection, candidate: Candidate) -> None:
+        connection.state = State.JOINED
+        await at.answers.wait()
+
+    at.dialler.connect = joined_and_late
+    _, told = at.dial(monkeypatch)
+    await eventually(lambda: at.open == 0, "it has ended")
+    assert (at.lost, told.is_set()) == ([], False)
+    assert at.upstreams.up == {BROKER: True}
+
+
+async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = Dialling()
+    candidate = at.upstreams.broker(BROKER)
+    assert candidate is not None
+    at.upstreams.failed(candidate, -100.0)
+
+    async def broken(connection: ClientConnection, candidate: Candidate) -> None:
+        raise RuntimeError("nobody expects this")
+
+    at.dialler.connect = broken
+    _, told = at.dial(monkeypatch)
+    await eventually(told.is_set, "the client is told")
+    assert "nobody expects this" in caplog.text
+    assert at.upstreams.admits(candidate, asyncio.get_running_loop().time())
 
 
 async def test_all_are_given_up_where_the_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:

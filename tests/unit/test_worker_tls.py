@@ -30,6 +30,7 @@ from tests.unit.test_worker import (
     ends,
     eventually,
     fetch,
+    hold_dials,
     metadata,
     never,
     produce,
@@ -143,6 +144,25 @@ async def test_a_handshake_that_does_not_end_is_ended(
         assert refused(at, caplog) == (1, refused(at, caplog)[1])
         assert "no handshake within 0.1 s" in refused(at, caplog)[1]
         writer.close()
+
+
+async def test_a_client_that_ends_while_its_broker_is_dialled_is_gone_without_a_word(
+    tmp_path: Path,
+    authority: Authority,
+    tls: ListenerTlsSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Found by reading: uvloop warned, once for each, that a TLS connection cannot be kept half open."""
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        hold_dials(at, monkeypatch)
+        _, writer = await at.connect(1, trusting(authority))
+        writer.write(produce(1, acks=1))
+        writer.close()  # both come with one read
+        await eventually(lambda: at.worker.count().requests, "it was read")
+        await eventually(lambda: not at.connections(), "the connection is gone")
+        assert "no effect" not in caplog.text
 
 
 async def test_those_that_begin_no_handshake_keep_nobody_out(
