@@ -26,6 +26,8 @@ from fleet.model import Endpoint
 
 CONNECTIONS: Final = "connections"
 SIZES: Final = (100, 1_000, 5_000, 10_000)
+MEMORY: Final = frozenset({"memory_mb", "kib_per_connection"})
+"""Measures of the first round alone, in which each size is the greatest so far."""
 AT_ONCE: Final = 64
 """How many clients connect, or ask, at the same time."""
 _FILES: Final = 25_000
@@ -68,6 +70,8 @@ def crowds(stage: Stage, rounds: int, say: Say, sizes: Sequence[int] = SIZES) ->
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     found = runner.run(crowd(target, size, empty_bytes[target.name]))
                 for measure, value in found.items():
+                    if number and measure in MEMORY:
+                        continue  # a proxy keeps what it has had: of an earlier round's greatest size
                     yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, number, value)
 
 
@@ -92,13 +96,15 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
                 memory = memory_bytes(target)
                 found["memory_mb"] = memory / 1e6
                 found["kib_per_connection"] = max(0, memory - empty_bytes) / 1024 / size
+            if len(proxies) > 1:
+                found["most_to_mean"] = most_to_mean(files, open_files(target))
             random.shuffle(connections)
             before_s = cpu_s(proxies)
             await at_once([partial(ask, each) for each in connections])
             if proxies:
                 found["cpu_us_per_request"] = 1e6 * (cpu_s(proxies) - before_s) / size
         async with asyncio.timeout(_LIMIT_S):
-            while open_files(target) > files:  # noqa: ASYNC110 (other processes close them)
+            while sum(open_files(target)) > sum(files):  # noqa: ASYNC110 (other processes close them)
                 await asyncio.sleep(_PAUSE_S)
     except (OSError, asyncio.IncompleteReadError, WireError) as error:
         raise BenchError(f"{size:,} connections to {target.name}: {error!r}") from error
@@ -140,6 +146,15 @@ def memory_bytes(target: Target) -> int:
     return sum(int(psutil.Process(pid).memory_full_info().pss) for pid in target.proxies())
 
 
-def open_files(target: Target) -> int:
-    """How many files a target's proxies have open."""
-    return sum(psutil.Process(pid).num_fds() for pid in target.proxies())
+def open_files(target: Target) -> list[int]:
+    """How many files each of a target's proxies has open."""
+    return [psutil.Process(pid).num_fds() for pid in target.proxies()]
+
+
+def most_to_mean(before: Sequence[int], after: Sequence[int]) -> float:
+    """By how many files one process has more now than the mean of all: how connections are spread.
+
+    Args: before, after: how many each has had open; in the same order.
+    """
+    more = [now - then for then, now in zip(before, after, strict=True)]
+    return max(more) / (sum(more) / len(more))

@@ -24,8 +24,8 @@ _AGAINST_THE_FLOOR: Final = (
     ("consume", _PER_GB),
     ("sparse", "cpu_us_per_record"),
     ("sparse", "cpu_us_per_record_over_rest"),
-    ("connections", "cpu_us_per_connect_1000"),
-    ("connections", f"{_PER_REQUEST}_1000"),
+    *(("connections", f"cpu_us_per_connect_{size}") for size in (100, 1000, 5000)),
+    *(("connections", f"{_PER_REQUEST}_{size}") for size in (100, 1000, 5000)),
     ("metadata", "storm_cpu_us_3x10"),
     ("metadata", "storm_cpu_us_100x10000"),
     ("metadata", "storm_cpu_us_1000x100000"),
@@ -139,10 +139,24 @@ GOALS: Final = (
         _median("connections", "memory_mb_10000", FLEET_OF_TWO),
     ),
     Goal(
-        "CPU per request with two workers, over one",
-        1.1,
-        TIMES,
-        _ratio("small", _PER_REQUEST, FLEET_OF_TWO, FLEET),
+        "memory of an idle connection with its upstream, of 10,000",
+        20.0,
+        "KiB",
+        _median("connections", "kib_per_connection_10000", FLEET_OF_TWO),
+    ),
+    *(
+        Goal(
+            f"CPU per request with two workers, over one: `{workload}`, `{measure}`",
+            1.1,
+            TIMES,
+            _ratio(workload, measure, FLEET_OF_TWO, FLEET),
+        )
+        for workload, measure in (
+            ("small", _PER_REQUEST),
+            ("sync", _PER_REQUEST),
+            ("sync", f"{_PER_REQUEST}_256"),
+            ("connections", f"{_PER_REQUEST}_5000"),
+        )
     ),
     *(
         Goal(

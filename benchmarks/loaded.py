@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from rich.console import Console
 
 from benchmarks.race import run
 from benchmarks.results import FLEET
-from benchmarks.stage import Stage, Target
+from benchmarks.stage import Stage, Target, through_compiled
 from benchmarks.workloads import COUNTS, Name, Spec
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
@@ -114,10 +115,11 @@ def measure(minutes: float) -> Loaded:
     """Set the stage, and have everybody work. Raises: FleetError: something does not come up, or fails."""
     with tempfile.TemporaryDirectory(prefix="fleet-loaded-") as made:
         folder = Path(made)
-        with (
-            KafkaCluster(len(_BROKERS), folder / "kafka") as kafka,
-            LocalFleet(folder / FLEET, kafka.endpoints, MEMBERS) as fleet,
-        ):
+        with ExitStack() as running:
+            kafka = running.enter_context(KafkaCluster(len(_BROKERS), folder / "kafka"))
+            fleet = LocalFleet(folder / FLEET, kafka.endpoints, MEMBERS)
+            fleet.through = dict.fromkeys(fleet.members, through_compiled())
+            running.enter_context(fleet)
             fleet.await_settled(frozenset(_BROKERS))
             before, suspected = fleet.ownership("p1"), suspicions(fleet)
             stage = Stage(kafka, [Target(FLEET, fleet.bootstrap())])

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -104,12 +105,22 @@ def _table(columns: tuple[str, ...], found: Sequence[tuple[str, ...]]) -> Iterat
         yield "| " + " | ".join(row) + " |"
 
 
+def _processor() -> str:
+    """What kind of processor it is, as Linux says it; nothing where it does not."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return f" ({value.strip()})"
+    return ""
+
+
 def about(haproxy_version: str | None, rounds: int, load_before: float) -> str:
     """Where and when the figures come from, in a sentence without the machine's name.
 
     Args: load_before: the load average before the start: how busy the machine was with something else.
     """
-    machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM"
+    machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM{_processor()}"
     system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
     beside = f", HAProxy {haproxy_version}" if haproxy_version else ""
     day = time.strftime("%Y-%m-%d", time.gmtime())

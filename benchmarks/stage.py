@@ -188,12 +188,12 @@ def one_member(folder: Path, name: str, brokers: Sequence[Endpoint], **options: 
     """A fleet of one member, by the name of a target; not started yet."""
     fleet = LocalFleet(folder, brokers, 1, workers=WORKERS[name], **options)
     if name != FLEET_PURE:
-        fleet.through = dict.fromkeys(fleet.members, _compiled())
+        fleet.through = dict.fromkeys(fleet.members, through_compiled())
     return fleet
 
 
 @cache
-def _compiled() -> tuple[str, ...]:
+def through_compiled() -> tuple[str, ...]:
     """What a fleet is started through to be compiled; nothing where that cannot be, which is said once."""
     try:
         return compiled.through()

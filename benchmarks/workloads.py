@@ -26,10 +26,10 @@ SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 250_000, "sparse": 100}
+    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 750_000, "sparse": 100}
 )
-"""How many records one run of a workload has: about two seconds, or as many as measure CPU well; ten seconds
-of the sparse one.
+"""How many records one run of a workload has: about two seconds, or as many as measure CPU well (a worker
+that is consumed from is busy for a twentieth of its time); ten seconds of the sparse one.
 """
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}

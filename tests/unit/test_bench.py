@@ -21,6 +21,7 @@ import pytest
 from benchmarks import goals, haproxy, peers, race, report
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
+from benchmarks.connections import most_to_mean
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, Places
@@ -470,6 +471,11 @@ def test_what_is_added_is_beside_what_haproxy_adds() -> None:
         for target, value in (("direct", 100.0), ("haproxy", 150.0), ("fleet", 165.0))
     ]
     assert verdict("p50 added, one outstanding, over what HAProxy adds", ran) == (1.3, False)
+
+
+def test_how_connections_are_spread_is_the_most_beside_the_mean() -> None:
+    assert most_to_mean([10, 12], [110, 112]) == 1.0
+    assert most_to_mean([10, 10], [10, 210]) == 2.0
 
 
 def test_goals_that_nothing_was_measured_for_are_left_out() -> None:
