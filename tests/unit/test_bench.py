@@ -363,7 +363,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
         *(("consume", 1, name) for name in turns[1]),
     ]
     assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
-    assert {spec.count for _, spec in runs if spec.workload in ("produce", "consume")} == {125_000}
+    assert {spec.count for _, spec in runs if spec.workload in ("produce", "consume")} == {375_000}
     assert list(dict.fromkeys(each.measure for each in found)) == ["m", "m_16", "m_256"]
     assert [each.round for each in found] == [0] * 12 + [1] * 12
     assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
