@@ -85,9 +85,7 @@ class Rewriter:
         self.busy = False
         self.left_bytes = 0
 
-    def rewrite(
-        self, index: int, view: memoryview, run: int, pos: int, after: int, end: int, write: Write
-    ) -> int:
+    def rewrite(self, index: int, data: bytes, run: int, pos: int, after: int, end: int, write: Write) -> int:
         """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
 
         Args:    index: into LAYOUTS; run: from where bytes are still to be written; after: where the response
@@ -95,6 +93,19 @@ class Rewriter:
         Returns: from where bytes are still to be written now.
         Raises:  WireError: the response cannot be made safe.
         """
+        head = self._source.book.heads.get(index)
+        if head is not None and data.startswith(head.found, pos + 8):
+            stop, mark = min(after, end), pos + 8 + len(head.found)
+            if mark <= stop:
+                if pos > run:
+                    self._write_before(memoryview(data), run, pos, write)
+                size = pack_int32(after - mark + 4 + len(head.rewritten))
+                small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
+                rest = data[mark:stop] if small else memoryview(data)[mark:stop]
+                write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
+                self._counters.rewritten[API_KEYS[index]] += 1
+                return stop
+        view = memoryview(data)
         layout = LAYOUTS[index]
         assert layout is not None
         if isinstance(layout, Streamed):
@@ -105,15 +116,6 @@ class Rewriter:
                 self._stream = stream
                 self.busy = True
             return run
-        head = self._source.book.heads.get(index)
-        if head is not None:
-            stop, mark = min(after, end), pos + 8 + len(head.found)
-            if mark <= stop and view[pos + 8 : mark].tobytes() == head.found:
-                self._write_before(view, run, pos, write)
-                size = pack_int32(after - mark + 4 + len(head.rewritten))
-                write(b"".join((size, view[pos + 4 : pos + 8], head.rewritten, view[mark:stop])))
-                self._counters.rewritten[API_KEYS[index]] += 1
-                return stop
         complete = after <= end
         if layout.whole and after - pos > self._max_bytes:
             raise OversizeFrame("broker", f"{layout.name} response of {after - pos} bytes")

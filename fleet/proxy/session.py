@@ -61,6 +61,9 @@ _TOKEN: Final = 1 << 62
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
 
+_NOT_A_PLAN: Final = CORRELATION_MASK | _SAMPLED
+"""What is left of an entry, less the correlation id that came, where that is another one, or it is timed."""
+
 # Verdicts on a frame; other values are the position where it ends.
 _WAIT: Final = -1
 _ORDINARY: Final = -2
@@ -335,12 +338,12 @@ class Session:
                     raise UnknownResponse("broker", detail) from None
                 if plan:
                     passes = WITHOUT_ADDRESS.get(plan)
-                    if passes is None:
+                    if passes is None and (plan < 0 or plan & _NOT_A_PLAN):
                         plan = self._plan(plan, correlation_id, size)
                         passes = WITHOUT_ADDRESS.get(plan)
                     if plan and (passes is None or after > end or not passes(data, pos, after)):
                         index = plan >> LAYOUT_SHIFT
-                        run = rewriter.rewrite(index, memoryview(data), run, pos, after, end, write)
+                        run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
                             return run
             elif after == _WAIT:
