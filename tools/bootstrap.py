@@ -3,7 +3,8 @@
     python3 tools/bootstrap.py demo      virtual environment, Kafka
     python3 tools/bootstrap.py test      the same, the development packages, older Kafkas, Kafka Streams and
                                          Connect, kcat, franz-go, Toxiproxy, Prometheus, Chromium, libfaketime
-    python3 tools/bootstrap.py long      all of that; Helm, kubectl-validate and compose-go, minutes to build
+    python3 tools/bootstrap.py long      all of that; Helm, kubectl-validate, compose-go and kube-apiserver,
+                                         minutes to build; etcd
 
 Everything but Chromium goes below `.venv` and `build`. A step that is done, for its present inputs, is not
 done again. All output is on standard error: standard output belongs to the command that is run afterwards.
@@ -47,6 +48,9 @@ KUBECTL_VALIDATE_MODULE = "sigs.k8s.io/kubectl-validate@v0.0.4"
 KUBECTL_VALIDATE = BUILD / "bin" / "kubectl-validate"
 COMPOSE_CHECK = BUILD / "bin" / "compose-check"
 COMPOSE_CHECK_SOURCE = ROOT / "tests" / "clients" / "compose"
+KUBE_APISERVER = BUILD / "bin" / "kube-apiserver"
+KUBE_APISERVER_SOURCE = ROOT / "tests" / "clients" / "apiserver"
+ETCD = BUILD / "etcd" / "etcd"
 BROWSER = ("chromium", "chromedriver")
 BROWSER_PACKAGES = ("chromium", "chromium-driver")
 APT = BUILD / "apt"
@@ -164,19 +168,19 @@ def bring_kafka_clients() -> None:
     once(stamp, "bringing Kafka Streams and Connect", (POM,), copy)
 
 
-def bring_kcat() -> None:
-    """kcat as `build/kcat/kcat`: the machine's own, or Debian's."""
+def bring_program(target: Path, package: str) -> None:
+    """A program, in a folder of its own: the machine's, or that of a Debian package."""
 
     def bring() -> None:
-        installed = shutil.which("kcat")
+        installed = shutil.which(target.name)
         if installed is None:
-            unpack_debian_program("kcat", "usr/bin/kcat", KCAT.parent)
+            unpack_debian_program(package, f"usr/bin/{target.name}", target.parent)
         else:
-            shutil.rmtree(KCAT.parent, ignore_errors=True)
-            KCAT.parent.mkdir(parents=True)
-            KCAT.symlink_to(installed)
+            shutil.rmtree(target.parent, ignore_errors=True)
+            target.parent.mkdir(parents=True)
+            target.symlink_to(installed)
 
-    once(KCAT.with_name("brought"), "bringing kcat", ("kcat",), bring)
+    once(target.with_name("brought"), f"bringing {target.name}", (package,), bring)
 
 
 def build_franz_go() -> None:
@@ -184,17 +188,18 @@ def build_franz_go() -> None:
     build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
 
 
-def build_own(target: Path, source: Path, what: str) -> None:
+def build_own(target: Path, source: Path, what: str, options: Sequence[str] = ()) -> None:
     """A Go program of the tests' own."""
     sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
 
     def build() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        command = ("go", "build", "-buildvcs=false", "-o", target, ".")
+        build_it = ("go", "build", "-buildvcs=false", *options)
         # It may want a newer Go than the rest, which brings that one as it brings modules.
-        run(*command, cwd=source, env={**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"})
+        environment = {**os.environ, "GOFLAGS": "", "GOTOOLCHAIN": "auto"}
+        run(*build_it, "-o", target, ".", cwd=source, env=environment)
 
-    once(target.with_name(f"{source.name}-built"), what, sources, build)
+    once(target.with_name(f"{source.name}-built"), what, [*sources, *options], build)
 
 
 def build_deployment_tools() -> None:
@@ -203,6 +208,21 @@ def build_deployment_tools() -> None:
         stamp = target.with_name(f"{target.name}-built")
         once(stamp, f"building {target.name}, minutes", (module,), partial(go_install, module))
     build_own(COMPOSE_CHECK, COMPOSE_CHECK_SOURCE, "building what reads compose files")
+    build_kube_apiserver()
+
+
+def build_kube_apiserver() -> None:
+    """kube-apiserver, which says of itself what its module's version is: charts ask it for that."""
+    source = KUBE_APISERVER_SOURCE
+    version = module_version(source / "go.mod", "k8s.io/kubernetes")
+    say_so = f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"
+    build_own(KUBE_APISERVER, source, "building kube-apiserver, minutes", (say_so,))
+
+
+def module_version(file: Path, module: str) -> str:
+    """The version of a module that a go.mod requires."""
+    words = [line.split() for line in file.read_text().splitlines()]
+    return next(line[1] for line in words if line[:1] == [module])
 
 
 def build_toxiproxy() -> None:
@@ -407,7 +427,7 @@ def main(arguments: Sequence[str]) -> int:
                 archive_classes()
                 bring_older_kafkas()
                 bring_kafka_clients()
-                bring_kcat()
+                bring_program(KCAT, "kcat")
                 build_franz_go()
                 build_toxiproxy()
                 bring_prometheus()
@@ -415,6 +435,7 @@ def main(arguments: Sequence[str]) -> int:
                 bring_browser()
             if purpose == "long":
                 build_deployment_tools()
+                bring_program(ETCD, "etcd-server")
     except subprocess.CalledProcessError as error:
         print(f"bootstrap: failed ({error.returncode}): {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """The chart, read by Helm itself; what it makes, by Kubernetes' own schemas and by the fleet's loader.
 
-And the compose file, by compose-go. There is no cluster: no pod runs here.
+And the compose file, by compose-go. There is no cluster: no pod runs here. A server that keeps what Helm
+makes: `test_kubernetes_api.py`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ CASES: Final[Mapping[str, Mapping[str, Any]]] = {
         "replicas": 5,
         "voters": 5,
         "workers": "auto",
+        "rackFromZone": True,
         "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
         "settings": {"upstream": {"tls": {"ca": "secrets/kafka/ca.pem"}}, "timing": {"steady_after_s": 3.0}},
         "secrets": [{"name": "kafka", "secret": "kafka-credentials"}],
@@ -210,6 +212,18 @@ def test_a_pod_has_no_rights_and_all_the_files_that_it_reads(made: Made) -> None
     assert mounts(container).keys() <= volumes
 
 
+def test_racks_are_those_that_are_named_or_zones_or_none(made: Made, values: Path) -> None:
+    wanted = yaml.safe_load(values.read_text())
+    named = wanted.get("racks", [None])
+    from_zone = wanted.get("rackFromZone", False)
+    (container,) = made.pod["spec"]["containers"]
+    assert ("FLEET_RACK" in {each["name"] for each in container["env"]}) == from_zone
+    for zone in ("europe-west1-b", "1", "no", ""):
+        settings = config.load(made.settings.source, {**TOKENS, "FLEET_RACK": zone})
+        for number, member in enumerate(settings.members.values()):
+            assert member.rack == (zone or "unknown" if from_zone else named[number % len(named)])
+
+
 def test_they_keep_apart_and_go_one_at_a_time(made: Made) -> None:
     (budget,) = made.of("PodDisruptionBudget").values()
     assert budget["spec"]["maxUnavailable"] == 1
@@ -251,10 +265,12 @@ def test_prometheus_is_told_where_and_with_all_rules(made: Made) -> None:
     [
         ({"bootstrapServers": []}, "bootstrapServers: name at least one broker"),
         ({"voters": 5}, "voters: 5, and there are 3 members"),
+        ({"rackFromZone": True, "racks": ["a"]}, "rackFromZone: racks says already where members are"),
         ({"clients": {"sni": {"enabled": True}}}, "set clients.tlsSecret"),
         ({"clients": {"type": "LoadBalancer"}}, "clients.host: with clients.type LoadBalancer"),
         ({"clients": {"type": "LoadBalancer", "host": "kafka.example"}}, "put {member} into it"),
         ({"clients": {"port": 99_999}}, "clients.port"),
+        ({"secrets": [{"name": "kafka-", "secret": "kafka"}]}, "secrets.0.name"),  # a volume is named so
         ({"replica": 3}, "replica"),
     ],
 )

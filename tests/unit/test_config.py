@@ -215,6 +215,23 @@ def test_values_come_from_the_environment() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "environ", "rack"),
+    [
+        ("${ZONE:-}", {"ZONE": "a"}, "a"),
+        ("${ZONE:-}", {"ZONE": ""}, None),
+        ("${ZONE:-}", {}, None),
+        ('"${ZONE:-unknown}"', {"ZONE": "1"}, "1"),  # without quotes a number, which is no rack
+        ('"${ZONE:-unknown}"', {"ZONE": ""}, "unknown"),
+    ],
+)
+def test_a_rack_may_come_from_the_environment(
+    written: str, environ: dict[str, str], rack: str | None
+) -> None:
+    text = yaml.safe_dump(changed("members.p1.rack", "R")).replace("rack: R", f"rack: {written}")
+    assert parse(text, environ=environ).member("p1").rack == rack
+
+
 def test_events_are_sent_where_there_is_a_section_for_them_and_it_may_be_empty() -> None:
     assert parse(tree()).events is None
     for section in EMPTY:

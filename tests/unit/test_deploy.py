@@ -76,4 +76,4 @@ def test_members_of_the_compose_file_have_no_rights_and_are_asked_how_they_are(
         service = compose["services"][name]
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert service["security_opt"] == ["no-new-privileges:true"]
-        assert "/readyz" in service["healthcheck"]["test"][-1]
+        assert service["healthcheck"]["test"] == ["CMD", "fleet", "ready"]

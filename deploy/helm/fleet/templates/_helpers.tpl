@@ -30,6 +30,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end }}
 
+{{- /* What each process reads as the rack of all members, and tells the others as its own alone. */ -}}
+{{- define "fleet.rackOfPod" -}}${FLEET_RACK:-unknown}{{- end }}
+
 {{- /* fleet.yaml, as a document. */ -}}
 {{- define "fleet.configuration" -}}
 {{- $name := include "fleet.name" . -}}
@@ -60,6 +63,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- with $.Values.racks -}}
 {{- $_ := set $it "rack" (index . (mod $i (len .)) | toString) -}}
 {{- end -}}
+{{- if $.Values.rackFromZone -}}
+{{- $_ := set $it "rack" (include "fleet.rackOfPod" $) -}}
+{{- end -}}
 {{- $_ := set $members $member $it -}}
 {{- end -}}
 {{- $tokens := dict "read" (dict "env" "FLEET_READ_TOKEN") "write" (dict "env" "FLEET_WRITE_TOKEN") -}}
@@ -67,7 +73,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $clients.tlsSecret -}}
 {{- $_ := set $made "listener_tls" (dict "clients" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key")) -}}
 {{- end -}}
-{{- mergeOverwrite $made (deepCopy .Values.settings) | toYaml -}}
+{{- $rack := include "fleet.rackOfPod" . -}}
+{{- /* In quotes: else a zone that is called 1 would be a number. */ -}}
+{{- mergeOverwrite $made (deepCopy .Values.settings) | toYaml | replace $rack (quote $rack) -}}
 {{- end }}
 
 {{- /* Mistakes that no schema finds. */ -}}
@@ -78,5 +86,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and .Values.clients.sni.oneLoadBalancer (not .Values.clients.sni.enabled) }}{{ fail "clients.sni.oneLoadBalancer: set clients.sni.enabled, too; by ports, each member needs an address of its own" }}{{ end -}}
 {{- if and (ne .Values.clients.type "ClusterIP") (not .Values.clients.host) }}{{ fail (printf "clients.host: with clients.type %s say what clients dial, such as {member}.kafka.example" .Values.clients.type) }}{{ end -}}
 {{- if and (not .Values.clients.sni.oneLoadBalancer) (ne .Values.clients.type "NodePort") .Values.clients.host (not (contains "{member}" .Values.clients.host)) }}{{ fail "clients.host: no two members may advertise the same address; put {member} into it" }}{{ end -}}
+{{- if and .Values.rackFromZone .Values.racks }}{{ fail "rackFromZone: racks says already where members are; set one of the two" }}{{ end -}}
 {{- if and .Values.clients.sni.enabled (eq .Values.clients.type "NodePort") }}{{ fail "clients.type: NodePort has a port of its own for each broker; with clients.sni use LoadBalancer or ClusterIP" }}{{ end -}}
 {{- end }}

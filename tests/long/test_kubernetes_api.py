@@ -1,0 +1,291 @@
+"""The chart, installed into a real kube-apiserver, which checks and keeps all of it; still, no pod runs here.
+
+What the values say, and what Helm makes of them: `test_kubernetes.py`.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from fleet import config
+from tests.chaos.scene import wait_for
+from tests.long.kubernetes_api import Document, KubernetesApi, kubernetes_api
+from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, TOKENS, helm
+from tools.bootstrap import KUBECTL_VALIDATE
+
+OPERATOR: Final = "monitoring.coreos.com"
+ZONE: Final = "topology.kubernetes.io/zone"
+REGION: Final = "topology.kubernetes.io/region"
+NUMBERS: Final = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesApi]:
+    """One server for all, which knows the kinds of the Prometheus operator."""
+    with kubernetes_api(tmp_path_factory.mktemp("api")) as running:
+        for kind in ELSEWHERE:
+            running.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(kind))
+        wait_for(lambda: {*ELSEWHERE} <= running.kinds().keys(), "kinds of the operator", 120)
+        yield running
+
+
+def definition(kind: str) -> Document:
+    """A kind of the operator's, whatever is in it."""
+    plural = f"{kind.lower()}s"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{OPERATOR}"},
+        "spec": {
+            "group": OPERATOR,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A namespace of a test's own, and the values that are installed there."""
+
+    api: KubernetesApi
+    namespace: str
+    values: Path
+
+    def helm(self, command: str, *arguments: str | Path, chart: Path = CHART) -> str:
+        """What Helm prints; neither it nor the server has anything to say against it."""
+        done = self.tried(command, *arguments, chart=chart)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout
+
+    def tried(
+        self, command: str, *arguments: str | Path, chart: Path = CHART
+    ) -> subprocess.CompletedProcess[str]:
+        what = () if command == "uninstall" else (chart, "--values", self.values)
+        return self.api.helm(command, RELEASE, *what, "--namespace", self.namespace, *arguments)
+
+    def kept(self) -> dict[tuple[str, str], Document]:
+        """What is there beside Helm's own notes."""
+        found = self.api.kept(self.namespace)
+        return {key: each for key, each in found.items() if each.get("type") != "helm.sh/release.v1"}
+
+    @property
+    def stateful(self) -> Document:
+        return self.kept()["StatefulSet", RELEASE]
+
+    def pod(self, number: int = 0) -> Document:
+        """What the controller of StatefulSets would make of the one that is kept."""
+        spec = copy.deepcopy(self.stateful["spec"])
+        name, template = f"{RELEASE}-{number}", spec["template"]
+        for claim in spec["volumeClaimTemplates"]:
+            own = claim["metadata"]["name"]
+            template["spec"]["volumes"].append(
+                {"name": own, "persistentVolumeClaim": {"claimName": f"{own}-{name}"}}
+            )
+        metadata = {**template["metadata"], "name": name}
+        metadata["labels"]["statefulset.kubernetes.io/pod-name"] = name
+        return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+    @property
+    def pods(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+
+@pytest.fixture
+def place(api: KubernetesApi, tmp_path: Path) -> Iterator[Place]:
+    """With no more than the smallest values; empty in the end, for node ports are everybody's."""
+    made = Place(api, f"kafka-{next(NUMBERS)}", tmp_path / "values.yaml")
+    made.values.write_text(yaml.safe_dump(THERE))
+    api.make_namespace(made.namespace)
+    yield made
+    made.tried("uninstall", "--ignore-not-found")
+
+
+@pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
+def case(request: pytest.FixtureRequest, place: Place) -> Place:
+    place.values.write_text(yaml.safe_dump({**THERE, **CASES[request.param]}))
+    return place
+
+
+def losses(sent: object, kept: object, path: str = "") -> Iterator[str]:
+    """What was sent and is not there, or is something else; a server adds, and takes nothing away."""
+    if isinstance(sent, dict) and isinstance(kept, dict):
+        for key, value in sent.items():
+            yield from losses(value, kept.get(key), f"{path}.{key}")
+    elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        for number, (value, there) in enumerate(zip(sent, kept, strict=True)):
+            yield from losses(value, there, f"{path}[{number}]")
+    elif sent != kept:
+        yield f"{path}: {sent!r} became {kept!r}"
+
+
+def test_a_dry_run_of_the_server_makes_nothing(case: Place) -> None:
+    said = case.helm("install", "--dry-run=server")
+    assert "kind: StatefulSet" in said
+    assert case.api.kept(case.namespace) == {}
+
+
+def test_all_that_helm_makes_is_there_as_it_was_sent(case: Place) -> None:
+    case.helm("install")
+    manifests = case.api.helm("get", "manifest", RELEASE, "--namespace", case.namespace).stdout
+    sent = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(manifests) if each}
+    kept = case.kept()
+    assert kept.keys() == sent.keys()
+    wanted = {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount", "StatefulSet"}
+    assert wanted <= {kind for kind, _ in kept}
+    assert [each for key in sent for each in losses(sent[key], kept[key], str(key))] == []
+
+
+def test_an_upgrade_restarts_pods_where_something_is_changed_for_them_and_only_there(case: Place) -> None:
+    case.helm("install")
+    before = case.stateful
+    case.helm("upgrade")
+    assert case.stateful["metadata"]["generation"] == before["metadata"]["generation"]
+    case.helm("upgrade", "--set", "settings.limits.moves_per_second=7")
+    after = case.kept()
+    assert after["StatefulSet", RELEASE]["spec"]["template"] != before["spec"]["template"]
+    assert "moves_per_second: 7" in after["ConfigMap", RELEASE]["data"]["fleet.yaml"]
+
+
+def test_an_uninstall_leaves_nothing(case: Place) -> None:
+    case.helm("install")
+    assert case.kept()
+    case.helm("uninstall")
+    assert case.api.kept(case.namespace) == {}
+
+
+def test_pods_are_let_in_where_none_but_restricted_ones_are(case: Place) -> None:
+    case.helm("install")
+    answer = case.api.ask("POST", case.pods, case.pod())
+    assert (answer.status, answer.warnings) == (201, ()), answer.document
+
+
+@pytest.mark.parametrize(
+    ("whose", "wrong", "said"),
+    [
+        ("pod", {"runAsNonRoot": False}, "runAsNonRoot != true"),
+        ("pod", {"seccompProfile": {"type": "Unconfined"}}, "seccompProfile"),
+        ("container", {"allowPrivilegeEscalation": True}, "allowPrivilegeEscalation != false"),
+        ("container", {"capabilities": {}}, "unrestricted capabilities"),
+    ],
+)
+def test_pods_that_may_do_more_are_kept_out(
+    place: Place, whose: str, wrong: dict[str, Any], said: str
+) -> None:
+    place.helm("install")
+    pod = place.pod()
+    holder = pod["spec"] if whose == "pod" else pod["spec"]["containers"][0]
+    holder["securityContext"].update(wrong)
+    answer = place.api.ask("POST", place.pods, pod)
+    assert answer.status == 403
+    assert 'violates PodSecurity "restricted' in answer.document["message"]
+    assert said in answer.document["message"]
+
+
+def test_a_chart_whose_pods_may_do_more_is_warned_of(place: Place, tmp_path: Path) -> None:
+    changed = changed_chart(tmp_path, "statefulset.yaml", "runAsNonRoot: true", "runAsNonRoot: false")
+    done = place.tried("install", chart=changed)
+    assert done.returncode == 0, done.stderr
+    assert "would violate PodSecurity" in done.stderr
+    assert "runAsNonRoot != true" in done.stderr
+
+
+def changed_chart(folder: Path, template: str, text: str, instead: str) -> Path:
+    copied = shutil.copytree(CHART, folder / "chart")
+    file = copied / "templates" / template
+    assert text in file.read_text()
+    file.write_text(file.read_text().replace(text, instead))
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"clients": {"type": "NodePort", "host": "nodes.kafka.example", "firstNodePort": 20_000}},
+            "provided port is not in the valid range",
+        ),
+        ({"nodeSelector": {"kafka": "not a value"}}, "spec.template.spec.nodeSelector: Invalid value"),
+    ],
+)
+def test_what_the_server_alone_knows_to_be_wrong_is_refused(
+    place: Place, wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    place.values.write_text(yaml.safe_dump({**THERE, **wrong}))
+    made = tmp_path / "made.yaml"
+    made.write_text(helm("template", RELEASE, CHART, "--values", place.values).stdout)
+    subprocess.run([KUBECTL_VALIDATE, made], check=True)
+    done = place.tried("install")
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_what_the_server_does_not_know_is_found(place: Place, tmp_path: Path) -> None:
+    changed = changed_chart(tmp_path, "statefulset.yaml", "minReadySeconds: 20", "minReadySecond: 20")
+    done = place.tried("install", chart=changed)
+    assert "minReadySecond" in done.stderr
+
+
+@pytest.mark.parametrize("zone", ["europe-west1-b", "1"])
+def test_a_pods_rack_is_the_zone_of_its_node(place: Place, zone: str) -> None:
+    place.helm("install", "--set", "rackFromZone=true")
+    assert rack_of_a_pod_at(place, node(place.api, {REGION: "europe", ZONE: zone})) == zone
+
+
+def test_a_pod_whose_node_has_no_zone_is_in_no_brokers_rack(place: Place) -> None:
+    place.helm("install", "--set", "rackFromZone=true")
+    assert rack_of_a_pod_at(place, node(place.api, {REGION: "europe"})) == "unknown"
+
+
+def node(api: KubernetesApi, labels: dict[str, str]) -> str:
+    """A node that is known as one; it does not live."""
+    name = f"node-{next(NUMBERS)}"
+    metadata = {"name": name, "labels": labels}
+    api.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    return name
+
+
+def rack_of_a_pod_at(place: Place, on: str) -> str | None:
+    """What the first member takes for its rack once its pod is bound to a node, as the scheduler binds it."""
+    pod = place.pod()
+    # Admission knows of a node a moment after it is made, and has no labels of it for a pod until then.
+    there = {**pod, "spec": {**pod["spec"], "nodeName": on}}
+
+    def is_known() -> bool:
+        tried: Document = place.api.post(f"{place.pods}?dryRun=All", there)
+        return REGION in tried["metadata"]["labels"]
+
+    wait_for(is_known, "the node", 60)
+    made = place.api.post(place.pods, pod)
+    assert ZONE not in made["metadata"]["labels"]
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": made["metadata"]["name"]},
+        "target": {"kind": "Node", "name": on},
+    }
+    place.api.post(f"{place.pods}/{made['metadata']['name']}/binding", binding)
+    bound = place.api.get(f"{place.pods}/{made['metadata']['name']}")
+    assert bound["spec"]["nodeName"] == on
+    (container,) = bound["spec"]["containers"]
+    (rack,) = (each for each in container["env"] if each["name"] == "FLEET_RACK")
+    assert rack["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{ZONE}']"
+    # The kubelet, too, takes a label that is not there for an empty one.
+    environment = {**TOKENS, "FLEET_RACK": bound["metadata"]["labels"].get(ZONE, "")}
+    file = place.values.with_name("fleet.yaml")
+    file.write_text(place.kept()["ConfigMap", RELEASE]["data"]["fleet.yaml"])
+    return config.load(file, environment).member(made["metadata"]["name"]).rack
