@@ -161,6 +161,17 @@ def test_an_upgrade_restarts_pods_where_something_is_changed_for_them_and_only_t
     assert "moves_per_second: 7" in after["ConfigMap", RELEASE]["data"]["fleet.yaml"]
 
 
+def test_voters_do_not_change_while_pods_are_replaced_one_by_one(place: Place) -> None:
+    """Found by reading: an upgrade restarted them so, and two sets of voters may have two leaders."""
+    place.helm("install", "--set", "replicas=5,voters=5")
+    done = place.tried("upgrade", "--set", "replicas=5,voters=3")
+    assert done.returncode != 0
+    assert "voters: 3, and this release runs with 5" in done.stderr
+    place.helm("upgrade", "--set", "replicas=6,voters=5")
+    place.helm("upgrade", "--set", "replicas=6,voters=3,votersChange=true")
+    assert place.stateful["spec"]["replicas"] == 6
+
+
 def test_an_uninstall_leaves_nothing(case: Place) -> None:
     case.helm("install")
     assert case.kept()

@@ -26,7 +26,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if $root.Values.clients.host -}}
 {{- $root.Values.clients.host | replace "{member}" $member -}}
 {{- else -}}
-{{- $member }}-clients.{{ $root.Release.Namespace }}.svc.cluster.local
+{{- $member }}-clients.{{ $root.Release.Namespace }}.svc.{{ $root.Values.clusterDomain }}
 {{- end -}}
 {{- end }}
 
@@ -41,7 +41,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $members := dict -}}
 {{- range $i := until (int .Values.replicas) -}}
 {{- $member := printf "%s-%d" $name $i -}}
-{{- $own := printf "%s.%s-members.%s.svc.cluster.local" $member $name $.Release.Namespace -}}
+{{- $own := printf "%s.%s-members.%s.svc.%s" $member $name $.Release.Namespace $.Values.clusterDomain -}}
 {{- $host := include "fleet.host" (list $ $member) -}}
 {{- $listener := dict "bind" (printf "0.0.0.0:%d" (int $clients.port)) -}}
 {{- if $clients.sni.enabled -}}
@@ -76,6 +76,28 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $rack := include "fleet.rackOfPod" . -}}
 {{- /* In quotes: else a zone that is called 1 would be a number. */ -}}
 {{- mergeOverwrite $made (deepCopy .Values.settings) | toYaml | replace $rack (quote $rack) -}}
+{{- end }}
+
+{{- /* Voters as they are in the cluster: where they change, pods would be restarted one by one with two sets. */ -}}
+{{- define "fleet.votersStay" -}}
+{{- $there := lookup "v1" "ConfigMap" .Release.Namespace (include "fleet.name" .) -}}
+{{- if and $there (not .Values.votersChange) -}}
+{{- $voters := 0 -}}
+{{- range (get $there.data "fleet.yaml" | fromYaml).members -}}{{- if .voter -}}{{- $voters = add1 $voters -}}{{- end -}}{{- end -}}
+{{- if ne (int $voters) (int .Values.voters) }}{{ fail (printf "voters: %d, and this release runs with %d; two sets of voters at once can have two leaders. Scale it to 0, then upgrade with votersChange=true (docs/kubernetes.md, Other voters)" (int .Values.voters) (int $voters)) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Annotations of what leads to one member: takes a list of the root and the member, or of the root alone. */ -}}
+{{- define "fleet.annotations" -}}
+{{- $root := index . 0 -}}
+{{- range $key, $value := $root.Values.clients.annotations }}
+{{- if eq (len $) 2 }}
+{{ $key }}: {{ $value | replace "{member}" (index $ 1) | quote }}
+{{- else if not (contains "{member}" $value) }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* Mistakes that no schema finds. */ -}}
