@@ -2,9 +2,10 @@
 
     python -m tests.newcomer --json
 
-The clone is of what is committed here. What the machine has downloaded before is used (pip's and Maven's
-caches in the home directory), nothing of this work tree is: no variable of the environment but HOME and PATH,
-without the folders in here, and no terminal that could be asked.
+The clone is of what is committed here, in a root of its own, as a container has it: a home that is empty but
+for the caches of pip, Maven and Go, an empty /tmp, nothing of this work tree, all else read-only, no right,
+no terminal that could be asked, and no variable of the environment but HOME and PATH. So what the machine
+has downloaded before is used. Exits with 1 where there is no takeover, or none within the goal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,39 +25,116 @@ from tools.bootstrap import ROOT
 
 GOAL_S: Final = 180.0
 LIMIT_S: Final = 5 * GOAL_S
-KILLED: Final = "killed "
-"""How the demo begins a line about a takeover."""
+KILL_AFTER_S: Final = 30.0
+SIGNS: Final = {"cloned_s": "cloned", "takeover_s": "killed "}
+"""How the line begins that is waited for; the demo shows a takeover so."""
+CACHES: Final = (".cache/pip", ".m2", ".cache/go-build", "go/pkg/mod")
+UNSHARE: Final = (("unshare", "-m"), ("unshare", "-Um", "--map-current-user", "--keep-caps"))
+"""What may give a process mounts of its own: the first is for root, and the second for others."""
+CONFINED: Final = """
+set -e
+home=$0 origin=$1 hidden=$2
+IFS=: read -ra programs <<< "$3"
+IFS=: read -ra caches <<< "$4"
+mount --make-rprivate /
+mount -t tmpfs -o mode=0700 tmpfs "$home"
+for each in "${programs[@]}" "${caches[@]}"; do
+    mkdir -p "$home/$each"
+    mount --bind "$HOME/$each" "$home/$each"
+done
+mkdir "$home/origin.git"
+mount --bind "$origin" "$home/origin.git"
+while read -r _ _ _ _ at _; do
+    case ":$4:" in *":${at#"$home"/}:"*) continue ;; esac
+    [ "$at" = "$home" ] || mount -o remount,bind,ro "$at"
+done < /proc/self/mountinfo
+mount -t tmpfs -o ro tmpfs "$hidden"
+mount --rbind "$home" "$HOME"
+for each in /tmp /dev/shm; do
+    mount -t tmpfs -o mode=1777 tmpfs "$each"
+done
+cd "$HOME"
+exec setpriv --no-new-privs --bounding-set=-all --inh-caps=-all --ambient-caps=-all "${@:5}"
+"""
+"""Becomes a command in such a root; for `bash -c` after one of `UNSHARE`.
+
+Arguments: an empty folder; the repository to clone; the folder to hide; what is in the home and stays, with
+colons in between: to be read alone, and to be written, too; the command.
+"""
+NEWCOMER: Final = "git clone --quiet origin.git clone && echo cloned && cd clone && exec make demo"
 
 
-def watch(folder: Path) -> dict[str, float]:
-    """Clone, run the demo, and read what it says; seconds from the beginning.
+def programs(path: str, home: str) -> list[str]:
+    """What is directly in the home, and has folders of PATH below it."""
+    below = (Path(each) for each in path.split(os.pathsep) if Path(each).is_relative_to(home))
+    return sorted({each.relative_to(home).parts[0] for each in below if each != Path(home)})
 
-    Raises: RuntimeError: it fails, or shows no takeover, or takes longer than LIMIT_S.
-    """
-    began_s, times = time.monotonic(), {}
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True, stdin=subprocess.DEVNULL)
-    times["cloned_s"] = time.monotonic() - began_s
+
+def isolating() -> Sequence[str]:
+    """What gives a process mounts of its own here. Raises: RuntimeError: nothing does."""
+    said = []
+    for command in UNSHARE:
+        tried = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=60, check=False)
+        if tried.returncode == 0:
+            return command
+        said.append(tried.stderr.strip())
+    raise RuntimeError(f"a root of its own needs user namespaces, or root: {'; '.join(said)}")
+
+
+def confined(folder: Path, environment: Mapping[str, str], *command: str) -> list[str]:
+    """A command in a root of its own, beside a clone of what is committed here."""
+    home, origin = folder / "home", folder / "origin.git"
+    home.mkdir()
+    clone = ("git", "clone", "--quiet", "--bare", str(ROOT), str(origin))
+    subprocess.run(clone, check=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+    kept = programs(environment["PATH"], environment["HOME"])
+    caches = [each for each in CACHES if Path(environment["HOME"], each).is_dir()]
+    folders = (str(home), str(origin), str(ROOT), ":".join(kept), ":".join(caches))
+    return [*isolating(), "bash", "-c", CONFINED, *folders, *command]
+
+
+def watch(folder: Path) -> tuple[dict[str, float], int]:
+    """Clone, run the demo, and read what it says: seconds from the beginning, and how it ended."""
     path = [each for each in os.environ["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
     environment = {"HOME": os.environ["HOME"], "PATH": os.pathsep.join(path)}
+    command = confined(folder, environment, "sh", "-c", NEWCOMER)
+    limits = ("--signal=INT", f"--kill-after={KILL_AFTER_S:.0f}", f"{LIMIT_S:.0f}")
+    began_s = time.monotonic()
     demo = subprocess.Popen(
-        ["timeout", "--signal=INT", f"{LIMIT_S:.0f}", "make", "demo"],
-        cwd=folder,
+        ["timeout", *limits, *command],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert demo.stdout is not None
-    for line in demo.stdout:
+    try:
+        assert demo.stdout is not None
+        times = times_of(demo.stdout, lambda: time.monotonic() - began_s)
+        return times, demo.wait()
+    finally:
+        demo.terminate()
+
+
+def times_of(lines: Iterable[str], since_s: Callable[[], float]) -> dict[str, float]:
+    """When what was waited for came, of what the newcomer sees; all of that is shown, too."""
+    times: dict[str, float] = {}
+    for line in lines:
         sys.stderr.write(line)
-        if line.startswith(KILLED):
-            times.setdefault("takeover_s", time.monotonic() - began_s)
-    code = demo.wait()
-    times["done_s"] = time.monotonic() - began_s
+        for name, begins in SIGNS.items():
+            if name not in times and line.startswith(begins):
+                times[name] = since_s()
+    return times | {"done_s": since_s()}
+
+
+def trouble(times: Mapping[str, float], code: int) -> str | None:
+    """Why that will not do; None where it does."""
     if code or "takeover_s" not in times:
-        raise RuntimeError(f"make demo ended with {code}; it has shown {len(times) - 2} takeovers")
-    return times
+        seen = "a takeover" if "takeover_s" in times else "no takeover"
+        return f"make demo ended with {code}; it has shown {seen}"
+    if times["takeover_s"] > GOAL_S:
+        return f"a takeover after {times['takeover_s']:.1f} s, and not within {GOAL_S:g} s"
+    return None
 
 
 def main() -> int:
@@ -66,13 +145,16 @@ def main() -> int:
     as_json = parser.parse_args().json
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         try:
-            times = watch(Path(folder, "clone"))
-        except (RuntimeError, subprocess.CalledProcessError) as error:
+            times, code = watch(Path(folder))
+        except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             print(f"newcomer: {error}", file=sys.stderr)
             return 1
     found = {name: round(value, 1) for name, value in times.items()} | {"goal_s": GOAL_S}
     print(json.dumps(found) if as_json else "\n".join(f"{name} {value}" for name, value in found.items()))
-    return 0
+    why = trouble(times, code)
+    if why is not None:
+        print(f"newcomer: {why}", file=sys.stderr)
+    return 0 if why is None else 1
 
 
 if __name__ == "__main__":

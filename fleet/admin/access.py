@@ -67,6 +67,16 @@ def access_to(settings: Settings | None, environ: Mapping[str, str], *, writes: 
     return Access(token, None if tls is None else believing(tls, settings.source))
 
 
+def without_token(settings: Settings) -> Access:
+    """How they are asked for what everybody may read.
+
+    Raises:
+        ConfigError: the file ``admin.tls.ca`` cannot be used.
+    """
+    tls = settings.admin.tls
+    return Access(tls=None if tls is None else believing(tls, settings.source))
+
+
 def _of_environment(environ: Mapping[str, str]) -> str | None:
     if environ.get(TOKEN_ENV):
         return Secret(None, TOKEN_ENV, (), 0).read("environment", environ)

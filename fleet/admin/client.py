@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -17,11 +17,13 @@ from fleet.admin.documents import (
     ERROR,
     LIVE,
     OWNERSHIP,
+    READY,
     TRAFFIC,
     Codec,
     DrainDocument,
     LiveDocument,
     OwnershipDocument,
+    ReadyDocument,
     TrafficDocument,
 )
 from fleet.config.settings import Settings, is_loopback, is_wildcard
@@ -84,8 +86,9 @@ async def _answer(
     url: str,
     limits: aiohttp.ClientTimeout,
     headers: Mapping[str, str],
+    good: Container[int] = (200,),
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A 200, to be read.
+    """An answer with a good status, to be read.
 
     Raises:
         AdminError: no answer, or none of a member; also where it breaks off while it is read.
@@ -102,7 +105,7 @@ async def _answer(
         async with session.request(
             method, url, headers=headers, timeout=limits, allow_redirects=False, read_bufsize=LONGEST_BYTES
         ) as response:
-            if response.status != 200:
+            if response.status not in good:
                 raise _refusal(url, response.status, await response.read())
             yield response
     except TimeoutError:
@@ -125,11 +128,16 @@ async def _answer(
 
 
 async def _request(
-    session: aiohttp.ClientSession, method: str, url: str, timeout_s: float, headers: Mapping[str, str]
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    timeout_s: float,
+    headers: Mapping[str, str],
+    good: Container[int] = (200,),
 ) -> bytes:
-    """The body of a 200. Raises: as of ``_answer``"""
+    """The body of a good answer. Raises: as of ``_answer``"""
     limits = aiohttp.ClientTimeout(total=timeout_s)
-    async with _answer(session, method, url, limits, headers) as response:
+    async with _answer(session, method, url, limits, headers, good) as response:
         return await response.read()
 
 
@@ -157,8 +165,29 @@ async def fetch_ownership(
     return await _fetch(session, f"{url}/ownership", OWNERSHIP, timeout_s)
 
 
-async def _fetch(session: aiohttp.ClientSession, url: str, codec: Codec[T], timeout_s: float) -> T:
-    body = await _request(session, "GET", url, timeout_s, {})
+async def fetch_metrics(session: aiohttp.ClientSession, url: str, timeout_s: float = ASK_TIMEOUT_S) -> str:
+    """What one member tells Prometheus. Raises: AdminError: it does not answer."""
+    return (await _request(session, "GET", f"{url}/metrics", timeout_s, {})).decode()
+
+
+async def ask_ready(url: str, timeout_s: float = ASK_TIMEOUT_S, access: Access = OPEN) -> ReadyDocument:
+    """Whether one member is ready, and for what it is not.
+
+    Raises:
+        AdminError: it does not answer, or with something else.
+    """
+    async with access.session() as session:
+        return await _fetch(session, f"{url}/readyz", READY, timeout_s, (200, 503))
+
+
+async def _fetch(
+    session: aiohttp.ClientSession,
+    url: str,
+    codec: Codec[T],
+    timeout_s: float,
+    good: Container[int] = (200,),
+) -> T:
+    body = await _request(session, "GET", url, timeout_s, {}, good)
     try:
         return codec.decode(body)
     except ValueError as error:

@@ -15,6 +15,7 @@ from fleet.admin.documents import (
     IdentityDocument,
     MemberDocument,
     PlanDocument,
+    ReadyDocument,
     RollingRestartDocument,
     StatusDocument,
 )
@@ -172,6 +173,13 @@ def print_doctor(document: DoctorDocument, console: Console) -> None:
         console.print(f"[{colour}]{each.verdict:8}[/]{each.check:13}{said}", soft_wrap=True)
         if each.mend:
             console.print(f"{'':21}{escape(each.mend)}", soft_wrap=True)
+
+
+def print_ready(document: ReadyDocument, console: Console) -> None:
+    console.print("ready" if document.ready else "not ready")
+    for each in document.checks:
+        said = ": ".join(filter(None, (each.name, each.detail)))
+        console.print(f"{'ok' if each.ok else 'failed':8}{escape(said)}", soft_wrap=True)
 
 
 def print_drain(document: DrainDocument, console: Console) -> None:

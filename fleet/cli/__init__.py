@@ -64,6 +64,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
         ownership.drain,
         ownership.undrain,
         ownership.rolling_restart,
+        health.ready,
         health.doctor,
         journal.journal_group,
         chaos.chaos,
@@ -80,6 +81,7 @@ Examples:
   fleet client-config --client librdkafka      what clients are best told, and why
   fleet status --config fleet.yaml             who lives, who leads, who stands for which broker
   fleet top --config fleet.yaml                the same as it changes, and what passes
+  fleet ready --node p1                        is this member ready, for a health check
   fleet doctor --config fleet.yaml             what is wrong, seen from where clients are
   fleet plan --without p2                      what would move if p2 were drained
   fleet journal check --node p1                what is in a member's Raft files, and is it sound

@@ -9,11 +9,32 @@ import sys
 import click
 
 from fleet.admin import client, tables
-from fleet.admin.access import access_to
-from fleet.admin.documents import DOCTOR, DoctorDocument
-from fleet.cli.options import config_option, json_option
+from fleet.admin.access import access_to, without_token
+from fleet.admin.documents import DOCTOR, READY, DoctorDocument
+from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import FAILURE, OK, print_document
 from fleet.config import load
+
+
+@click.command(
+    short_help="Ask one member whether it is ready.",
+    epilog="\b\nExample:\n  fleet ready --config /etc/fleet.yaml --node p1",
+)
+@config_option
+@node_option
+@json_option
+def ready(config: str, node: str, as_json: bool) -> int:
+    """Ask one member whether it is ready: workers listen, the directory is known, a broker answers.
+
+    For the health check of its container. It needs no token. Exits with 1 where the member is not ready, and
+    with 3 where it does not answer.
+    """
+    settings = load(config, os.environ)
+    settings.member(node)
+    url = client.admin_urls(settings)[node]
+    document = asyncio.run(client.ask_ready(url, access=without_token(settings)))
+    print_document(document, READY, as_json, tables.print_ready)
+    return OK if document.ready else FAILURE
 
 
 @click.command(

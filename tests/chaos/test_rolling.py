@@ -18,6 +18,7 @@ from fleet.config.settings import Timing
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.rounds import Traffic
+from fleet.model import ProxyId
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
 from tests.chaos.scene import at_work, await_flow, becomes
@@ -72,10 +73,7 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
         # Java's client does not say when its records were handed to it.
         deliveries = {"librdkafka": Deliveries(scene.workload)}
         deliveries |= {each.name: Deliveries(each.workload) for each in others if each.name != "java"}
-        await_calm(traffics.values())
-        calm_s = time.monotonic()
-        for who, stall_ms in stalls_ms(traffics, calm_s - CALM_S):
-            note(f"before it, what stalled {who} for", stall_ms / 1000.0)
+        calm_s = await_calm(traffics, note)
         for who, each in deliveries.items():
             delivery_ms = each.longest_ms(calm_s - CALM_S, calm_s)
             note(f"before it, the longest delivery of {who} took", delivery_ms / 1000.0)
@@ -101,9 +99,12 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
             assert delivery_ms < STALL_LIMIT_MS, who
 
 
-def rolling_restart(fleet: LocalFleet, manager: Manager) -> list[dict[str, Any]]:
-    """What `fleet rolling-restart` says that it did."""
+def rolling_restart(
+    fleet: LocalFleet, manager: Manager, only: Collection[ProxyId] = ()
+) -> list[dict[str, Any]]:
+    """What `fleet rolling-restart` says that it did, to some members or to all."""
     command = [sys.executable, "-m", "fleet", "rolling-restart", "--config", str(fleet.config), "--json"]
+    command += [f"--only={each}" for each in only]
     with subprocess.Popen(
         [*command, "--command", manager.command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -114,16 +115,23 @@ def rolling_restart(fleet: LocalFleet, manager: Manager) -> list[dict[str, Any]]
     return members
 
 
-def await_calm(traffics: Collection[Traffic]) -> None:
-    """Wait until no partition of anybody has stood still for `CALM_MS` within the last `CALM_S`."""
+def await_calm(traffics: Mapping[str, Traffic], note: Note) -> float:
+    """Wait until no partition of anybody has stood still for `CALM_MS` within the last `CALM_S`.
+
+    Returns: the moment that this came; what stood still right before it is noted.
+    """
     begin_s = time.monotonic()
 
     def calm() -> bool:
         now_s = time.monotonic()
-        worst_ms = max(max(each.stalls_ms(now_s - CALM_S, now_s)) for each in traffics)
+        worst_ms = max(max(each.stalls_ms(now_s - CALM_S, now_s)) for each in traffics.values())
         return now_s - begin_s > CALM_S and worst_ms < CALM_MS
 
     becomes(calm, CALM_LIMIT_S, every_s=0.5)
+    calm_s = time.monotonic()
+    for who, stall_ms in stalls_ms(traffics, calm_s - CALM_S):
+        note(f"before it, what stalled {who} for", stall_ms / 1000.0)
+    return calm_s
 
 
 def stalls_ms(traffics: Mapping[str, Traffic], since_s: float) -> Iterator[tuple[str, float]]:

@@ -1,4 +1,5 @@
-"""From the release before to this one and back, member by member, under load: nobody notices.
+"""From the release before to this one and back, member by member, under load: nobody notices; and a takeover
+while both are there.
 
 `tests/releases/` has the wheels of releases; the newest is the one that must work with what is here.
 """
@@ -6,8 +7,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -17,10 +17,11 @@ from packaging.version import Version
 from fleet import __version__
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.rounds import Traffic
+from fleet.model import ProxyId
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
-from tests.chaos.test_rolling import STALL_LIMIT_MS, rolling_restart, stalls_ms
+from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, SLOW_LIMIT_S, Scene
+from tests.chaos.test_rolling import STALL_LIMIT_MS, await_calm, rolling_restart, stalls_ms
 from tests.conftest import IMPATIENT
 from tools.bootstrap import ROOT
 
@@ -64,32 +65,53 @@ def old(kafka: KafkaCluster, tmp_path: Path, before: tuple[str, Sequence[str]]) 
 def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
     old: LocalFleet, stage: Stage, before: tuple[str, Sequence[str]], note: Note
 ) -> None:
+    """In between an old member is killed: one of each version are left to agree on who stands for what."""
     fleet, (version, through) = old, before
     assert versions(fleet) == {version}
     with stage(fleet, rate_per_s=RATE_PER_S) as scene, Manager(fleet, fleet.data) as manager:
-        reported = scene.reported()
-        for becomes, program in ((__version__, ()), (version, through)):
-            fleet.through = dict.fromkeys(fleet.members, program)
-            worst_ms = restart_all(fleet, manager, scene.traffic, scene.await_flow)
-            assert versions(fleet) == {becomes}
-            assert scene.reported() == reported
-            note("an upgrade, or the way back, stalled librdkafka for", worst_ms / 1000.0)
-            assert worst_ms < STALL_LIMIT_MS
+        first = next(each for each in fleet.members if each != scene.member("leader"))
+        others = [each for each in fleet.members if each != first]
+        restart_as(scene, manager, [first], (), note)
+        assert versions(fleet) == {version, __version__}
+        takes_over(scene, max(others, key=lambda each: each == scene.member("leader")))
+        restart_as(scene, manager, others, (), note)
+        assert versions(fleet) == {__version__}
+        restart_as(scene, manager, fleet.members, through, note)
+        assert versions(fleet) == {version}
 
 
-def restart_all(
-    fleet: LocalFleet, manager: Manager, traffic: Traffic, await_flow: Callable[[], None]
-) -> float:
-    """One member after the other. Returns: what stalled a producer or a group for longest."""
-    since_s = time.monotonic()
+def restart_as(
+    scene: Scene, manager: Manager, members: Sequence[ProxyId], program: Sequence[str], note: Note
+) -> None:
+    """Another version, one member after the other: no error, and nothing that stands still for long."""
+    fleet, traffics = scene.fleet, {"librdkafka": scene.traffic}
+    since_s, reported = await_calm(traffics, note), scene.reported()
+    fleet.through |= dict.fromkeys(members, program)
     manager.restarted.clear()
-    rolling_restart(fleet, manager)
-    await_flow()
-    assert sorted(manager.restarted) == sorted(fleet.members)
-    return max(stall_ms for _, stall_ms in stalls_ms({"librdkafka": traffic}, since_s))
+    rolling_restart(fleet, manager, members)
+    scene.await_flow()
+    assert sorted(manager.restarted) == sorted(members)
+    assert scene.reported() == reported
+    worst_ms = max(stall_ms for _, stall_ms in stalls_ms(traffics, since_s))
+    note("an upgrade, or the way back, stalled librdkafka for", worst_ms / 1000.0)
+    assert worst_ms < STALL_LIMIT_MS
+
+
+def takes_over(scene: Scene, victim: ProxyId) -> None:
+    """The survivors go around one that is killed, and commit it; then it is back, as what it was."""
+    fleet = scene.fleet
+    survivors = [each for each in fleet.members if each != victim]
+    killed_at_s = fleet.kill(victim)
+    scene.await_advertised(survivors, killed_at_s, ADVERTISED_LIMIT_S)
+    scene.await_committed(victim, survivors, killed_at_s, COMMITTED_LIMIT_S)
+    scene.await_flow()
+    fleet.start(victim)
+    fleet.await_ready(victim)
+    fleet.await_settled(scene.broker_ids)
+    scene.await_flow()
 
 
 def versions(fleet: LocalFleet) -> set[str]:
     """As all members say them."""
-    said = (VERSION_SAID.findall(fleet.get(each, "/metrics")[1].decode()) for each in fleet.members)
-    return {version for found in said for version in found}
+    pages = (fleet.get(each, "/metrics", SLOW_LIMIT_S)[1].decode() for each in fleet.members)
+    return {version for page in pages for version in VERSION_SAID.findall(page)}

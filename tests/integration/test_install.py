@@ -13,6 +13,7 @@ import pytest
 from fleet import __version__
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.spawn import end, spawn, tail
 from tests.conftest import IMPATIENT
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tools.bootstrap import ROOT
@@ -22,11 +23,12 @@ EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"
 TRACED = "traced.yaml"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 RECORDS = [b"%d" % number for number in range(100)]
+INSTALL_LIMIT_S = 240.0
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
+def run(*command: str | Path, cwd: Path | None = None, limit_s: float = INSTALL_LIMIT_S) -> str:
     done = subprocess.run(
         [str(each) for each in command],
         cwd=cwd,
@@ -34,17 +36,15 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+        timeout=limit_s,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what git knows alone: nothing that lies about gets in, nor is needed."""
-    folder = tmp_path_factory.mktemp("wheel")
-    with (folder / "source.tar").open("wb") as file:
-        subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=file, check=True)
+def build_wheel(folder: Path) -> Path:
+    """Of what git knows alone: nothing that lies about gets in, nor is needed."""
+    run("git", "archive", "--output", folder / "source.tar", "HEAD", cwd=ROOT)
     (folder / "source").mkdir()
     run("tar", "-xf", folder / "source.tar", "-C", folder / "source")
     run(
@@ -59,6 +59,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +98,16 @@ def test_nothing_that_it_says_it_needs_is_missing(installed: Path) -> None:
 
 def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:
     alone, topic = LocalFleet(tmp_path / "fleet", kafka.endpoints, 1, timing=IMPATIENT), make_topic(1)
-    command = [installed / "fleet", "node", "--config", alone.config, "--node", "p1"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([str(each) for each in command], cwd=tmp_path, stdout=log, stderr=log)
+    command = [str(installed / "fleet"), "node", "--config", str(alone.config), "--node", "p1"]
+    process = spawn(command, tmp_path / "log", cwd=tmp_path)
     try:
         wait_for(lambda: alone.is_ready("p1") or process.poll() is not None, "the member is ready")
         produce(alone.bootstrap(), topic, RECORDS)
         assert [each.value() for each in read_all(alone.bootstrap(), topic, len(RECORDS), 1)] == RECORDS
     finally:
-        process.terminate()
-        code = process.wait(LIMIT_S)
-    assert code == 0, (tmp_path / "log").read_text()
+        end([process], LIMIT_S)
+        alone.remove_data()
+    assert process.returncode == 0, tail(tmp_path / "log")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,12 @@ def test_what_is_extra_is_named(installed: Path, tmp_path: Path, extra: str, com
     tracing = "\ntracing:\n  endpoint: http://127.0.0.1:4318\n"
     (tmp_path / TRACED).write_text(EXAMPLE.read_text() + tracing)
     done = subprocess.run(
-        [str(installed / "fleet"), *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        [str(installed / "fleet"), *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert done.returncode != 0
     assert f"kafka-proxy-fleet[{extra}]" in done.stderr

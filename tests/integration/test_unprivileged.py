@@ -13,7 +13,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.conftest import MakeTopic, fleets
 from tests.integration.clients import produce, read_all
-from tests.integration.conftest import PATIENT
+from tests.integration.conftest import PATIENT, FleetCommand
 
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "container" / "Containerfile"
 READ_ONLY = """
@@ -41,7 +41,7 @@ def confined(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
 
 
 def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
-    confined: LocalFleet, make_topic: MakeTopic
+    confined: LocalFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
     supervisor = psutil.Process(confined.pid("p1"))
     family = [supervisor, *supervisor.children(recursive=True)]
@@ -55,6 +55,7 @@ def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
         # The last of each place hides the others.
         options = {mount[4]: mount[5].split(",") for mount in mounts}
         assert [at for at in options if "rw" in options[at]] == [str(confined.settings.member("p1").data_dir)]
+    assert fleet_command(confined, "ready", "--node", "p1")["ready"]
     topic = make_topic()
     produce(confined.bootstrap(), topic, RECORDS)
     read = read_all(confined.bootstrap(), topic, len(RECORDS))
@@ -66,7 +67,7 @@ def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
     assert not [each for each in ("Read-only file system", "Permission denied", "Traceback") if each in log]
 
 
-def test_the_image_has_a_user_of_its_own_and_starts_a_member() -> None:
+def test_the_image_has_a_user_of_its_own_starts_a_member_and_asks_it_how_it_is() -> None:
     text = CONTAINERFILE.read_text().replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     last_stage = lines[max(at for at, line in enumerate(lines) if line[0] == "FROM") :]
@@ -76,3 +77,4 @@ def test_the_image_has_a_user_of_its_own_and_starts_a_member() -> None:
     assert f"--gid {gid} " in said["RUN"]
     assert f"--uid {uid} " in said["RUN"]
     assert (json.loads(said["ENTRYPOINT"]), json.loads(said["CMD"])) == (["fleet"], ["node"])
+    assert json.loads(said["HEALTHCHECK"].partition(" CMD ")[2]) == ["fleet", "ready"]

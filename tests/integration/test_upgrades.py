@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from fleet.admin.documents import MemberDocument
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import BrokerId, MemberStatus, ProxyId
-from tests.conftest import IMPATIENT, MakeFleet
-from tests.integration.clients import produce, read_all
+from fleet.model import MemberStatus, ProxyId
+from tests.conftest import IMPATIENT, MakeFleet, fleets
+from tests.integration.clients import LIMIT_S, produce, read_all
 from tests.integration.conftest import PATIENT, FleetCommand
 
 OLD = ("p1", "p2", "p3")
 NEW = "p4"
 SETTLED_LIMIT_S = 120.0
 """A member that goes and comes several times is taken back later each time."""
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -39,6 +44,22 @@ def grown(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
         fleet.remove_data()
 
 
+@pytest.fixture(scope="module")
+def _four(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    with fleets(kafka, tmp_path_factory.mktemp("four")) as make:
+        yield make(4, timing=PATIENT)
+
+
+@pytest.fixture
+def four(_four: LocalFleet) -> LocalFleet:
+    """Three voters and an observer, all running and ready: one fleet for several tests."""
+    gone = [each for each in _four.members if each not in _four.running]
+    if gone:
+        _four.start(*gone)
+    _four.await_ready()
+    return _four
+
+
 def without(fleet: LocalFleet, proxy_id: ProxyId, gone: ProxyId) -> None:
     """Give a member a file that another one is not in, from its next start on."""
     document: dict[str, Any] = yaml.safe_load(fleet.config.read_text())
@@ -53,16 +74,26 @@ def restart(fleet: LocalFleet, proxy_id: ProxyId, kafka: KafkaCluster, among: tu
     fleet.await_settled(frozenset(kafka.brokers), among, SETTLED_LIMIT_S)
 
 
-def known(fleet: LocalFleet, proxy_id: ProxyId) -> dict[ProxyId, str]:
-    return {each.proxy_id: each.state for each in fleet.ownership(proxy_id).members}
+def known(fleet: LocalFleet, proxy_id: ProxyId) -> Mapping[ProxyId, MemberDocument]:
+    """All members as one of them sees them; nobody where it does not answer in time."""
+    document = fleet.try_ownership(proxy_id)
+    return {} if document is None else {each.proxy_id: each for each in document.members}
 
 
 def committed(fleet: LocalFleet, proxy_id: ProxyId, about: ProxyId) -> MemberStatus | None:
-    return next(each.status for each in fleet.ownership(proxy_id).members if each.proxy_id == about)
+    member = known(fleet, proxy_id).get(about)
+    return None if member is None else member.status
 
 
-def owners(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, tuple[ProxyId, ...]]:
-    return {each.broker_id: each.committed for each in fleet.ownership(proxy_id).identities}
+def all_are_up(fleet: LocalFleet, proxy_id: ProxyId, among: tuple[ProxyId, ...]) -> bool:
+    """Whether one member knows these and nobody else, and no ill of any."""
+    states = {name: each.state for name, each in known(fleet, proxy_id).items()}
+    return states == dict.fromkeys(among, "up")
+
+
+def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
+    document = fleet.ownership(proxy_id, LIMIT_S)
+    return {owner for each in document.identities for owner in each.committed}
 
 
 def test_a_member_is_added_and_taken_away_again(
@@ -75,7 +106,7 @@ def test_a_member_is_added_and_taken_away_again(
     grown.start(NEW)
     grown.await_ready(NEW)
     grown.wait_until(lambda: committed(grown, "p1", NEW) is MemberStatus.UP, "it is taken in")
-    assert known(grown, "p1") == dict.fromkeys((*OLD, NEW), "up")
+    grown.wait_until(lambda: all_are_up(grown, "p1", (*OLD, NEW)), "four are up")
     produce(grown.bootstrap([NEW]), topic, values)
     # Three brokers are enough for three members: the fourth stands for one of them where another must not.
     fleet_command(grown, "drain", "p1")
@@ -91,26 +122,58 @@ def test_a_member_is_added_and_taken_away_again(
         without(grown, proxy_id, NEW)
         restart(grown, proxy_id, kafka, OLD)
     for proxy_id in OLD:
-        assert known(grown, proxy_id) == dict.fromkeys(OLD, "up")
-        assert NEW not in {owner for each in owners(grown, proxy_id).values() for owner in each}
+        grown.wait_until(partial(all_are_up, grown, proxy_id, OLD), f"{proxy_id} knows three, which are up")
+        assert NEW not in owners(grown, proxy_id)
     seen = read_all(grown.bootstrap(OLD), topic, len(values), partitions=6)
     assert sorted(each.value() for each in seen) == values
 
 
-def test_a_voter_on_a_new_machine_votes_again(
-    make_fleet: MakeFleet, kafka: KafkaCluster, fleet_command: FleetCommand
+def test_a_voter_on_a_new_machine_votes_again(four: LocalFleet, fleet_command: FleetCommand) -> None:
+    followers = [each for each in four.ownership("p1", LIMIT_S).quorum.voters if each != four.leader()]
+    victim, other = followers[:2]
+    four.kill(victim)
+    shutil.rmtree(four.settings.member(victim).data_dir)
+    fleet_command(four, "journal", "reset", "--node", victim)
+    four.start(victim)
+    four.await_ready(victim)
+    four.wait_until(lambda: takes_part(four, victim), "it votes again")
+    four.kill(other)
+    # The leader has one voter left, so it is this one that makes a majority of the two.
+    for verb in ("drain", "undrain"):
+        fleet_command(four, verb, victim)
+
+
+def takes_part(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
+    document = fleet.try_ownership(proxy_id)
+    return document is not None and document.quorum.present and document.raft_trouble is None
+
+
+def test_other_voters_commit_after_a_stop_of_the_whole_fleet(
+    four: LocalFleet, fleet_command: FleetCommand
 ) -> None:
-    fleet = make_fleet(3, timing=PATIENT)
-    victim = next(each for each in fleet.members if each != fleet.leader())
-    fleet.kill(victim)
-    shutil.rmtree(fleet.settings.member(victim).data_dir)
-    fleet_command(fleet, "journal", "reset", "--node", victim)
-    fleet.start(victim)
-    fleet.await_ready(victim)
-    fleet.await_settled(frozenset(kafka.brokers))
-    fleet.wait_until(lambda: fleet.ownership(victim).raft_trouble is None, "it votes again")
-    fleet.kill(next(each for each in fleet.members if each not in (victim, fleet.leader())))
-    fleet.wait_until(lambda: fleet.ownership(victim).quorum.present, "a quorum of two")
+    four.wait_until(lambda: len(commit_indices(four)) == 1, "all have all that is committed")
+    with ThreadPoolExecutor() as pool:
+        assert set(pool.map(four.stop, four.members)) == {0}
+    document: dict[str, Any] = yaml.safe_load(four.config.read_text())
+    document["members"]["p1"]["voter"] = False
+    document["members"][NEW]["voter"] = True
+    four.config.write_text(yaml.safe_dump(document, sort_keys=False))
+    four.start()
+    four.await_ready()
+    for proxy_id in four.members:
+        assert four.ownership(proxy_id, LIMIT_S).quorum.voters == ("p2", "p3", NEW)
+    four.wait_until(lambda: all(takes_part(four, each) for each in four.members), "a leader of the new ones")
+    four.kill("p2")
+    # Of the voters p3 and the new one are left: without its vote nothing is committed.
+    for verb in ("drain", "undrain"):
+        fleet_command(four, verb, "p3")
+    assert four.ownership("p1", LIMIT_S).role == "observer"
+
+
+def commit_indices(fleet: LocalFleet) -> set[int | None]:
+    """Of all members; None is that of one that does not answer in time."""
+    documents = map(fleet.try_ownership, fleet.members)
+    return {None if document is None else document.commit_index for document in documents}
 
 
 def test_copies_of_all_data_bring_back_what_was_known_when_they_were_made(
@@ -126,7 +189,7 @@ def test_copies_of_all_data_bring_back_what_was_known_when_they_were_made(
     fleet.await_ready()
     fleet_command(fleet, "undrain", "p3")
     fleet.await_settled(frozenset(kafka.brokers))
-    assert known(fleet, "p1")["p3"] == "up"
+    fleet.wait_until(lambda: all_are_up(fleet, "p1", OLD), "p3 is one of them again")
     fleet.kill(*fleet.members)
 
     shutil.rmtree(fleet.data)
@@ -135,7 +198,7 @@ def test_copies_of_all_data_bring_back_what_was_known_when_they_were_made(
     fleet.await_ready()
     fleet.await_settled(frozenset(kafka.brokers), ("p1", "p2"))
     for proxy_id in fleet.members:
-        assert {each.proxy_id: each.drained for each in fleet.ownership(proxy_id).members} == {
+        assert {each.proxy_id: each.drained for each in fleet.ownership(proxy_id, LIMIT_S).members} == {
             "p1": False,
             "p2": False,
             "p3": True,

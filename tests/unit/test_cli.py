@@ -29,7 +29,7 @@ from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.tables import print_plan
 from fleet.admin.tokens import Gate
-from fleet.admin.view import RaftView
+from fleet.admin.view import Check, RaftView
 from fleet.config import load
 from fleet.errors import AdminError, FleetError, UnknownMember
 from fleet.model import Endpoint
@@ -563,6 +563,25 @@ def test_commands_take_token_and_authority_from_the_configuration(
     assert run_json(capsys, "drain", "p2", "-c", str(config))[1]["applied"]
     assert run_json(capsys, "undrain", "p2", "-c", str(config), "--admin", address)[1]["applied"]
     assert one.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_a_member_is_asked_whether_it_is_ready_as_its_container_does(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By TLS where it has that, and without a token, which nobody needs for it."""
+    one, config = guarded
+    for name in ("read-token", "write-token"):
+        (tmp_path / name).unlink()
+    monkeypatch.setenv("FLEET_CONFIG", str(config))
+    monkeypatch.setenv("FLEET_NODE", "p1")
+    code, told = run_json(capsys, "ready")
+    assert (code, told["ready"]) == (0, True)
+    one.source.shown = view(checks=(Check("workers", True), Check("upstream", False, "none of 3")))
+    code, told = run_json(capsys, "ready")
+    assert (code, told["ready"]) == (1, False)
+    assert cli.run(["ready"]) == 1
+    assert capsys.readouterr().out == "not ready\nok      workers\nfailed  upstream: none of 3\n"
+    assert run_json(capsys, "ready", "--node", "p2")[1]["error"]["kind"] == "unreachable"
 
 
 def test_commands_take_the_token_from_the_environment(
