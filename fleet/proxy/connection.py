@@ -240,8 +240,8 @@ class ClientConnection(asyncio.Protocol):
                 host.overdrawn(self, self.to_broker_quota)
             if broker is None:
                 self._dial_for(piece)
-            elif not broker.transport.is_closing():
-                broker.transport.write(piece)
+            else:
+                broker.write(piece)
         if self.moving:
             self.advance()
 
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
         # First, because a write may find the broker's buffer full, and pause again.
         self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
-            broker.transport.write(piece)
+            broker.write(piece)
         self._queue.clear()
         if self._ended:
             self.eof_received()
@@ -517,9 +517,11 @@ class ClientConnection(asyncio.Protocol):
 class BrokerConnection(asyncio.Protocol):
     """The broker's side of a client's connection."""
 
-    __slots__ = ("_client", "_host", "_kept", "_timer", "transport")
+    __slots__ = ("_client", "_host", "_kept", "_timer", "transport", "write")
 
     transport: asyncio.Transport
+    write: Write
+    """To the broker. What is written after it has gone is lost: that is told in the same turn of the loop."""
 
     def __init__(self, host: Host, client: ClientConnection) -> None:
         self._host = host
@@ -530,6 +532,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self.transport = transport
+        self.write = transport.write
         transport.set_write_buffer_limits(self._host.write_buffer_bytes)
         sock = transport.get_extra_info("socket")
         if sock is not None:
