@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -14,6 +15,7 @@ from fleet.brokers import BrokerWatch
 from fleet.config import MemberSettings, Settings
 from fleet.directories import Directories
 from fleet.errors import UnknownMember
+from fleet.followed import Followed
 from fleet.leader import Report
 from fleet.links import PeerLinks
 from fleet.membership import Detector
@@ -72,6 +74,7 @@ class ControlSource:
 
     def __init__(self, control: Shown) -> None:
         self._control = control
+        self._expiry: dict[Path, Followed[datetime | None]] = {}
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         """Commit that a member is to own nothing, or may own again."""
@@ -133,12 +136,16 @@ class ControlSource:
             for field, path in named.items()
             if "key" not in field
         }
-        if not files:
-            return {}
-        from fleet import certs  # 15 MB that a fleet without certificates does not need
-
-        found = {field: certs.expiry(path) for field, path in files.items()}
+        found = {field: self._expires(path) for field, path in files.items()}
         return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
+
+    def _expires(self, path: Path) -> datetime | None:
+        """Read once for each change of the file: somebody may look ten times a second."""
+        if path not in self._expiry:
+            from fleet import certs  # 15 MB that a fleet without certificates does not need
+
+            self._expiry[path] = Followed((path,), lambda: certs.expiry(path), "certificate")
+        return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:
         control = self._control

@@ -11,7 +11,7 @@ from typing import Final, Generic, Literal, TypeAlias, TypeVar
 from pydantic import TypeAdapter
 
 from fleet.admin.view import Role, State
-from fleet.client_settings import Client, ClientSetting
+from fleet.client_settings import Basis, Client, ClientSetting
 from fleet.model import (
     AdvertisedListener,
     BrokerId,
@@ -217,11 +217,13 @@ class TrafficDocument:
     Args:
         now_mono_s: when it was counted, on that member's monotonic clock.
         incarnation: of the member; in another one it counts from 0 again.
+        workers: process ids of those whose bytes are in it; what others had passed comes with them.
     """
 
     proxy_id: ProxyId
     incarnation: int
     now_mono_s: float
+    workers: tuple[int, ...]
     identities: tuple[IdentityTraffic, ...]
 
 
@@ -237,10 +239,16 @@ class IdentityRate:
 
 @dataclass(frozen=True, slots=True)
 class CountedMember:
-    """Whether a member's numbers are in the rates: ``error`` says why they are not."""
+    """Whether a member's numbers are in the rates.
+
+    Args:
+        error: why neither its connections nor its bytes are.
+        rated: whether its bytes are: not until it was counted twice in the same life.
+    """
 
     proxy_id: ProxyId
     error: str | None
+    rated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +263,16 @@ class LiveDocument:
     ownership: OwnershipDocument
     rates: tuple[IdentityRate, ...]
     counted: tuple[CountedMember, ...]
+
+    @property
+    def unrated(self) -> tuple[ProxyId, ...]:
+        """Members that were counted, and not long enough for a rate."""
+        return tuple(each.proxy_id for each in self.counted if each.error is None and not each.rated)
+
+    @property
+    def rates_known(self) -> bool:
+        """Whether the rates are those of all members that can be counted."""
+        return bool(self.counted) and not self.unrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,12 +460,14 @@ class ClientConfigDocument:
     Args:
         listener: the one that the client comes to.
         bootstrap_servers: where each member has it.
+        basis: whether anything of it was measured with that client.
     """
 
     client: Client
     listener: str
     bootstrap_servers: tuple[str, ...]
     settings: tuple[ClientSetting, ...]
+    basis: Basis
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from importlib import resources
 from typing import Final
 
@@ -152,11 +152,13 @@ class _Admin:
                 ROLE_HEADER: "write" if self._may_write(request) else "read",
             }
         )
-        await response.prepare(request)
-        async with aclosing(self._live.follow()) as documents:
-            async for document in documents:
-                # Waits for a slow reader, which then gets a newer document instead of those between.
-                await response.write(b"data: " + document + b"\n\n")
+        # That a page was closed shows when the next document is written.
+        with suppress(ConnectionResetError):
+            await response.prepare(request)
+            async with aclosing(self._live.follow()) as documents:
+                async for document in documents:
+                    # Waits for a slow reader, which then gets a newer document instead of those between.
+                    await response.write(b"data: " + document + b"\n\n")
         return response
 
     def _may_write(self, request: web.Request) -> bool:
@@ -297,7 +299,7 @@ def build_app(
             web.get("/", admin.index),
             web.get("/healthz", admin.healthz),
             web.get("/readyz", admin.readyz),
-            web.get("/live", admin.live),
+            web.get("/live", admin.live, allow_head=False),  # it has no end
             web.get("/ownership", admin.ownership),
             web.get("/traffic", admin.traffic),
             web.get("/metrics", admin.metrics),

@@ -44,12 +44,7 @@ class Live:
         self._source = source
         self._others = others
         self._watchers = 0
-        self._work: list[asyncio.Task[None]] = []
-        self._before: Counts = {}
-        self._now: Counts = {}
-        self._number = 0
-        self._newest = b""
-        self._told = asyncio.Condition()
+        self._telling: _Telling | None = None
 
     @property
     def full(self) -> bool:
@@ -57,31 +52,52 @@ class Live:
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Each newest document, for as long as it is asked for one more. Who is slow misses some."""
-        if not self._watchers:
-            self._work = [asyncio.create_task(self._last(each)) for each in (self._count(), self._tell())]
+        if self._telling is None or self._telling.ended:
+            self._telling = _Telling(self._source, self._others)
+        telling = self._telling
         self._watchers += 1
+        telling.watchers += 1
         seen = 0
         try:
-            while True:
-                async with self._told:
-                    while self._number == seen:
-                        await self._told.wait()
-                    seen, document = self._number, self._newest
-                if not document:
-                    return
-                yield document
+            while not telling.ended:
+                seen, document = await telling.after(seen)
+                if document:
+                    yield document
         finally:
             self._watchers -= 1
-            if not self._watchers:
-                await self._stop()
+            telling.watchers -= 1
+            if not telling.watchers:
+                # Whoever comes while this one stops has another.
+                if self._telling is telling:
+                    self._telling = None
+                await telling.stop()
 
-    async def _stop(self) -> None:
-        work, self._work = self._work, []
-        for each in work:
-            each.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
-        self._before = self._now = {}
+
+class _Telling:
+    """What is told for as long as somebody looks, or until something is wrong here."""
+
+    def __init__(self, source: AdminSource, others: AskOthers) -> None:
+        self._source = source
+        self._others = others
+        self._before: Counts = {}
+        self._now: Counts = {}
         self._number = 0
+        self._newest = b""
+        self._told = asyncio.Condition()
+        self.watchers = 0
+        self.ended = False
+        self._work = [asyncio.create_task(self._last(each)) for each in (self._count(), self._tell())]
+
+    async def after(self, seen: int) -> tuple[int, bytes]:
+        """The newest document and its number, once that is another one; nothing where this has ended."""
+        async with self._told:
+            await self._told.wait_for(lambda: self.ended or self._number != seen)
+            return self._number, b"" if self.ended else self._newest
+
+    async def stop(self) -> None:
+        for each in self._work:
+            each.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
 
     async def _last(self, work: Coroutine[Any, Any, None]) -> None:
         """Have all who look leave, and come again, where something is wrong here."""
@@ -89,18 +105,15 @@ class Live:
             await work
         except Exception:
             log.exception("what is told of the fleet cannot be made")
-            await self._publish(b"")
-
-    async def _publish(self, document: bytes) -> None:
-        async with self._told:
-            self._number, self._newest = self._number + 1, document
-            self._told.notify_all()
+            async with self._told:
+                self.ended = True
+                self._told.notify_all()
 
     async def _count(self) -> None:
         while True:
             view = self._source.view()
-            others = await self._others()
-            self._before, self._now = self._now, {view.me: traffic_document(view), **others}
+            own, others = await asyncio.gather(asyncio.to_thread(traffic_document, view), self._others())
+            self._before, self._now = self._now, {view.me: own, **others}
             await asyncio.sleep(COUNT_EVERY_S)
 
     async def _tell(self) -> None:
@@ -114,7 +127,10 @@ class Live:
                 was, told_s = now, loop.time()
                 before, counts = self._before, self._now
                 # As with /ownership: not on the loop that answers heartbeats.
-                await self._publish(await asyncio.to_thread(_encoded, view, before, counts))
+                document = await asyncio.to_thread(_encoded, view, before, counts)
+                async with self._told:
+                    self._number, self._newest = self._number + 1, document
+                    self._told.notify_all()
             await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -126,4 +142,4 @@ def _what_matters(view: FleetView) -> object:
 
 
 def _encoded(view: FleetView, before: Counts, now: Counts) -> bytes:
-    return LIVE.encode(LiveDocument(ownership_document(view), rates(before, now), counted(now)))
+    return LIVE.encode(LiveDocument(ownership_document(view), rates(before, now), counted(before, now)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -18,10 +20,16 @@ from fleet.admin.documents import (
     TakeoverDocument,
 )
 from fleet.admin.tables import COLOURS, duration, titled
-from fleet.model import ProxyId
+from fleet.model import BrokerId, ProxyId
 
 LATEST: Final = 5
 """Takeovers."""
+NAMED: Final = 10
+"""Brokers of which the same is wrong."""
+AROUND: Final = 9 + LATEST
+"""Lines of titles, heads and takeovers."""
+LEAST: Final = 3
+"""Identities."""
 _UNITS: Final = ("B/s", "kB/s", "MB/s")
 
 
@@ -39,17 +47,23 @@ def print_live(live: LiveDocument, console: Console) -> None:
     console.print(screen(live))
 
 
-def screen(live: LiveDocument, most: int | None = None) -> RenderableType:
+def screen(live: LiveDocument, height: int | None = None, silent_s: float = 0.0) -> RenderableType:
     """What a terminal shows.
 
     Args:
-        most: identities; None for all of them.
+        height: lines that there are; None to show all identities.
+        silent_s: for how long nothing has been heard; 0 where something is.
     """
     fleet = live.ownership
-    parts: list[RenderableType] = [_head(fleet), *_troubles(fleet), _members(fleet), _owners(live, most)]
-    missing = [each.proxy_id for each in live.counted if each.error is not None]
-    if missing:
-        parts.append(f"[yellow]not counted[/]: {escape(', '.join(missing))}")
+    lines = [_head(fleet), *_troubles(fleet)]
+    if silent_s:
+        lines.insert(0, f"[bold red]not heard for {duration(silent_s)}[/]: what is below is as it was then")
+    notes = _notes(live)
+    most = None
+    if height is not None:
+        # What does not fit would push the head out of sight.
+        most = max(LEAST, height - AROUND - len(fleet.members) - len(lines) - len(notes))
+    parts: list[RenderableType] = [*lines, _members(fleet), _owners(live, most), *notes]
     if fleet.takeovers:
         parts.append(_takeovers(fleet.takeovers[-LATEST:]))
     return Group(*parts)
@@ -57,9 +71,10 @@ def screen(live: LiveDocument, most: int | None = None) -> RenderableType:
 
 def _head(fleet: OwnershipDocument) -> str:
     leader = escape(fleet.leader) if fleet.leader else "[red]none[/]"
+    stale = f"[red]stale for {duration(fleet.staleness_s)}[/]" if fleet.staleness_s else "not stale"
     return (
-        f"[bold]{escape(fleet.fleet)}[/]: generation {fleet.generation}, leader {leader}, "
-        f"term {fleet.term} (told by {escape(fleet.proxy_id)})"
+        f"[bold]{escape(fleet.fleet)}[/]: generation {fleet.generation}, leader {leader}, term {fleet.term}, "
+        f"{stale}, version {escape(fleet.version)} (told by {escape(fleet.proxy_id)})"
     )
 
 
@@ -69,10 +84,23 @@ def _troubles(fleet: OwnershipDocument) -> list[str]:
         found.append(f"[red]no quorum for {duration(fleet.quorum.lost_s)}[/]: ownership cannot be committed")
     if fleet.raft_trouble is not None:
         found.append(f"[red]{escape(fleet.proxy_id)} takes no part in Raft[/]: {escape(fleet.raft_trouble)}")
-    lost = [str(each.broker_id) for each in fleet.brokers if each.up is False]
+    unserved = [each.broker_id for each in fleet.identities if not each.advertised]
+    if unserved:
+        found.append(f"[red]nobody stands for {_some(unserved)}[/]")
+    lost = [each.broker_id for each in fleet.brokers if each.up is False]
     if lost:
-        found.append(f"[red]{escape(fleet.proxy_id)} does not reach broker {' '.join(lost)}[/]")
+        found.append(f"[red]{escape(fleet.proxy_id)} does not reach broker {_some(lost)}[/]")
     return found
+
+
+def _some(broker_ids: Sequence[BrokerId]) -> str:
+    return ", ".join(map(str, broker_ids[:NAMED])) + (" and more" if len(broker_ids) > NAMED else "")
+
+
+def _notes(live: LiveDocument) -> list[str]:
+    missing = [each.proxy_id for each in live.counted if each.error is not None]
+    said = (("not counted", missing), ("no rates yet", live.unrated))
+    return [f"[yellow]{what}[/]: {escape(', '.join(names))}" for what, names in said if names]
 
 
 def _members(fleet: OwnershipDocument) -> Table:
@@ -81,7 +109,7 @@ def _members(fleet: OwnershipDocument) -> Table:
     for each in fleet.members:
         found.add_row(
             escape(each.proxy_id),
-            f"[{COLOURS[each.state]}]{each.state}[/]",
+            _state(each),
             _role(each, fleet.leader),
             escape(each.rack or "-"),
             str(owned[each.proxy_id]),
@@ -89,6 +117,11 @@ def _members(fleet: OwnershipDocument) -> Table:
             _heard(each.silent_s),
         )
     return found
+
+
+def _state(member: MemberDocument) -> str:
+    also = ", drained" if member.drained and member.state != "drained" else ""
+    return f"[{COLOURS[member.state]}]{member.state}[/]{also}"
 
 
 def _role(member: MemberDocument, leader: ProxyId | None) -> str:
@@ -107,6 +140,7 @@ def _owners(live: LiveDocument, most: int | None) -> Table:
     fleet = live.ownership
     names = [each.proxy_id for each in fleet.members if not each.witness]
     rates = {each.broker_id: each for each in live.rates}
+    known = any(each.rated for each in live.counted)
     titles = [escape(each) for each in names]
     found = titled("Identities", "broker", *titles, "connections", "to broker", "to clients")
     for each in fleet.identities[:most]:
@@ -115,8 +149,8 @@ def _owners(live: LiveDocument, most: int | None) -> Table:
             str(each.broker_id),
             *(_cell(each, name) for name in names),
             str(passes.connections),
-            rate(passes.to_broker_bytes_per_s),
-            rate(passes.to_client_bytes_per_s),
+            rate(passes.to_broker_bytes_per_s) if known else "-",
+            rate(passes.to_client_bytes_per_s) if known else "-",
         )
     left = len(fleet.identities[most:]) if most is not None else 0
     if left:
@@ -135,9 +169,12 @@ def _cell(identity: IdentityDocument, name: ProxyId) -> str:
 
 
 def _takeovers(recent: tuple[TakeoverDocument, ...]) -> Table:
-    found = titled("Takeovers and moves", "member", "why", "brokers", "advertised after", "committed after")
+    found = titled(
+        "Takeovers and moves", "at", "member", "why", "brokers", "advertised after", "committed after"
+    )
     for each in reversed(recent):
         found.add_row(
+            datetime.fromtimestamp(each.detected_ms / 1000).strftime("%H:%M:%S"),
             escape(each.proxy_id),
             escape(each.reason),
             " ".join(map(str, each.broker_ids)),

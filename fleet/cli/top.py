@@ -15,6 +15,7 @@ from rich.live import Live
 from fleet.admin import client
 from fleet.admin.access import Access, access_to
 from fleet.admin.documents import LIVE, LiveDocument
+from fleet.admin.tables import duration
 from fleet.admin.top import print_live, screen
 from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import member_options
@@ -23,8 +24,13 @@ from fleet.errors import AdminError, FleetError
 
 AGAIN_S: Final = 1.0
 """After all have been asked, and none has answered."""
-COUNTED: Final = 2
-"""Rates are known from the second count on, a second after the first document."""
+SILENT_S: Final = 3.0
+"""Without a word for that long, what is shown is said to be old; who tells says something every second."""
+ONCE_LIMIT_S: Final = 15.0
+"""For rates to be known: a member that is asked in vain takes some of it."""
+
+Show = Callable[[LiveDocument, float], None]
+"""Is told the newest document, and for how long nothing has come after it: 0 when it is new."""
 
 
 @click.command(
@@ -37,7 +43,8 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
     """Show who stands for which broker, what passes them and what moves, until Ctrl-C.
 
     One member tells it; when that one goes, another one does. The same is on the page of every admin
-    address. With --json a line is one document. Exits with 3 where no member answers at the start.
+    address. With --json a line is one document. Exits with 3 where no member answers at the start, and
+    with --once where rates are not known in time.
     """
     settings = settings_of(config, admin)
     urls = tuple(urls_of(settings, admin).values())
@@ -47,35 +54,63 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
         print_document(document, LIVE, as_json, print_live)
         return OK if document.ownership.quorum.present else UNREACHABLE
     if as_json:
-        asyncio.run(_show(urls, access, lambda document: click.echo(LIVE.encode(document))))
+        asyncio.run(_show(urls, access, _print_line))
         return OK
     console = Console(highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as display:
 
-        def show(document: LiveDocument) -> None:
-            # What does not fit would push the head out of sight.
-            room = console.height - len(document.ownership.members) - 14
-            display.update(screen(document, max(3, room)), refresh=True)
+        def show(document: LiveDocument, silent_s: float) -> None:
+            shown = screen(document, console.height, silent_s if silent_s >= SILENT_S else 0.0)
+            display.update(shown, refresh=True)
 
         asyncio.run(_show(urls, access, show))
     return OK
 
 
+def _print_line(document: LiveDocument, silent_s: float) -> None:
+    if not silent_s:
+        click.echo(LIVE.encode(document))
+    elif silent_s >= SILENT_S:
+        click.echo(f"not heard for {duration(silent_s)}", err=True)
+
+
 async def _counted(urls: tuple[str, ...], access: Access) -> LiveDocument:
-    """The first document that has rates in it."""
-    async with aclosing(_told(urls, access)) as documents:
-        first = None
-        async for document in documents:
-            first = first or document
-            if document.ownership.now_mono_s - first.ownership.now_mono_s >= COUNTED:
-                return document
-    raise AdminError("no member tells anything")
+    """The first document in which rates are known.
+
+    Raises: AdminError: there is none in time
+    """
+    document: LiveDocument | None = None
+    try:
+        async with asyncio.timeout(ONCE_LIMIT_S), aclosing(_told(urls, access)) as documents:
+            async for document in documents:
+                if document.rates_known:
+                    return document
+    except TimeoutError:
+        pass
+    if document is None:
+        raise AdminError(f"no member has told anything within {ONCE_LIMIT_S:g} s")
+    unrated = ", ".join(document.unrated) or "any member"
+    raise AdminError(f"{document.ownership.proxy_id} knows no rates of {unrated} within {ONCE_LIMIT_S:g} s")
 
 
-async def _show(urls: tuple[str, ...], access: Access, show: Callable[[LiveDocument], None]) -> None:
+async def _show(urls: tuple[str, ...], access: Access, show: Show) -> None:
+    """Shows what is told, and each second in which nothing is that there was nothing."""
+    loop = asyncio.get_running_loop()
+    document, heard_s = None, 0.0
     async with aclosing(_told(urls, access)) as documents:
-        async for document in documents:
-            show(document)
+        coming = asyncio.ensure_future(anext(documents))
+        try:
+            while True:
+                await asyncio.wait({coming}, timeout=AGAIN_S)
+                if coming.done():
+                    document, heard_s = coming.result(), loop.time()
+                    coming = asyncio.ensure_future(anext(documents))
+                    show(document, 0.0)
+                elif document is not None:
+                    show(document, loop.time() - heard_s)
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
 
 async def _told(urls: tuple[str, ...], access: Access) -> AsyncGenerator[LiveDocument, None]:

@@ -4,43 +4,97 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from importlib import resources
-from pathlib import Path
-from typing import Any, Final
 
 import pytest
-from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
-from tests.browser import chromium, complaints, text
+from tests.browser import (
+    WIDE,
+    chromium,
+    complaints,
+    focused,
+    inspect,
+    look,
+    picture,
+    press,
+    serious,
+    tab_to,
+    text,
+    violations,
+)
 from tests.conftest import fleets
 from tests.integration.clients import Load, wait_for
 from tests.integration.conftest import FleetCommand
-from tools.bootstrap import BUILD
+from tests.integration.terminal import Terminal
 
 MakeTopic = Callable[..., str]
-ARTEFACTS: Final = BUILD / "screenshots"
-WIDE, NARROW = (1200, 900), (360, 780)
-AXE: Final = resources.files("axe_core_python").joinpath("axe.min.js")
+
+OWNERS = """
+const names = [...document.querySelectorAll("#owners thead th")].map(each => each.innerText), found = {};
+for (const row of document.querySelectorAll("#owners tbody tr"))
+  [...row.children].forEach((cell, index) => {
+    if (cell.innerText.startsWith("owner")) found[row.children[0].innerText] = names[index];
+  });
+return found;
+"""
+STATES = """
+const rows = [...document.querySelectorAll("#members tbody tr")];
+return Object.fromEntries(rows.map(each => [each.children[0].innerText, each.children[1].innerText]));
+"""
+KEEP_NEWS = """
+window.heard = [];
+const news = document.getElementById("news");
+new MutationObserver(() => window.heard.push(news.textContent)).observe(news, { childList: true });
+"""
 
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture
-def own(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
-    with fleets(kafka, tmp_path) as make:
+@pytest.fixture(scope="module")
+def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    with fleets(kafka, tmp_path_factory.mktemp("live")) as make:
         yield make()
 
 
 @pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Chrome]:
-    with chromium(tmp_path / "profile") as driver:
+def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
+    """One fleet for all tests here: whole again, whatever became of it in the one before."""
+    gone = [each for each in started.members if each not in started.running]
+    if gone:
+        started.start(*gone)
+        started.await_ready()
+    started.await_settled(frozenset(kafka.brokers))
+    return started
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser") / "profile") as driver:
         yield driver
+
+
+@pytest.fixture
+def browser(chrome: Chrome) -> Chrome:
+    look(chrome, WIDE, "light")
+    complaints(chrome)  # of the test before
+    return chrome
+
+
+def show(browser: Chrome, fleet: LocalFleet, told_by: ProxyId) -> None:
+    """Open a member's page, and keep all that it will tell."""
+    browser.get(address(fleet, told_by))
+    wait_for(lambda: len(owners(browser)) == 3, "the matrix is there")
+    browser.execute_script(KEEP_NEWS)
+
+
+def heard(browser: Chrome) -> str:
+    """All that was told since then: the page itself shows the last of it alone."""
+    return "\n".join(browser.execute_script("return window.heard"))
 
 
 def address(fleet: LocalFleet, proxy_id: ProxyId) -> str:
@@ -49,54 +103,65 @@ def address(fleet: LocalFleet, proxy_id: ProxyId) -> str:
 
 def owners(browser: Chrome) -> dict[str, ProxyId]:
     """Broker → the member that the matrix shows as its owner."""
-    found: dict[str, ProxyId] = {}
-    try:
-        names = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#owners thead th")]
-        for row in browser.find_elements(By.CSS_SELECTOR, "#owners tbody tr"):
-            broker, *cells = (each.text for each in row.find_elements(By.CSS_SELECTOR, "th, td"))
-            for name, cell in zip(names[1:], cells, strict=False):
-                if cell.startswith("owner"):
-                    found[broker] = name
-    except StaleElementReferenceException:
-        return {}  # it is being filled anew
+    found: dict[str, ProxyId] = browser.execute_script(OWNERS)
     return found
 
 
 def states(browser: Chrome) -> dict[ProxyId, str]:
-    table = browser.find_elements(By.CSS_SELECTOR, "#members tbody tr")
-    cells = [[each.text for each in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in table]
-    return {row[0]: row[1] for row in cells}
+    found: dict[ProxyId, str] = browser.execute_script(STATES)
+    return found
 
 
-def violations(browser: Chrome) -> list[tuple[str, list[str]]]:
-    """What axe-core finds wrong with the page as it is shown."""
-    browser.execute_script(AXE.read_text())
-    found: dict[str, Any] = browser.execute_async_script("axe.run().then(arguments[0])")
-    assert found["passes"], "axe has looked at nothing"
-    return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]
+def choose(browser: Chrome, label: str, member: str = "") -> None:
+    """Press a button of the tables, and say yes."""
+    browser.find_element(By.CSS_SELECTOR, f"button[aria-label='{label}']").click()
+    wait_for(lambda: browser.find_element(By.ID, "confirm").is_displayed(), "it asks")
+    if member:
+        field = browser.find_element(By.ID, "choice")
+        field.clear()
+        field.send_keys(member)
+    browser.find_element(By.ID, "do").click()
 
 
-def serious(browser: Chrome) -> list[dict[str, Any]]:
-    """What the browser has to say against the page, but for its hints about login forms."""
-    return [each for each in complaints(browser) if each["level"] != "DEBUG"]
+def test_a_member_is_drained_by_keyboard_and_undrained_by_a_click(own: LocalFleet, browser: Chrome) -> None:
+    told_by, other = own.members[0], own.members[1]
+    show(browser, own, told_by)
+    tab_to(browser, f"Drain {other}")
+    press(browser, Keys.ENTER)
+    wait_for(lambda: "Drain" in text(browser, "confirm-title"), "it asks")
+    picture(browser, "live-confirm")
+    assert violations(browser) == []
+    assert focused(browser) == "cancel"
+    press(browser, Keys.ESCAPE)
+    assert not browser.find_element(By.ID, "confirm").is_displayed()
+    assert other in owners(browser).values()
+
+    tab_to(browser, f"Drain {other}")
+    press(browser, Keys.ENTER)
+    press(browser, Keys.TAB)
+    press(browser, Keys.ENTER)
+    wait_for(lambda: other not in owners(browser).values() and owners(browser), "its brokers have gone")
+    wait_for(lambda: states(browser).get(other) == "drained", "it is shown as drained")
+    wait_for(lambda: f"{other} is drained." in heard(browser), "it is told")
+
+    choose(browser, f"Undrain {other}")
+    wait_for(lambda: f"{other} is undrained." in heard(browser), "it is told")
+    wait_for(lambda: states(browser).get(other) == "up", "it is shown as up")
+    wait_for(lambda: other in owners(browser).values(), "it has a broker again")
+    assert serious(browser) == []
 
 
-def picture(browser: Chrome, name: str) -> None:
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    assert browser.save_screenshot(str(ARTEFACTS / f"{name}.png"))
-
-
-def look(browser: Chrome, size: tuple[int, int], scheme: str) -> None:
-    """Have it shown in that size and scheme, whatever the window's least width is."""
-    width, height = size
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    preferred = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
-
-
-def press(browser: Chrome, *keys: str) -> None:
-    ActionChains(browser).send_keys(*keys).perform()
+def test_a_pin_is_made_and_taken_away(own: LocalFleet, browser: Chrome) -> None:
+    told_by, other = own.members[0], own.members[1]
+    show(browser, own, told_by)
+    (broker,) = (broker for broker, owner in owners(browser).items() if owner == other)
+    choose(browser, f"Pin broker {broker}", "p9")
+    wait_for(lambda: "Not done: no member 'p9'" in heard(browser), "a mistake is told")
+    choose(browser, f"Pin broker {broker}", told_by)
+    wait_for(lambda: owners(browser).get(broker) == told_by, "it goes where it is pinned to")
+    wait_for(lambda: "owner, pinned" in text(browser, "owners"), "it is shown as pinned")
+    choose(browser, f"Unpin broker {broker}")
+    wait_for(lambda: "owner, pinned" not in text(browser, "owners"), "it is not any more")
 
 
 def test_a_takeover_is_seen_as_it_happens(
@@ -104,43 +169,38 @@ def test_a_takeover_is_seen_as_it_happens(
 ) -> None:
     told_by, victim = own.members[0], own.members[1]
     with Load(own.bootstrap(), make_topic()) as load:
-        browser.get(address(own, told_by))
+        show(browser, own, told_by)
         wait_for(lambda: sorted(owners(browser).values()) == sorted(own.members), "each member has a broker")
         (lost,) = (broker for broker, owner in owners(browser).items() if owner == victim)
         wait_for(lambda: "kB/s" in text(browser, "owners"), "rates are shown")
         assert text(browser, "alarm") == ""
         assert text(browser, "fact-quorum") == "yes"
         generation = int(text(browser, "fact-generation"))
-        for name, size, scheme in (
-            ("live", WIDE, "light"),
-            ("live-dark", WIDE, "dark"),
-            ("live-phone", NARROW, "light"),
-            ("live-phone-dark", NARROW, "dark"),
-        ):
-            look(browser, size, scheme)
-            picture(browser, name)
-            assert violations(browser) == [], name
-            wide = browser.execute_script("return document.documentElement.scrollWidth")
-            assert wide <= size[0], name
-        look(browser, WIDE, "light")
+        inspect(browser, "live")
 
         own.kill(victim)
         wait_for(
             lambda: owners(browser).get(lost) not in (None, victim), "another one has it, without a reload"
         )
-        wait_for(lambda: re.search(r"\d ms", text(browser, "takeovers")), "the takeover is told")
-        assert f"broker {lost}" in text(browser, "takeovers")
+        taken = rf"{victim} \((?!drain).*: broker {lost};.* \d+ ms"
+        wait_for(lambda: re.search(taken, text(browser, "takeovers")), "the takeover is told")
         wait_for(lambda: states(browser).get(victim) in ("down", "suspect"), "it is shown as dead")
         wait_for(lambda: int(text(browser, "fact-generation")) > generation, "it is committed")
-        assert f"Broker {lost}: {victim} to" in text(browser, "news")
+        assert f"Broker {lost}: {victim} to" in heard(browser)
+        assert text(browser, "axis") != ""
         picture(browser, "live-takeover")
         assert violations(browser) == []
         load.await_flow()
 
-        shown = fleet_command(own, "top", "--once")
-        now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
-        assert now == {broker: [owner] for broker, owner in owners(browser).items()}
-        assert sum(each["to_broker_bytes_per_s"] for each in shown["rates"]) > 0
+        def flows() -> bool:
+            """The first time it may be told of the second in which nothing flowed."""
+            shown = fleet_command(own, "top", "--once")
+            now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
+            assert now == {broker: [owner] for broker, owner in owners(browser).items()}
+            assert [each for each in shown["counted"] if not each["rated"] and each["error"] is None] == []
+            return any(each["to_broker_bytes_per_s"] > 0 for each in shown["rates"])
+
+        wait_for(flows, "a terminal is told the same, and what passes")
     assert load.failures == []
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
     asked: list[str] = browser.execute_script(script)
@@ -148,71 +208,38 @@ def test_a_takeover_is_seen_as_it_happens(
     assert serious(browser) == []
 
 
-def test_a_member_is_drained_by_keyboard(own: LocalFleet, browser: Chrome) -> None:
-    told_by, other = own.members[0], own.members[1]
-    browser.get(address(own, told_by))
-    wait_for(lambda: len(owners(browser)) == 3, "the matrix is there")
-    focused = "return document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"
-
-    def tab_to(label: str) -> None:
-        for _ in range(40):
-            press(browser, Keys.TAB)
-            if browser.execute_script(focused) == label:
-                return
-        raise AssertionError(f"{label} cannot be reached")
-
-    tab_to(f"Drain {other}")
-    press(browser, Keys.ENTER)
-    wait_for(lambda: "Drain" in text(browser, "confirm-title"), "it asks")
-    picture(browser, "live-confirm")
-    assert violations(browser) == []
-    assert browser.execute_script(focused) == "cancel"
-    press(browser, Keys.ESCAPE)
-    assert not browser.find_element(By.ID, "confirm").is_displayed()
-    assert other in owners(browser).values()
-
-    tab_to(f"Drain {other}")
-    press(browser, Keys.ENTER)
-    press(browser, Keys.TAB)
-    press(browser, Keys.ENTER)
-    wait_for(lambda: other not in owners(browser).values() and owners(browser), "its brokers have gone")
-    wait_for(lambda: states(browser).get(other) == "drained", "it is shown as drained")
-    assert f"{other} is drained." in text(browser, "news") or "Broker" in text(browser, "news")
-    assert serious(browser) == []
-
-
-def test_a_member_that_is_gone_is_said_to_be(own: LocalFleet, browser: Chrome) -> None:
-    told_by = own.members[0]
-    browser.get(address(own, told_by))
-    wait_for(lambda: len(owners(browser)) == 3, "the matrix is there")
-    own.freeze(told_by)
-    try:
-        wait_for(lambda: "Nothing is heard of this member" in text(browser, "alarm"), "it says so")
+def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> None:
+    """The page says in red that what is known grows old, and then that it is; a terminal goes from one teller
+    to the next, and says the same. How many live in the beginning does not matter."""
+    *tellers, last = started.running
+    show(browser, started, last)
+    stale = browser.find_element(By.ID, "fact-stale")
+    assert (stale.text, stale.get_attribute("class")) == ("no", "")
+    with Terminal("top", "--config", str(started.config)) as terminal:
+        for teller in tellers:
+            terminal.await_all(f"told by {teller}", "not stale", "B/s")
+            started.kill(teller)
+        terminal.await_all(f"told by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}")
+        wait_for(lambda: "No quorum" in text(browser, "alarm"), "the page says it, too")
+        wait_for(lambda: stale.get_attribute("class") == "bad", "in red")
+        assert re.fullmatch(r"\d.* s", stale.text)
+        wait_for(lambda: set(owners(browser).values()) == {last}, "the one that lives serves all")
+        picture(browser, "live-no-quorum")
         assert violations(browser) == []
-    finally:
-        own.thaw(told_by)
+
+        looks = "return getComputedStyle(document.querySelector('.scroll')).filter"
+        assert browser.execute_script(looks) == "none"
+        started.freeze(last)
+        try:
+            terminal.await_all("not heard for", f"told by {last}")
+            wait_for(lambda: "Nothing is heard of this member" in text(browser, "alarm"), "the page says so")
+            assert browser.execute_script(looks) == "grayscale(1)"
+            picture(browser, "live-old")
+            assert violations(browser) == []
+        finally:
+            started.thaw(last)
+        terminal.await_none("not heard for")
+        assert terminal.interrupt() == 130
+    assert terminal.left, "the screen is as it was before"
     wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "it is back")
-
-
-def test_a_pin_is_made_and_taken_away(own: LocalFleet, browser: Chrome) -> None:
-    told_by, other = own.members[0], own.members[1]
-    browser.get(address(own, told_by))
-    wait_for(lambda: other in owners(browser).values(), "the matrix is there")
-    (broker,) = (broker for broker, owner in owners(browser).items() if owner == other)
-
-    def choose(label: str, member: str = "") -> None:
-        browser.find_element(By.CSS_SELECTOR, f"button[aria-label='{label}']").click()
-        wait_for(lambda: browser.find_element(By.ID, "confirm").is_displayed(), "it asks")
-        if member:
-            field = browser.find_element(By.ID, "choice")
-            field.clear()
-            field.send_keys(member)
-        browser.find_element(By.ID, "do").click()
-
-    choose(f"Pin broker {broker}", "p9")
-    wait_for(lambda: "Not done: no member 'p9'" in text(browser, "news"), "a mistake is told")
-    choose(f"Pin broker {broker}", told_by)
-    wait_for(lambda: owners(browser).get(broker) == told_by, "it goes where it is pinned to")
-    wait_for(lambda: "owner, pinned" in text(browser, "owners"), "it is shown as pinned")
-    choose(f"Unpin broker {broker}")
-    wait_for(lambda: "owner, pinned" not in text(browser, "owners"), "it is not any more")
+    assert browser.execute_script(looks) == "none"

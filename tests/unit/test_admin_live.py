@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -15,9 +18,12 @@ from fleet.admin import client
 from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
 from fleet.admin.http import ROLE_HEADER
 from fleet.admin.live import MAX_WATCHERS, Live
-from fleet.admin.top import print_live, rate
+from fleet.admin.ownership import ownership_document
+from fleet.admin.top import rate, screen
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.view import FleetView, WorkerView
 from fleet.errors import AdminError
+from fleet.ipc import WorkerCounters
 from fleet.model import Directory
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, member
@@ -28,8 +34,15 @@ __all__ = ["guarded", "member"]
 LIMIT_S = 30.0
 
 
-def counts(now_s: float, *identities: tuple[int, int, int, int], incarnation: int = 1) -> TrafficDocument:
-    return TrafficDocument("p1", incarnation, now_s, tuple(IdentityTraffic(*each) for each in identities))
+def counts(
+    now_s: float,
+    *identities: tuple[int, int, int, int],
+    incarnation: int = 1,
+    workers: tuple[int, ...] = (4711,),
+    proxy_id: str = "p1",
+) -> TrafficDocument:
+    passed = tuple(IdentityTraffic(*each) for each in identities)
+    return TrafficDocument(proxy_id, incarnation, now_s, workers, passed)
 
 
 def test_what_has_passed_a_member_is_counted_by_identity() -> None:
@@ -48,10 +61,10 @@ def test_rates_are_of_all_members_together() -> None:
         "p3": AdminError("gone"),
     }
     assert rates(before, now) == (IdentityRate(1, 6, 107.0, 2000.0), IdentityRate(2, 1, 5.0, 10.0))
-    assert [(each.proxy_id, each.error) for each in counted(now)] == [
-        ("p1", None),
-        ("p2", None),
-        ("p3", "gone"),
+    assert [(each.proxy_id, each.error, each.rated) for each in counted(before, now)] == [
+        ("p1", None, True),
+        ("p2", None, True),
+        ("p3", "gone", False),
     ]
 
 
@@ -62,10 +75,25 @@ def test_rates_are_of_all_members_together() -> None:
         {"p1": AdminError("gone")},
         {"p1": counts(10.0, (1, 1, 5, 5), incarnation=0)},
         {"p1": counts(11.0, (1, 1, 5, 5))},
+        # A control process that was replaced: a second's rate was all that a worker had ever passed.
+        {"p1": counts(10.0, workers=())},
+        {"p1": counts(10.0, (1, 1, 5, 5), workers=(4712,))},
     ],
 )
 def test_there_is_no_rate_without_two_counts_of_one_life(before: Counts) -> None:
-    assert rates(before, {"p1": counts(11.0, (1, 2, 9, 9))}) == (IdentityRate(1, 2, 0.0, 0.0),)
+    now: Counts = {"p1": counts(11.0, (1, 2, 9, 9), workers=(4711, 4712))}
+    assert rates(before, now) == (IdentityRate(1, 2, 0.0, 0.0),)
+    assert not LiveDocument(ownership_document(view()), (), counted(before, now)).rates_known
+
+
+def test_who_has_said_nothing_yet_is_not_counted() -> None:
+    new = WorkerView(1, 4712, WorkerCounters())
+    assert traffic_document(view(workers=(*view().workers, new))).workers == (4711,)
+
+
+def test_a_worker_that_is_gone_takes_no_rate_with_it() -> None:
+    before: Counts = {"p1": counts(10.0, (1, 1, 5, 5), workers=(4711, 4712))}
+    assert rates(before, {"p1": counts(11.0, (1, 1, 9, 9))}) == (IdentityRate(1, 1, 4.0, 4.0),)
 
 
 def test_a_count_that_is_lower_than_before_is_no_negative_rate() -> None:
@@ -99,7 +127,7 @@ async def test_a_change_is_told_at_once_and_to_everybody() -> None:
             while document.ownership.generation == first.ownership.generation:
                 document = await anext(each)
             assert document.ownership.generation == 99
-    assert live._work == []  # nothing is made for nobody
+    assert live._telling is None  # nothing is made for nobody
 
 
 async def test_the_others_are_asked_while_somebody_looks() -> None:
@@ -128,7 +156,78 @@ async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCapt
     async with aclosing(newest(live)) as documents:
         _ = [each async for each in documents]
     assert "cannot be made" in caplog.text
-    assert live._work == []
+    assert live._telling is None
+
+
+async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended the stream was a document like others: the next one came in its place."""
+    monkeypatch.setattr("fleet.admin.live.TELL_EVERY_S", 0.0)
+    breaks, source = asyncio.Event(), Source()
+
+    async def broken() -> Counts:
+        await breaks.wait()
+        raise ZeroDivisionError
+
+    looked = 0
+
+    def shown() -> FleetView:
+        nonlocal looked
+        looked += 1
+        return view()
+
+    monkeypatch.setattr(source, "view", shown)
+    async with aclosing(newest(Live(source, broken))) as documents:
+        await anext(documents)
+        breaks.set()
+        until = looked + 5
+        while looked < until:  # noqa: ASYNC110 (what is looked at says when)
+            await asyncio.sleep(0.01)
+        assert len([each async for each in documents]) <= 1
+
+
+async def test_who_comes_while_the_last_one_leaves_is_told_what_is_so() -> None:
+    """It was told what the last one had been, and numbers began anew under it, so that it missed some."""
+    stopping, release = asyncio.Event(), asyncio.Event()
+
+    async def others() -> Counts:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await release.wait()
+        return {}
+
+    source = Source()
+    live = Live(source, others)
+    first = newest(live)
+    await anext(first)
+    leaving = asyncio.create_task(first.aclose())
+    async with asyncio.timeout(LIMIT_S):
+        await stopping.wait()
+    source.shown = view(directory=Directory(generation=98))
+    async with aclosing(newest(live)) as second:
+        seen = [(await anext(second)).ownership.generation]
+        release.set()
+        await leaving
+        source.shown = view(directory=Directory(generation=99))
+        while seen[-1] != 99:
+            seen.append((await anext(second)).ownership.generation)
+    assert list(dict.fromkeys(seen)) == [98, 99]
+
+
+async def test_what_passes_a_member_is_counted_off_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def remembering(shown: FleetView) -> TrafficDocument:
+        threads.append(threading.current_thread())
+        return traffic_document(shown)
+
+    monkeypatch.setattr("fleet.admin.live.traffic_document", remembering)
+    async with aclosing(newest(Live(Source()))) as documents:
+        async for document in documents:
+            if document.counted:
+                break
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize(("token", "role"), [(READ, "read"), (WRITE, "write")])
@@ -138,6 +237,30 @@ async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str,
         assert response.content_type == "text/event-stream"
         line = await response.content.readline()
     assert LIVE.decode(line.removeprefix(b"data: ")).ownership.fleet == view().fleet
+
+
+async def test_who_closes_the_page_is_no_failure(
+    member: Member, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each tab that was closed left a traceback in the log."""
+    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
+    async with asyncio.timeout(LIMIT_S):
+        response = await member.session.get(f"{member.url}/live")
+        await response.content.readline()
+        assert (await member.ask("GET", "/live", {}))[0] == 503
+        response.close()
+        while True:
+            async with member.session.get(f"{member.url}/live") as again:
+                if again.status == 200:
+                    break
+            await asyncio.sleep(0.05)
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_stream_has_no_head(member: Member) -> None:
+    """It never ended."""
+    async with asyncio.timeout(LIMIT_S):
+        assert (await member.ask("HEAD", "/live", {}))[0] == 405
 
 
 async def test_nobody_looks_without_a_token(guarded: Member) -> None:
@@ -193,13 +316,53 @@ async def test_web_pages_cannot_pin(member: Member) -> None:
     assert member.source.pinned == []
 
 
-def test_a_terminal_shows_the_same() -> None:
+def terminal(live: LiveDocument, **options: float) -> str:
     console = Console(width=200, record=True, force_terminal=False)
+    console.print(screen(live, **options))  # type: ignore[arg-type]
+    return console.export_text()
+
+
+def test_a_terminal_shows_the_same() -> None:
     sample = live_sample()
-    print_live(sample, console)
-    text = console.export_text()
+    text = terminal(sample)
     assert re.search(r"^1 .*owner", text, re.MULTILINE)
     assert "not counted: p2" in text
-    troubled = replace(sample.ownership, quorum=replace(sample.ownership.quorum, present=False, lost_s=4.0))
-    print_live(replace(sample, ownership=troubled), console)
-    assert "no quorum for 4.0 s" in console.export_text()
+    assert "not stale" in text
+    assert "nobody stands" not in text
+    at = datetime.fromtimestamp(sample.ownership.takeovers[0].detected_ms / 1000)
+    assert re.search(rf"^{at:%H:%M:%S} +p2 +reset", text, re.MULTILINE)
+
+
+def test_a_terminal_says_what_is_wrong() -> None:
+    sample = live_sample()
+    fleet = sample.ownership
+    troubled = replace(
+        fleet,
+        quorum=replace(fleet.quorum, present=False, lost_s=4.0),
+        staleness_s=4.0,
+        members=tuple(replace(each, drained=True) for each in fleet.members),
+        identities=tuple(replace(each, advertised=()) for each in fleet.identities),
+    )
+    text = terminal(replace(sample, ownership=troubled))
+    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "nobody stands for 1, 2, 3", "up, drained"):
+        assert said in text
+    assert "not heard" not in text
+    assert "not heard for 7.0 s" in terminal(sample, silent_s=7.0)
+
+
+def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
+    sample = live_sample()
+    assert "no rates yet: p1" in terminal(sample)
+    assert "B/s" not in terminal(sample)
+    known = tuple(replace(each, rated=each.error is None) for each in sample.counted)
+    text = terminal(replace(sample, counted=known))
+    assert "no rates yet" not in text
+    assert "0 B/s" in text
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    sample = live_sample()
+    many = tuple(replace(sample.ownership.identities[0], broker_id=number) for number in range(100))
+    text = terminal(replace(sample, ownership=replace(sample.ownership, identities=many)), height=30)
+    assert "and 91 more" in text
+    assert len(text.splitlines()) <= 30

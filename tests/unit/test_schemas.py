@@ -19,7 +19,7 @@ from fleet.admin.view import RaftView
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
-from fleet.client_settings import Client, settings_for
+from fleet.client_settings import Client, basis_of, settings_for
 from fleet.config import load
 from fleet.errors import AdminError
 from fleet.events import schema as schema_of_events
@@ -93,7 +93,7 @@ def samples() -> dict[str, list[bytes]]:
         "client-config": [
             documents.CLIENT_CONFIG.encode(
                 documents.ClientConfigDocument(
-                    each, "external", ("p1:9110",), settings_for(each, secured=True)
+                    each, "external", ("p1:9110",), settings_for(each, secured=True), basis_of(each)
                 )
             )
             for each in get_args(Client)
@@ -146,7 +146,7 @@ def samples() -> dict[str, list[bytes]]:
 
 def live_sample() -> documents.LiveDocument:
     counts: Counts = {"p1": traffic_document(view()), "p2": AdminError("gone")}
-    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted(counts))
+    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted({}, counts))
 
 
 def events() -> list[schema_of_events.Event]:

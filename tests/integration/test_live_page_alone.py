@@ -1,0 +1,241 @@
+"""The live page in a real browser, before a fleet that is made up: what a real one seldom comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from fleet.admin import tls
+from fleet.admin.live import Live
+from fleet.admin.tokens import Gate
+from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
+from fleet.model import BrokerId, Directory, ProxyId
+from tests.browser import (
+    NARROW,
+    WIDE,
+    chromium,
+    complaints,
+    focused,
+    inspect,
+    look,
+    press,
+    serious,
+    tab_to,
+    text,
+    texts,
+    violations,
+)
+from tests.integration.clients import wait_for
+from tests.unit.sample_view import Source, view
+from tests.unit.test_admin_tls import READ, WRITE, secured
+from tests.unit.test_cli import Served, served
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser") / "profile", insecure=True) as driver:
+        yield driver
+
+
+@pytest.fixture
+def browser(chrome: Chrome) -> Chrome:
+    look(chrome, WIDE, "light")
+    complaints(chrome)  # of the test before
+    return chrome
+
+
+@pytest.fixture
+def member() -> Iterator[Served]:
+    with served(Source()) as one:
+        yield one
+
+
+def buttons(browser: Chrome) -> list[str]:
+    """Those in the tables, which change something."""
+    script = "return [...document.querySelectorAll('td button')].map(each => each.ariaLabel)"
+    return list(map(str, browser.execute_script(script)))
+
+
+def shown(browser: Chrome) -> list[str]:
+    """The brokers in the table."""
+    return texts(browser, "#owners tbody th")
+
+
+def enter(browser: Chrome, token: str) -> None:
+    field = browser.find_element(By.ID, "token")
+    field.send_keys(token)
+    browser.find_element(By.ID, "enter").click()
+
+
+def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setblocking(False)
+        settings, source = secured(tmp_path, sock.getsockname()[1]), Source()
+        assert settings.admin.tls is not None
+        assert settings.admin.tokens is not None
+        gate = Gate(settings.admin.tokens, settings.source, {})
+        with served(source, sock, gate, tls.following(settings.admin.tls.of("p1"))) as member:
+            browser.get(member.url)
+            dialog = browser.find_element(By.ID, "ask")
+            wait_for(dialog.is_displayed, "it asks for a token")
+            assert violations(browser) == []
+            enter(browser, "wrong-0123456789abcdef")
+            wait_for(lambda: "no token of admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
+            enter(browser, READ)
+            wait_for(lambda: shown(browser) == ["1", "2", "3"], "who reads sees the fleet")
+            wait_for(lambda: "No rates yet: p1." in text(browser, "counted"), "its clock stands still")
+            assert "–" in text(browser, "owners")  # noqa: RUF001 (as the page says what is not known)
+            assert "B/s" not in text(browser, "owners")
+            assert not dialog.is_displayed()
+            assert buttons(browser) == []
+
+            # There was no other way to the token to write than to close the tab.
+            other = browser.find_element(By.ID, "other")
+            other.click()
+            assert dialog.is_displayed()
+            assert violations(browser) == []
+            browser.find_element(By.ID, "keep").click()
+            assert not dialog.is_displayed()
+            assert buttons(browser) == []
+            other.click()
+            enter(browser, WRITE)
+            wait_for(lambda: "Drain p2" in buttons(browser), "who writes has buttons")
+            browser.find_element(By.CSS_SELECTOR, "[aria-label='Drain p2']").click()
+            browser.find_element(By.ID, "do").click()
+            wait_for(lambda: source.asked == [("p2", True)], "and they do what they say")
+            assert READ not in browser.current_url + browser.page_source
+            assert WRITE not in browser.current_url + browser.page_source
+
+
+def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
+    """Three hundred brokers, all of them p1's but for some."""
+    owned = {broker_id: (moved.get(broker_id, "p1"),) for broker_id in range(1, 301)}
+    known = view().directory
+    directory = Directory(generation, generation, owned, owned, known.members, {})
+    return view(directory=directory)
+
+
+def test_moves_are_told_of_brokers_that_are_not_shown(browser: Chrome, member: Served) -> None:
+    """Those above the first 200 were not, and what a filter had hidden was new when it was cleared."""
+
+    def told(generation: int) -> bool:
+        return text(browser, "fact-generation") == str(generation)
+
+    member.source.shown = large({}, 7)
+    browser.get(member.url)
+    wait_for(lambda: len(shown(browser)) == 200, "the first two hundred are shown")
+    member.source.shown = large({250: "p3"}, 8)
+    wait_for(lambda: text(browser, "news") == "Broker 250: p1 to p3.", "one of the others has moved")
+
+    field = browser.find_element(By.ID, "filter")
+    field.send_keys("25")
+    wait_for(lambda: "250" in shown(browser) and "1" not in shown(browser), "it is found")
+    member.source.shown = large({250: "p3", 7: "p2"}, 9)
+    wait_for(lambda: text(browser, "news") == "Broker 7: p1 to p2.", "one has moved that is not shown")
+    member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 10)
+    wait_for(lambda: text(browser, "news") == "Broker 251: p1 to p2.", "one has moved that is")
+    assert browser.find_elements(By.CSS_SELECTOR, "#owners .moved")
+    field.clear()
+    wait_for(lambda: "7" in shown(browser), "all are shown")
+    member.source.shown = large({250: "p3", 7: "p2", 251: "p2"}, 11)
+    wait_for(lambda: told(11), "nothing has moved")
+    assert text(browser, "news") == "Broker 251: p1 to p2."
+    assert serious(browser) == []
+
+
+def test_a_host_that_is_lost_silently_is_asked_anew(
+    browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read then never came to an end."""
+    asked, follow = 0, Live.follow
+
+    async def lost(live: Live) -> AsyncGenerator[bytes, None]:
+        nonlocal asked
+        asked += 1
+        this = asked
+        async for document in follow(live):
+            yield document
+            if this == 1:
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(Live, "follow", lost)
+    browser.get(member.url)
+    wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
+    member.source.shown = view(directory=replace(view().directory, generation=99))
+    wait_for(lambda: "Nothing is heard" in text(browser, "alarm"), "it says that it is old")
+    wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
+    wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "and says so")
+    assert asked >= 2
+
+
+NOW_MS = 1_790_000_000_000
+AGO_S = {"p1": 270, "p2": 265, "p3": 30}
+
+
+@dataclass
+class Going(Source):
+    """Its clock goes by a second each time that it is looked at by ten."""
+
+    looks: int = 0
+
+    def view(self) -> FleetView:
+        self.looks += 1
+        taken = TakeoverLog()
+        for proxy_id, ago_s in AGO_S.items():
+            at = Moment(NOW_MS - 1000 * ago_s, 1000.0 - ago_s)
+            soon = Moment(at.wall_ms + 40, at.mono_s + 0.04)
+            taken = taken.put(Takeover(proxy_id, "silent", at, (2,), soon, soon))
+        now = Moment(NOW_MS + 100 * self.looks, 1000.0 + self.looks / 10)
+        return replace(self.shown, now=now, takeovers=taken)
+
+
+def places(browser: Chrome, selector: str) -> list[dict[str, Any]]:
+    """Where elements are in the window, and what they say."""
+    found = browser.find_elements(By.CSS_SELECTOR, selector)
+    return [{**each.rect, "says": each.text} for each in found if each.is_displayed()]
+
+
+def test_takeovers_are_on_a_line_of_time(browser: Chrome) -> None:
+    with served(Going()) as member:
+        browser.get(member.url)
+        wait_for(lambda: places(browser, "#axis button"), "the line is there")
+        assert text(browser, "span").startswith("From ")
+        # Two within five seconds of five minutes are one mark.
+        assert [each["says"] for each in places(browser, "#axis button")] == ["2", "1"]
+        (axis,) = places(browser, "#axis")
+        marks = places(browser, "#axis li")
+        for mark, ago_s in zip(marks, (AGO_S["p1"], AGO_S["p3"]), strict=True):
+            middle = (mark["x"] + mark["width"] / 2 - axis["x"]) / axis["width"]
+            assert 1 - (ago_s + 20) / 300 < middle < 1 - (ago_s - 5) / 300
+        labels = [
+            each.get_attribute("aria-label")
+            for each in browser.find_elements(By.CSS_SELECTOR, "#axis button")
+        ]
+        assert ["p1, p2" in str(labels[0]), "p3" in str(labels[1])] == [True, True]
+
+        tab_to(browser, str(labels[1]))
+        before = text(browser, "span")
+        wait_for(lambda: text(browser, "span") != before, "time goes on")
+        assert focused(browser) == labels[1]
+        press(browser, Keys.ENTER)
+        assert "p3 (silent): broker 2" in browser.switch_to.active_element.text
+
+        inspect(browser, "live-takeovers")
+        look(browser, NARROW, "light")
+        for row in (places(browser, "#axis li"), places(browser, "#ticks span")):
+            edges = [(each["x"], each["x"] + each["width"]) for each in row]
+            assert len(edges) >= 2
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(edges)), edges
+        assert serious(browser) == []

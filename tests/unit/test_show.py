@@ -1,0 +1,40 @@
+"""fleet/show.py: what a view costs that is taken ten times a second."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fleet import certs
+from fleet.show import ControlSource
+
+
+def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certs.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
+    read, look, path = [], certs.expiry, tmp_path / "ca.pem"
+
+    def looking(at: Path) -> datetime | None:
+        read.append(at)
+        return look(at)
+
+    monkeypatch.setattr(certs, "expiry", looking)
+    upstream = SimpleNamespace(tls=SimpleNamespace(files={"ca": path, "key": tmp_path / "none"}))
+    settings = SimpleNamespace(
+        listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream
+    )
+    source = ControlSource(cast(Any, SimpleNamespace(settings=settings, me="p1")))
+    first = [source._certificate_expiry() for _ in range(3)]
+    expires = look(path)
+    assert expires is not None
+    assert first == [{"upstream.tls.ca": expires.timestamp()}] * 3
+    assert read == [path]
+
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert source._certificate_expiry() == first[0]
+    assert read == [path] * 2
+    path.unlink()
+    assert source._certificate_expiry() == {}
