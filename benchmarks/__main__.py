@@ -89,7 +89,7 @@ def main(
                 samples.append(sample)
         except FleetError as error:
             failed.append(str(error))
-            terminal.print(f"bench: {error}")
+            terminal.print(f"bench: {error}", markup=False)  # it may quote a log, with brackets
 
     try:
         lines = peers.load(peers_file)

@@ -16,6 +16,7 @@ WIDTH: Final = 100
 """Of the lines that are printed, where their words allow it."""
 
 Client: TypeAlias = Literal["java", "librdkafka", "aiokafka", "franz-go", "spark"]
+Basis: TypeAlias = Literal["measured", "reasoned, not measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,21 @@ def settings_for(client: Client, *, secured: bool) -> tuple[ClientSetting, ...]:
     return (*CLIENT_SETTINGS[client], ClientSetting(tls.name, tls.value, "plaintext", why))
 
 
+def basis_of(client: Client) -> Basis:
+    """Whether anything of what a client is told was measured with it."""
+    measured = any(each.measured is not None for each in CLIENT_SETTINGS[client])
+    return "measured" if measured else "reasoned, not measured"
+
+
 def as_text(client: Client, bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:
-    """A file, or a piece of code, to be used as it is, with the reasons as comments."""
-    return _WRITERS[client](bootstrap_servers, settings)
+    """A file, or a piece of code, to be used as it is, with reasons as comments, and what they rest on."""
+    text = _WRITERS[client](bootstrap_servers, settings)
+    basis = basis_of(client)
+    if basis == "measured":
+        return text
+    mark = "//" if client == "franz-go" else "#"
+    said = f"{basis}: no takeover was timed with these settings; why they are as they are is said with each"
+    return "\n".join([*_comment(mark, said), text])
 
 
 def _properties(bootstrap_servers: Sequence[str], settings: Sequence[ClientSetting]) -> str:

@@ -126,8 +126,8 @@ def freeze_garbage() -> None:
 def keep_freed_memory() -> None:
     """Have the C library keep what is freed, up to a limit, and not give it back to the kernel at once.
 
-    What arrives is read into 256 KiB that are new each time. Given back, they come page by page, and cleared:
-    two fifths of the CPU time of a gigabyte that is forwarded.
+    What arrives is copied into memory that is new for each read, up to 256 KiB. Given back, it comes page by
+    page, and cleared: two fifths of the CPU time of a gigabyte that a bare forwarder passes on.
 
     Source: mallopt(3); of other C libraries than glibc there is nothing to set.
     """

@@ -12,7 +12,7 @@ from rich.console import Console
 from fleet.admin.documents import CLIENT_CONFIG, ClientConfigDocument
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
-from fleet.client_settings import Client, as_text, settings_for
+from fleet.client_settings import Client, as_text, basis_of, settings_for
 from fleet.config import Settings, load
 from fleet.model import AdvertisedListener
 
@@ -35,8 +35,8 @@ _CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
 def client_config(client: Client, listener: str | None, config: str, as_json: bool) -> int:
     """Print what a client is best told: addresses of all members, and what makes takeovers short.
 
-    Each setting is there with its reason, and with what it changed where that was measured. It is a file of
-    properties, or a piece of code, to be used as it is.
+    Each setting is there with its reason, and with what it changed where that was measured; of a client of
+    which nothing was, that is said. It is a file of properties, or a piece of code, to be used as it is.
     """
     settings = load(config, os.environ)
     name, addresses = _listener(settings, listener)
@@ -45,6 +45,7 @@ def client_config(client: Client, listener: str | None, config: str, as_json: bo
         name,
         tuple(addresses),
         settings_for(client, secured=name in settings.listener_tls),
+        basis_of(client),
     )
     print_document(document, CLIENT_CONFIG, as_json, _print)
     return OK

@@ -57,8 +57,9 @@ def doctor(timeout_s: float, config: str, as_json: bool) -> int:
     """Look at a running fleet from where clients are, and say what is wrong and how to mend it.
 
     Asked are all members, every address that clients are or may be sent to, Metadata (does it name members
-    alone?), the clocks, the certificates that are shown, and the real brokers: can they be reached around the
-    fleet? Nothing is changed. Exits with 1 where anything has failed, and with 3 where no member answers.
+    alone?), the clocks, the certificates that are shown and those that members have for one another and for
+    brokers, and the real brokers: can they be reached around the fleet? Nothing is changed. Exits with 1
+    where anything has failed, and with 3 where no member answers.
     """
     settings = load(config, os.environ)
     from fleet.doctor.look import Looker  # with what reads certificates: other commands do without

@@ -45,7 +45,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The certificate that somebody shows; where it could not be seen, ``why`` says so."""
+    """A certificate that somebody shows, or has; where it could not be seen, ``why`` says so."""
 
     who: str
     expires: datetime | None
@@ -62,7 +62,7 @@ class Facts:
         addresses: of members, each with what keeps it from answering; None where nothing does.
         metadata: what clients are told, at each bootstrap address.
         brokers: the real ones, asked straight from here, each with what keeps it from answering.
-        certificates: of whoever speaks TLS.
+        certificates: of whoever speaks TLS, and what members have for one another and the brokers.
         now: by this machine's clock.
     """
 

@@ -17,8 +17,9 @@ from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
 from fleet.certs import expires
 from fleet.config import Settings
+from fleet.doctor import expiries
 from fleet.doctor.facts import Address, Asked, Facts, Shown
-from fleet.errors import WireError
+from fleet.errors import FleetError, WireError
 from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
@@ -72,6 +73,8 @@ class Looker:
         self.say("asking for Metadata, and looking at certificates")
         metadata = await _each(doors, lambda address: self._metadata(address, ways[address]))
         shown = await _each(list(self._secured(doors)), self._certificate)
+        speak = {each: self.urls[each] for each, said in answers.items() if not isinstance(said, FleetError)}
+        told = await expiries.told(speak, self.timeout_s, self.access)
         self.say("trying the brokers")
         brokers = {(each.broker_id, Endpoint(each.host, each.port)) for each in best.brokers}
         return Facts(
@@ -80,7 +83,7 @@ class Looker:
             addresses={**addresses, **unasked},
             metadata=tuple(metadata.values()),
             brokers=await _each(sorted(brokers), lambda broker: self._reach(broker[1])),
-            certificates=tuple(shown.values()),
+            certificates=(*shown.values(), *told),
             now=datetime.fromtimestamp(after_s, UTC),
         )
 

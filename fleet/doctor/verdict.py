@@ -8,7 +8,7 @@ from typing import Final
 
 from fleet.admin.documents import Finding, OwnershipDocument, Verdict
 from fleet.admin.status import best_answer
-from fleet.doctor.facts import Facts
+from fleet.doctor.facts import Facts, Shown
 from fleet.errors import FleetError
 from fleet.model import BrokerId, Endpoint
 
@@ -152,6 +152,14 @@ def _unreached(by_others: bool) -> tuple[str, Verdict]:
     return "no member can reach it", "failed"
 
 
+def _mend_certificate(shown: Shown, *, expired: bool) -> str:
+    if shown.who.endswith("ca"):
+        return "put a new authority's certificate beside it, for all members; then have it issue the others"
+    if expired:
+        return "put a new one in its place; members take it up by themselves"
+    return "renew it (fleet certs renew, or your authority)"
+
+
 def _certificates(facts: Facts) -> Iterator[Finding]:
     fine = 0
     for shown in facts.certificates:
@@ -163,17 +171,11 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
         left = shown.expires - facts.now
         when = f"{shown.expires:%Y-%m-%d %H:%M} UTC"
         if left <= timedelta():
-            mend = "put a new one in its place; members take it up by themselves"
+            mend = _mend_certificate(shown, expired=True)
             yield Finding("certificates", shown.who, "failed", f"expired at {when}", mend)
         elif left < EXPIRES_SOON:
-            detail = f"expires at {when}, in {left.days} days"
-            yield Finding(
-                "certificates",
-                shown.who,
-                "warning",
-                detail,
-                "renew it (fleet certs renew, or your authority)",
-            )
+            detail, mend = f"expires at {when}, in {left.days} days", _mend_certificate(shown, expired=False)
+            yield Finding("certificates", shown.who, "warning", detail, mend)
         else:
             fine += 1
     if fine and fine == len(facts.certificates):

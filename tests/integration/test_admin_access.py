@@ -118,6 +118,16 @@ def test_it_says_when_its_certificates_expire(guarded: LocalFleet) -> None:
         assert lasts - 1 < (found[f"admin.tls.{field}"] - time.time()) / 86_400 < lasts
 
 
+def test_doctor_warns_of_certificates_of_links_as_of_those_that_it_sees(
+    guarded: LocalFleet, fleet_command: FleetCommand
+) -> None:
+    told = fleet_command(guarded, "doctor")["findings"]
+    soon = {
+        each["subject"] for each in told if (each["check"], each["verdict"]) == ("certificates", "warning")
+    }
+    assert soon == {f"{who} {what}" for who in guarded.members for what in ("admin", "peer_tls.certificate")}
+
+
 def test_prometheus_scrapes_with_the_token_to_read(guarded: LocalFleet, tmp_path: Path) -> None:
     """With the configuration of deploy/prometheus, but for where members and files are."""
     document = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus-tls.yml").read_text())

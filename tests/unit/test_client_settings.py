@@ -43,6 +43,19 @@ def test_every_setting_is_printed_with_its_reason(client: Client, secured: bool)
     assert max(map(len, comments)) <= WIDTH
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_that_was_not_measured_is_said_to_be(client: Client, capsys: Out) -> None:
+    reasoned = client in ("franz-go", "spark")
+    asked = ["client-config", "--client", client, "-c", str(EXAMPLE)]
+    assert cli.run(asked) == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    assert said.lstrip("#/ ").startswith("Reasoned, not measured: ") is reasoned
+    assert cli.run([*asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["basis"] == ("reasoned, not measured" if reasoned else "measured")
+    assert any(each["measured"] for each in told["settings"]) is not reasoned
+
+
 def test_python_is_python() -> None:
     found: dict[str, dict[str, object]] = {}
     exec(as_text("aiokafka", ADDRESSES, settings_for("aiokafka", secured=True)), found)

@@ -6,6 +6,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -23,9 +24,12 @@ PAGES = [
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-COMMAND = re.compile(r"^\s+(fleet (?!\().*)$|`(fleet [^`]*)`", re.MULTILINE)
-SHELL = re.compile(r"\s+#\s.*$|\s*[|;>&].*$")
-"""What may follow a command on its line: a comment, or another command."""
+MENTIONED = re.compile(r"`([^`\n]+)`")
+"""In the middle of a sentence; lines of their own are run by `tests/integration/test_commands.py`."""
+FLEET = re.compile(r"(?:^|\s)fleet (?P<words>.*)$")
+SHELL = re.compile(r"\s*[|;>&].*$")
+"""What may follow a command: another one."""
+TARGET = re.compile(r"^([a-z-]+):.*##", re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
@@ -48,17 +52,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
 
 
+def mentioned(page: Path) -> list[str]:
+    return MENTIONED.findall(page.read_text())
+
+
 def commands(page: Path) -> Iterator[list[str]]:
-    for indented, quoted in COMMAND.findall(page.read_text()):
-        text = SHELL.sub("", indented or quoted)
-        try:
-            yield shlex.split(text)[1:]
-        except ValueError:
-            yield text.split()[1:]
+    for text in mentioned(page):
+        found = FLEET.search(SHELL.sub("", text))
+        if found is not None:
+            try:
+                yield shlex.split(found["words"])
+            except ValueError:
+                yield found["words"].split()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_and_their_options_exist(page: Path) -> None:
+def test_commands_that_are_mentioned_and_their_options_exist(page: Path) -> None:
     for words in commands(page):
         command: click.Command = cli.cli
         while isinstance(command, click.Group) and words and words[0] in command.commands:
@@ -70,6 +79,18 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             pytest.fail(f"{command.name} {words[0]}: no such command")
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert options <= known | {"--help"}, (command.name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_targets_and_modules_that_are_mentioned_exist(page: Path) -> None:
+    targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
+    for words in map(str.split, mentioned(page)):
+        if words[:1] == ["make"] and len(words) > 1:
+            assert words[1] in targets, words
+        if words[:2] == ["python", "-m"]:
+            module = find_spec(words[2])
+            assert module is not None, words
+            assert module.submodule_search_locations is None or find_spec(f"{words[2]}.__main__"), words
 
 
 def test_every_alert_has_a_runbook() -> None:

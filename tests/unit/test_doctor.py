@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -9,8 +10,10 @@ from typing import Any, Final
 import pytest
 
 from fleet import __version__
+from fleet.admin.access import OPEN
 from fleet.admin.documents import Finding, OwnershipDocument, QuorumDocument
 from fleet.admin.ownership import ownership_document
+from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
 from fleet.errors import AdminError
@@ -115,6 +118,14 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
             *("certificates", "p1 admin", "warning", "in 13 days"),
         ),
         (
+            {"certificates": (Shown("p2 peer_tls.certificate", NOW + timedelta(days=1)),)},
+            *("certificates", "p2 peer_tls.certificate", "warning", "in 1 days"),
+        ),
+        (
+            {"certificates": (Shown("p2 upstream.tls.ca", NOW - timedelta(days=1)),)},
+            *("certificates", "p2 upstream.tls.ca", "failed", "expired at 2026-11-22 12:00"),
+        ),
+        (
             {"certificates": (Shown("p1 admin", None, "refused"),)},
             *("certificates", "p1 admin", "warning", "not seen: refused"),
         ),
@@ -161,3 +172,38 @@ def test_without_a_quorum_and_without_brokers_nothing_is_well() -> None:
 def test_there_is_nothing_to_judge_by_where_nobody_answers() -> None:
     with pytest.raises(AdminError, match="no member answered"):
         judge(replace(WELL, answers={"p1": AdminError("gone")}))
+
+
+METRICS: Final = """\
+# HELP fleet_certificate_expiry_timestamp_seconds When the certificates of this member expire.
+# TYPE fleet_certificate_expiry_timestamp_seconds gauge
+fleet_certificate_expiry_timestamp_seconds{file="admin.tls.ca"} 1.7955e+09
+fleet_certificate_expiry_timestamp_seconds{file="admin.tls.certificate"} 1.7955e+09
+fleet_certificate_expiry_timestamp_seconds{file="listener_tls.external.certificate"} 1.7955e+09
+fleet_certificate_expiry_timestamp_seconds{file="listener_tls.external.probe_certificate"} 1.7955e+09
+fleet_certificate_expiry_timestamp_seconds{file="peer_tls.certificate"} 1.7954e+09
+fleet_certificate_expiry_timestamp_seconds{file="upstream.tls.certificate"} 1.7953e+09
+fleet_takeovers_total{reason="reset"} 1.0
+"""
+
+
+def test_members_tell_of_certificates_that_nobody_shows_from_here() -> None:
+    found = {each.who: each.expires for each in read("p2", METRICS)}
+    assert set(found) == {
+        "p2 admin.tls.ca",
+        "p2 listener_tls.external.probe_certificate",
+        "p2 peer_tls.certificate",
+        "p2 upstream.tls.certificate",
+    }
+    assert found["p2 peer_tls.certificate"] == datetime.fromtimestamp(1_795_400_000, UTC)
+    assert read("p2", "fleet_takeovers_total 1.0\n") == ()
+
+
+async def test_a_member_whose_metrics_cannot_be_had_is_told_of() -> None:
+    """Whoever listens there has answered, and says no more."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        (shown,) = await told({"p1": f"http://127.0.0.1:{port}"}, 5.0, OPEN)
+    assert (shown.who, shown.expires) == ("p1 files", None)
+    assert "cannot be asked" in shown.why

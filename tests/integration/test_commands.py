@@ -1,0 +1,411 @@
+"""Every command of the pages is run as it stands there, but for names, numbers and times that are of here.
+
+Lines of a page are run in its order, in one folder, against members that run: `fleet`, `curl` and what a
+shell does are real, with real brokers. Programs that need other machines have stand-ins (`stand_in.py`) that
+run what they are given. `make` and `python -m` are asked whether they take what they are given: what they do
+takes from a minute to hours, and has tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import yaml
+
+from fleet import cli
+from fleet.cli import pipeline
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.ports import free_ports
+from fleet.model import ProxyId
+from tests import pages
+from tests.chaos.conftest import PATIENT
+from tests.chaos.programs import topics_of
+from tests.integration.machines import Machines, opened, with_file
+from tests.integration.test_weights import tell
+from tests.pages import Line
+from tools.bootstrap import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(600)
+
+PIPELINE: Final = "docs/pipeline.md"
+RUN_JOBS: Final = "fleet pipeline run --config fleet.yaml --out /var/lib/fleet/pipeline"
+NOT_RUN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
+    {
+        ("docs/configuration.md", "kafka-acls"): "tests/integration/test_upstream_auth.py runs both",
+        (PIPELINE, f"{RUN_JOBS}            # until"): "has no end; the next line is the same, with one",
+    }
+)
+"""Lines that are not run, by page and how they begin, with the reason."""
+
+LAST: Final = ("docs/upgrades.md", "docs/restarting.md", "docs/game-day.md")
+"""Pages whose lines break or restart members, after all others of the same fleet."""
+OWN: Final = ("docs/configuration.md", "docs/three-machines.md")
+"""Pages that begin with certificates, and so with a fleet of their own."""
+WITH_COMMANDS: Final = [
+    page for page in pages.PAGES if any(block.is_commands for block in pages.blocks(page))
+]
+SHARED: Final = [each for each in WITH_COMMANDS if each not in (*LAST, *OWN)] + list(LAST)
+
+NOW: Final = datetime.now(UTC)
+RENAMED: Final[Sequence[tuple[str, str]]] = (
+    (r"(?<= )(deploy/examples|/etc/fleet)/fleet\.yaml(?= |$)", "fleet.yaml"),
+    (r"\bfleet-old\.yaml", "fleet.yaml"),
+    (r"(?<=[ '])/(?=(etc|opt|var)/)", "{folder}/"),
+    (r"\b(127\.0\.0\.1|10\.0\.0\.1):7201\b", "{admin}"),
+    (r"\bkafka-1:9092\b", "{broker}"),
+    (r"\bp4\b", "p3"),
+    (r"\b2026-11-01(?=T)", f"{NOW - timedelta(days=1):%Y-%m-%d}"),
+    (r"\b2026-11-01\b", f"{NOW - timedelta(days=8):%Y-%m-%d}"),
+    (r"\b2026-12-01\b", f"{NOW + timedelta(days=1):%Y-%m-%d}"),
+    (r"^(?=--scenario)", "fleet chaos --config fleet.yaml "),
+    (r"…", "--break 'ssh {{host}} true' --mend 'ssh {{host}} true'"),
+    (r"^fleet rolling-restart\b", "fleet rolling-restart --only p2"),
+    (
+        r"^fleet pipeline run\b",
+        "fleet pipeline run --job timeline --job load --job liveness --job connections",
+    ),
+    (r"^fleet chaos\b", "fleet chaos --calm 0.5 --duration 1 --takeover-limit 15 --limit-s 200"),
+)
+"""What is another one here, of names, places, times and numbers: patterns, and what stands there instead.
+Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/judged`."""
+UNTIL_CTRL_C: Final[Mapping[str, str]] = MappingProxyType({"fleet top --config fleet.yaml": "generation"})
+"""What has no end: what it prints when it is at work."""
+INTERRUPTED: Final = 130
+ASKS: Final = re.compile(
+    r"(fleet (status|top|plan|doctor|chaos|rolling-restart|pipeline run)|curl|kcat|--scenario)\b"
+)
+"""Lines that find a whole fleet."""
+SPARK: Final = re.compile(r"fleet (pipeline|report)\b")
+NODE: Final = re.compile(r"fleet node --config \S+ --node (?P<proxy_id>\w+)\b")
+RESET: Final = re.compile(r"fleet journal reset .*--node (?P<proxy_id>\w+)")
+MODULE: Final = re.compile(r"python -m (?P<words>.*)")
+OPTION: Final = re.compile(r"(?<!\S)--[a-z][\w-]*")
+
+
+def exception(line: Line) -> tuple[str, str] | None:
+    return next((each for each in NOT_RUN if each[0] == line.page and line.text.startswith(each[1])), None)
+
+
+# ------------------------------------------------------------------------------------------------ the tables
+
+
+def test_every_entry_of_the_tables_is_needed() -> None:
+    lines = [line for page in pages.PAGES for line in pages.commands(page)]
+    assert {exception(line) for line in lines} - {None} == set(NOT_RUN)
+    assert {each.shown for page in pages.PAGES for each in pages.blocks(page)} - {None} == set(pages.SHOWN)
+    assert {each.text for each in lines} >= set(UNTIL_CTRL_C)
+    assert {each.text.split()[0] for each in lines} - {"--scenario", "#!/bin/sh"} == pages.PROGRAMS
+    for pattern, _ in RENAMED:
+        assert any(re.search(pattern, each.text) for each in lines), pattern
+    assert set(WITH_COMMANDS) >= {*LAST, *OWN}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    fleet status\n    journalctl --unit fleet@p1\n",
+        "    journalctl --unit fleet@p1\n",
+        "- item\n\n      scp fleet.yaml vm-a:\n",
+        "```\nkafka-topics --list\n```\n",
+        "```sh\nkafka-topics --list\n```\n",
+        "    curl -H 'A: b' http://127.0.0.1\n    echo 'A: b'\n",
+    ],
+)
+def test_a_line_that_nobody_knows_is_found(text: str) -> None:
+    with pytest.raises(AssertionError, match=r"page\.md:\d: .*PROGRAMS"):
+        list(pages.commands("page.md", text))
+
+
+def test_lines_are_found_where_they_are() -> None:
+    text = (
+        "# A\n\n    make demo   # all\n\n- item\n\n      fleet top \\\n         --once\n      fleet status\n"
+        "\n```\npip install .\n```\n"
+    )
+    assert [(each.number, " ".join(each.text.split())) for each in pages.commands("page.md", text)] == [
+        (3, "make demo # all"),
+        (7, "fleet top --once"),
+        (9, "fleet status"),
+        (12, "pip install ."),
+    ]
+
+
+# -------------------------------------------------------------------------------- make, and modules of Python
+
+
+@cache
+def help_of(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, (words, done.stdout, done.stderr)
+    return done.stdout
+
+
+def module_takes(words: Sequence[str]) -> None:
+    """A module, its command if it has any, and options: all are in what it says of itself."""
+    options = {each.partition("=")[0] for each in words if each.startswith("--")}
+    begun = next((at for at, each in enumerate(words) if each.startswith("--")), len(words))
+    known = set(OPTION.findall(help_of(*words[:begun])))
+    assert options <= known, f"python -m {shlex.join(words)}: unknown {options - known}"
+
+
+def made(target: Sequence[str]) -> list[str]:
+    """The last module that make would run for a target, and what it would be given."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--dry-run", *target],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**environment, "MFLAGS": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    return shlex.split(MODULE.findall(done.stdout)[-1])
+
+
+def run_make(line: Line) -> None:
+    words = shlex.split(line.text, comments=True)[1:]
+    found = made(words)
+    arguments = [each.removeprefix("ARGS=") for each in words if each.startswith("ARGS=")]
+    if arguments:
+        assert shlex.split(arguments[0]) == found[1:], f"{line}: ARGS are not passed on"
+        module_takes(found)
+
+
+# ------------------------------------------------------------------------------------------------- the runner
+
+
+class Page:
+    """Runs the lines of one.
+
+    Args:
+        ready: called before a line that asks members.
+        spark: what the jobs of the pipeline are run in; starting one for each line takes longer than they do.
+    """
+
+    def __init__(
+        self,
+        page: str,
+        machines: Machines,
+        monkeypatch: pytest.MonkeyPatch,
+        ready: Callable[[], None] | None = None,
+        spark: Callable[[], SparkSession] | None = None,
+    ) -> None:
+        self._page = page
+        self._lines = tuple(pages.commands(page))
+        self._machines = machines
+        self._monkeypatch = monkeypatch
+        self._ready = ready or machines.up
+        self._spark = spark
+        self._nodes: list[ProxyId] = []
+
+    def run(self) -> None:
+        for line in self._lines:
+            if exception(line) is None:
+                self.run_line(line)
+        self._begin_nodes()
+
+    def run_line(self, line: Line) -> None:
+        text = self.here(line.text)
+        if line.text.startswith("make "):
+            run_make(line)
+        elif (module := MODULE.fullmatch(line.text)) is not None:
+            module_takes(shlex.split(module["words"], comments=True))
+        elif (node := NODE.match(line.text)) is not None:
+            # A page says how a member is run, and later what it needs for that: it begins when it is asked.
+            self._nodes.append(node["proxy_id"])
+        elif line.text.startswith(pages.SCRIPT):
+            self._run_script(line)
+        else:
+            if ASKS.match(line.text):
+                self._begin_nodes()
+                self._ready()
+            if SPARK.match(line.text):
+                self._run_spark(line, text)
+            else:
+                self._run_shell(line, text)
+
+    def here(self, text: str) -> str:
+        """A line with the names, places and times of here in it."""
+        fleet = self._machines.fleet
+        names = {
+            "folder": str(self._machines.folder),
+            "admin": str(fleet.settings.member("p1").admin),
+            "broker": str(fleet.settings.bootstrap_servers[0]),
+        }
+        for pattern, instead in RENAMED:
+            text = re.sub(pattern, instead.format(**names).replace("\\", r"\\"), text)
+        return text
+
+    def _run_shell(self, line: Line, text: str) -> None:
+        if (reset := RESET.match(line.text)) is not None:
+            self._machines.end(reset["proxy_id"])  # it is dead: that is why
+        code, answer = 0, None
+        if line.text.startswith(pages.FRAGMENT):
+            # Up to the question: what the commands do is for machines that there are none of here.
+            code, answer = INTERRUPTED, "n\n"
+        elif "fleet chaos" in text and "--yes" not in text:
+            code, answer = (INTERRUPTED, "n\n") if "…" in line.text else (0, "y\n")
+        until = UNTIL_CTRL_C.get(line.text)
+        ended, said = self._machines.run(text, answer=answer, until=until)
+        assert ended == (code if until is None else INTERRUPTED), (
+            f"{line}\n{text}\nended with {ended}: {said}"
+        )
+
+    def _run_script(self, line: Line) -> None:
+        """Under the name by which the lines after it call it, with all that it says it takes."""
+        (name,) = {found for each in self._lines for found in re.findall(r"'\./(\w+) ", each.text)}
+        self._machines.script(name, line.text.partition("\n")[2])
+        for verb in sorted(set(re.findall(rf"'\./{name} (\w+) ", "\n".join(map(str, self._lines))))):
+            ended, said = self._machines.run(f"sh -e ./{name} {verb} p1")
+            assert ended == 0, f"{line}\n{verb}: {said}"
+
+    def _run_spark(self, line: Line, text: str) -> None:
+        assert self._spark is not None, f"{line}: the page has no Spark"
+        spark = self._spark()
+        words, said = shlex.split(text, comments=True), list[str]()
+        with self._monkeypatch.context() as patched:
+            patched.chdir(self._machines.folder)
+            patched.setattr(pipeline, "_spark", lambda *_: nullcontext(spark))
+            patched.setattr(pipeline, "_say", said.append)
+            assert cli.run(words[1:]) == 0, f"{line}: {said}"
+
+    def _begin_nodes(self) -> None:
+        for proxy_id in self._nodes:
+            self._machines.begin(proxy_id)
+        self._nodes.clear()
+
+
+# -------------------------------------------------------------------------------------------------- the pages
+
+
+HOSTS: Final[Mapping[str, str]] = MappingProxyType(
+    {"vm-a": "127.89.1.1", "vm-b": "127.89.2.2", "vm-c": "127.89.3.3"}
+)
+HASTY: Final = MappingProxyType({**PATIENT, "steady_after_s": 0.1, "rest_after_move_s": 0.2})
+"""Members are restarted often here, and each one has to be steady for longer after each time."""
+IDENTITIES: Final = 16
+"""Of which each has a port, behind that to bootstrap."""
+SECURED: Final = {
+    "peer_tls": {},
+    "admin": {
+        "tls": {},
+        "tokens": {"read": {"file": "secrets/read-token"}, "write": {"file": "secrets/write-token"}},
+    },
+}
+COPIED: Final = ("requirements/node.lock", "deploy/systemd/fleet@.service", "kafka_proxy_fleet-any.whl")
+"""What a machine gets beside the folder of step 1; as much of the last as its name."""
+
+
+@pytest.fixture(scope="module")
+def shared(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    """For all pages that need no certificates: three members, which tell what happens to them."""
+    folder = tmp_path_factory.mktemp("pages") / "shared"
+    fleet = LocalFleet(folder, kafka.endpoints, timing=HASTY, events={})
+    with topics_of(kafka, "fleet."), opened(fleet, kafka) as machines:
+        for name in ("values.yaml", "day.properties"):
+            (folder / name).touch()
+        machines.script("opt/fleet/upgrade", "exec systemctl restart fleet@$1")
+        yield machines
+
+
+def test_commands_of_the_configuration(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its one member answers with the certificates and tokens that the page has made."""
+    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints, timing=PATIENT)
+    with opened(with_file(fleet, lambda document: document.update(SECURED)), kafka) as machines:
+        Page("docs/configuration.md", machines, monkeypatch, ready=lambda: None).run()
+
+
+def test_commands_of_the_walk_through(
+    kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the file that is on the page; the first member runs with what was installed for it."""
+    fleet = LocalFleet(tmp_path / "pages", kafka.endpoints)
+    with opened(with_file(fleet, partial(walked, kafka, fleet.data)), kafka) as machines:
+        for name in COPIED:
+            source, copy = ROOT / name, machines.folder / Path(name).name
+            copy.write_bytes(source.read_bytes() if source.exists() else b"")
+        machines.installed("p1", machines.folder / "etc" / "fleet" / "fleet.yaml")
+        Page("docs/three-machines.md", machines, monkeypatch).run()
+
+
+def walked(kafka: KafkaCluster, data: Path, document: dict[str, Any]) -> None:
+    """The file of the page, with hosts that are this one, and ports that are free on all of them."""
+    (text,) = (each.text for each in pages.blocks("docs/three-machines.md") if each.text.startswith("fleet:"))
+    peer, admin, *clients = free_ports(2 + 1 + IDENTITIES, tuple(HOSTS.values()))
+    ports = {"7101": peer, "7201": admin, "9092": clients[0], "9093": clients[1]}
+    for name, here in (*HOSTS.items(), *ports.items()):
+        assert name in text, name
+        text = text.replace(name, str(here))
+    document.clear()
+    document.update(yaml.safe_load(text))
+    document["bootstrap_servers"] = [str(each) for each in kafka.endpoints]
+    document["timing"] = dict(HASTY)
+    for proxy_id, member in document["members"].items():
+        member["data_dir"] = str(data / proxy_id)
+        member["workers"] = 1
+        (way_in,) = member["listeners"].values()
+        way_in["bind"] = way_in["advertise"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fleet doctor --config fleet.yml",
+        "fleet status --config fleet.yaml --only p2",
+        "curl -X POST http://127.0.0.1:7201/pin/2/p1",
+        "pip install 'kafka-proxy-fleet[otel]'",
+        "pip install '.[telemetry]'",
+        "sudo systemctl start fleet@p9",
+        "docker build --file deploy/Containerfile .",
+        "fleet rolling-restart --config fleet.yaml --command 'ssh {host} systemctl rstart fleet@{proxy_id}'",
+        "python -m benchmarks.takeover --deaths 20",
+        "python -m benchmarks.takeovers --kills 20",
+        "make benchmark",
+        'make bench ARGS="--kills 3"',
+        "--scenario leader-kill --break 'shh {host} true'",
+    ],
+)
+def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError):
+        Page("docs/index.md", shared, monkeypatch).run_line(Line("docs/index.md", 1, text))
+
+
+@pytest.mark.parametrize("page", SHARED)
+def test_commands_of(
+    page: str,
+    shared: Machines,
+    kafka: KafkaCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    if page == PIPELINE:  # the jobs tell them after some minutes
+        shared.up()
+        tell(kafka, "fleet.", dict.fromkeys(kafka.brokers, 1.0))
+    Page(page, shared, monkeypatch, spark=lambda: request.getfixturevalue("spark")).run()
