@@ -42,6 +42,9 @@ if [ "$purpose" = test ]; then
     if ! have go || [ "$(go_minor)" -lt 21 ]; then
         lacks "Go 1.21 or newer" "apt-get install golang-go    (Debian 12: apt-get install -t bookworm-backports golang-go)"
     fi
+    for each in bash curl openssl; do
+        have "$each" || lacks "$each" "apt-get install $each"
+    done
     # root has it installed by tools/bootstrap.py
     if { ! have chromium || ! have chromedriver; } && { [ "$(id -u 2>/dev/null || echo 1)" -ne 0 ] || ! have apt-get; }; then
         lacks "Chromium and its driver" "apt-get install chromium chromium-driver"

@@ -21,6 +21,8 @@ from tools import bootstrap
 ROOT = Path(__file__).parents[2]
 LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("demo", "dev")}
 OWN_NAME = "kafka-proxy-fleet"
+OF_THE_HANDBOOK = ("bash", "curl", "openssl")
+"""What its commands are made of, which are run."""
 
 
 def locked(name: str) -> dict[str, Version]:
@@ -97,6 +99,7 @@ def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machi
         ("Chromium", "chromium-driver"),
         ("libfaketime", "faketime"),
         ("kcat", "kcat"),
+        *((each, each) for each in OF_THE_HANDBOOK),
     ):
         assert re.search(rf"^  {what}.* apt-get install .*{package}", found.stderr, re.MULTILINE)
     assert "Go" not in prerequisites("demo", bare_machine).stderr
@@ -121,7 +124,7 @@ def test_versions_are_looked_at(bare_machine: Path, java: str, go: str, missing:
     pretend(bare_machine, "mvn", "")
     pretend(bare_machine, "java", java)
     pretend(bare_machine, "go", go)
-    for tool in (*bootstrap.BROWSER, "faketime", "kcat"):
+    for tool in (*bootstrap.BROWSER, "faketime", "kcat", *OF_THE_HANDBOOK):
         pretend(bare_machine, tool, "")
     found = prerequisites("test", bare_machine)
     assert re.findall(r"^  (.*?)  ", found.stderr, re.MULTILINE) == missing
