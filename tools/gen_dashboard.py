@@ -5,6 +5,7 @@
 
 Every member exports the whole ownership table, so the panels of the fleet take the highest of what members
 say, and one scraped member is enough for them; those of the data plane add up what each member has served.
+With one member chosen, all of them show what that one says; what rules record is of the whole fleet anyway.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 FILE: Final = Path(__file__).resolve().parent.parent / "deploy" / "grafana" / "fleet.json"
 
 WIDTH: Final = 24
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-JOB: Final = '{job=~"$job"}'
-RED, GREEN, YELLOW, BLUE = "red", "green", "yellow", "blue"
+ALL: Final = ".+"
+"""What stands for every member in a query."""
+RED, GREEN, YELLOW, ORANGE, BLUE = "red", "green", "yellow", "orange", "blue"
+
+Step: TypeAlias = tuple[float | None, str]
+"""From which value on something has a colour; the first of them begins nowhere."""
+
+BUDGET: Final = 0.001
+"""What may be unserved, as in deploy/prometheus/rules.yml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +50,35 @@ class Panel:
     height: int = 8
     mappings: tuple[tuple[str, str, str], ...] = ()
     """value, text, colour"""
-    alarm_above: float | None = None
+    steps: tuple[Step, ...] = ((None, GREEN),)
     show: str = "value"
     stacked: bool = False
+    lines: bool = False
+    """Whether the steps are drawn."""
+
+
+def _of(metric: str, **labels: str) -> str:
+    """The series of a metric, of the members that are shown."""
+    wanted = "".join(f', {name}="{value}"' for name, value in labels.items())
+    return f'{metric}{{job=~"$job", instance=~"$instance"{wanted}}}'
+
+
+def _recorded(name: str) -> str:
+    """The series of a recorded metric, which has no member."""
+    return f'{name}{{job=~"$job"}}'
 
 
 def _by(labels: str, metric: str, how: str = "max") -> str:
     return f"{how} by ({labels}) ({metric})"
 
 
-def _rate(metric: str) -> str:
-    return f"rate({metric}{JOB}[$__rate_interval])"
+def _rate(metric: str, **labels: str) -> str:
+    return f"rate({_of(metric, **labels)}[$__rate_interval])"
 
 
 def _quantiles(metric: str) -> tuple[Query, ...]:
     # Increases over the shown range: takeovers are rare, and a rate over seconds would show none of them.
-    buckets = f"sum by (le) (increase({metric}_bucket{JOB}[$__range]))"
+    buckets = f"sum by (le) (increase({_of(f'{metric}_bucket')}[$__range]))"
     return tuple(
         Query(
             f"histogram_quantile({quantile}, {buckets})",
@@ -68,20 +89,23 @@ def _quantiles(metric: str) -> tuple[Query, ...]:
 
 
 def _owners(view: str) -> tuple[Query, ...]:
-    selector = f'fleet_identity_owner{{job=~"$job", view="{view}"}}'
-    return (Query(_by("broker_id, proxy_id", selector), "{{broker_id}} at {{proxy_id}}"),)
+    owner = _of("fleet_identity_owner", view=view)
+    return (Query(_by("broker_id, proxy_id", owner), "{{broker_id}} at {{proxy_id}}"),)
 
 
 def _bytes(direction: str) -> Query:
-    selector = f'fleet_bytes_total{{job=~"$job", direction="{direction}"}}'
-    return Query(f"sum by (broker_id) (rate({selector}[$__rate_interval]))", "{{broker_id}}")
+    return Query(_by("broker_id", _rate("fleet_bytes_total", direction=direction), "sum"), "{{broker_id}}")
+
+
+def _burn(window: str) -> Query:
+    return Query(f"{_recorded(f'fleet:identities_unserved:ratio_{window}')} / {BUDGET}", window)
 
 
 OVERVIEW: Final = (
     Panel(
         "Leader",
         "The member that the others take for the Raft leader.",
-        (Query(_by("proxy_id", f"fleet_raft_known_leader{JOB}") + " == 1", "{{proxy_id}}"),),
+        (Query(_by("proxy_id", _of("fleet_raft_known_leader")) + " == 1", "{{proxy_id}}"),),
         kind="stat",
         width=4,
         height=4,
@@ -90,7 +114,7 @@ OVERVIEW: Final = (
     Panel(
         "Quorum",
         "Whether ownership can be committed.",
-        (Query(f"max(fleet_raft_has_quorum{JOB})"),),
+        (Query(f"max({_of('fleet_raft_has_quorum')})"),),
         kind="stat",
         width=4,
         height=4,
@@ -99,7 +123,7 @@ OVERVIEW: Final = (
     Panel(
         "Generation",
         "Number of committed changes of ownership.",
-        (Query(f"max(fleet_directory_generation{JOB})"),),
+        (Query(f"max({_of('fleet_directory_generation')})"),),
         kind="stat",
         width=4,
         height=4,
@@ -107,7 +131,7 @@ OVERVIEW: Final = (
     Panel(
         "Members up",
         "Members that all others hold up.",
-        (Query('sum(min by (proxy_id) (fleet_member_state{job=~"$job", state="up"}))'),),
+        (Query(f"sum({_by('proxy_id', _of('fleet_member_state', state='up'), 'min')})"),),
         kind="stat",
         width=4,
         height=4,
@@ -115,21 +139,21 @@ OVERVIEW: Final = (
     Panel(
         "Identities without a live owner",
         "Brokers that clients cannot reach through the fleet.",
-        (Query(f"count(min by (broker_id) (fleet_identity_live_owners{JOB}) == 0) or vector(0)"),),
+        (Query(f"sum({_by('broker_id', _of('fleet_identity_live_owners'), 'min')} == bool 0)"),),
         kind="stat",
         width=4,
         height=4,
-        alarm_above=0,
+        steps=((None, GREEN), (1, RED)),
     ),
     Panel(
         "Staleness",
         "For how long the stalest member has been without a quorum.",
-        (Query(f"max(fleet_directory_staleness_seconds{JOB})"),),
+        (Query(f"max({_of('fleet_directory_staleness_seconds')})"),),
         kind="stat",
         unit="s",
         width=4,
         height=4,
-        alarm_above=10,
+        steps=((None, GREEN), (10, RED)),
     ),
 )
 
@@ -155,7 +179,7 @@ OWNERSHIP: Final = (
         "As the other members see them.",
         (
             Query(
-                _by("proxy_id, state", f"fleet_member_state{JOB}") + " == 1",
+                _by("proxy_id, state", _of("fleet_member_state")) + " == 1",
                 "{{proxy_id}} {{state}}",
             ),
         ),
@@ -165,7 +189,7 @@ OWNERSHIP: Final = (
     Panel(
         "Generation of each member",
         "Lines that stay apart are members that miss commits.",
-        (Query(f"fleet_directory_generation{JOB}", "{{instance}}"),),
+        (Query(_of("fleet_directory_generation"), "{{instance}}"),),
     ),
 )
 
@@ -175,7 +199,7 @@ FAILURES: Final = (
         "Times that a member's identities were advertised elsewhere, by reason.",
         (
             Query(
-                'max by (reason) (increase(fleet_takeovers_total{job=~"$job"}[$__rate_interval]))',
+                _by("reason", f"increase({_of('fleet_takeovers_total')}[$__rate_interval])"),
                 "{{reason}}",
             ),
         ),
@@ -189,13 +213,13 @@ FAILURES: Final = (
     Panel(
         "Staleness of each member",
         "For how long a member has been without a quorum; the data plane serves on meanwhile.",
-        (Query(f"fleet_directory_staleness_seconds{JOB}", "{{instance}}"),),
+        (Query(_of("fleet_directory_staleness_seconds"), "{{instance}}"),),
         unit="s",
     ),
     Panel(
         "Raft term",
         "Each step is an election.",
-        (Query(f"fleet_raft_term{JOB}", "{{instance}}"),),
+        (Query(_of("fleet_raft_term"), "{{instance}}"),),
     ),
 )
 
@@ -203,7 +227,7 @@ TRAFFIC: Final = (
     Panel(
         "Client connections",
         "By the identity that their port stands for.",
-        (Query(_by("broker_id", f"fleet_client_connections{JOB}", "sum"), "{{broker_id}}"),),
+        (Query(_by("broker_id", _of("fleet_client_connections"), "sum"), "{{broker_id}}"),),
         stacked=True,
     ),
     Panel(
@@ -230,7 +254,7 @@ TRAFFIC: Final = (
     Panel(
         "Brokers reachable",
         "From each member.",
-        (Query(f"fleet_upstream_up{JOB}", "{{broker_id}} from {{instance}}"),),
+        (Query(_of("fleet_upstream_up"), "{{broker_id}} from {{instance}}"),),
         kind="state-timeline",
         mappings=(("0", "down", RED), ("1", "up", GREEN)),
     ),
@@ -255,17 +279,50 @@ TRAFFIC: Final = (
     Panel(
         "Restarted workers",
         "Workers that the supervisors had to start again.",
-        (Query('increase(fleet_worker_restarts_total{job=~"$job"}[$__rate_interval])', "{{instance}}"),),
+        (Query(f"increase({_of('fleet_worker_restarts_total')}[$__rate_interval])", "{{instance}}"),),
     ),
 )
 
-ROWS: Final = (("", OVERVIEW), ("Ownership", OWNERSHIP), ("Failures", FAILURES), ("Traffic", TRAFFIC))
+OBJECTIVE: Final = (
+    Panel(
+        "Error budget left",
+        "For 30 days: 100 % where nothing of it is spent, below 0 where the objective is missed.",
+        (Query(_recorded("fleet:error_budget_left:ratio_30d")),),
+        kind="stat",
+        unit="percentunit",
+        width=4,
+        steps=((None, RED), (0, YELLOW), (0.25, GREEN)),
+    ),
+    Panel(
+        "Identities unserved",
+        "The part of what members tell clients that leads nowhere: what spends the budget.",
+        (Query(_recorded("fleet:identities_unserved:ratio"), "unserved"),),
+        unit="percentunit",
+        width=8,
+    ),
+    Panel(
+        "Burn rate",
+        "How much faster than it may the budget is spent, over each window: at 1 it lasts for just 30 days."
+        " An alert fires where 1h and 5m are above 14.4, 6h and 30m above 6, 1d and 2h above 3, or 3d and 6h"
+        " above 1.",
+        tuple(map(_burn, ("5m", "30m", "1h", "2h", "6h", "1d", "3d"))),
+        unit="none",
+        steps=((None, GREEN), (1, YELLOW), (6, ORANGE), (14.4, RED)),
+        lines=True,
+    ),
+)
+
+ROWS: Final = (
+    ("", OVERVIEW),
+    ("Ownership", OWNERSHIP),
+    ("Failures", FAILURES),
+    ("Error budget", OBJECTIVE),
+    ("Traffic", TRAFFIC),
+)
 
 
 def _field_config(panel: Panel) -> dict[str, Any]:
-    steps: list[dict[str, Any]] = [{"color": GREEN, "value": None}]
-    if panel.alarm_above is not None:
-        steps.append({"color": RED, "value": panel.alarm_above + 0.001})
+    steps = [{"color": colour, "value": value} for value, colour in panel.steps]
     defaults: dict[str, Any] = {
         "unit": panel.unit,
         "thresholds": {"mode": "absolute", "steps": steps},
@@ -282,9 +339,10 @@ def _field_config(panel: Panel) -> dict[str, Any]:
             "fillOpacity": fill,
             "stacking": stacking,
             "spanNulls": False,
+            "thresholdsStyle": {"mode": "dashed" if panel.lines else "off"},
         }
     elif panel.kind == "state-timeline":
-        defaults["custom"] = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": False}
+        defaults["custom"] = {"fillOpacity": 80, "lineWidth": 0}
     return {"defaults": defaults, "overrides": []}
 
 
@@ -368,20 +426,33 @@ def _variables() -> list[dict[str, Any]]:
             "query": "prometheus",
             "current": {},
         },
-        {
-            "name": "job",
-            "label": "Fleet",
-            "type": "query",
-            "datasource": DATASOURCE,
-            "definition": "label_values(fleet_build_info, job)",
-            "query": {"query": "label_values(fleet_build_info, job)", "refId": "job"},
-            "refresh": 2,
-            "includeAll": False,
-            "multi": False,
-            "sort": 1,
-            "current": {},
-        },
+        # One fleet at a time: the highest of what the members of two say would be of neither.
+        _asked("job", "Fleet", "label_values(fleet_build_info, job)", includeAll=False, multi=False),
+        _asked(
+            "instance",
+            "Member",
+            'label_values(fleet_build_info{job=~"$job"}, instance)',
+            includeAll=True,
+            multi=True,
+            allValue=ALL,
+            current={"selected": True, "text": ["All"], "value": ["$__all"]},
+        ),
     ]
+
+
+def _asked(name: str, label: str, query: str, **more: Any) -> dict[str, Any]:
+    """A variable whose values are asked for, anew whenever another range of time is shown."""
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "current": {},
+        **more,
+    }
 
 
 def dashboard() -> dict[str, Any]:
@@ -393,7 +464,8 @@ def dashboard() -> dict[str, Any]:
         "tags": ["kafka", "fleet"],
         "schemaVersion": 39,
         "version": 1,
-        "editable": True,
+        "editable": False,
+        "timezone": "browser",
         "graphTooltip": 1,
         "refresh": "5s",
         "time": {"from": "now-15m", "to": "now"},

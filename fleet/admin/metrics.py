@@ -31,6 +31,11 @@ ApiNames: TypeAlias = Callable[[int], str]
 NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = MappingProxyType({})
 NO_REFUSALS: Final[Mapping[Refusal, int]] = dict.fromkeys(REFUSALS, 0)
 
+SUSPICIONS: Final = ("reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard")
+"""Why a member is suspected; see `fleet.membership`."""
+TAKEOVER_REASONS: Final = (*SUSPICIONS, "down", "drain")
+"""The same, and what is committed of one."""
+
 TO_BROKER: Final = "to_broker"
 TO_CLIENT: Final = "to_client"
 
@@ -242,11 +247,13 @@ class FleetCollector(Collector):
 
     def _takeovers(self) -> Iterator[Metric]:
         log = self._view.takeovers
+        # From the start on: where a series begins at 1, Prometheus sees no increase.
+        by_reason = {**dict.fromkeys(TAKEOVER_REASONS, 0), **log.by_reason}
         yield _counters(
             "fleet_takeovers",
             "Times that identities of a member were advertised at others, by reason.",
             ["reason"],
-            (([reason], count) for reason, count in sorted(log.by_reason.items())),
+            (([reason], count) for reason, count in sorted(by_reason.items())),
         )
         yield _histogram(
             "fleet_takeover_seconds",

@@ -1,13 +1,15 @@
-"""deploy/grafana and deploy/prometheus: they ask for metrics that exist, and promtool agrees with them."""
+"""deploy/grafana and deploy/prometheus: they ask for metrics that exist, and linters agree with them.
+
+What a real fleet answers to each of them is in tests/integration/test_alerts.py.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,14 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from fleet.admin.metrics import FleetCollector, registry_of
+from fleet.admin.metrics import SUSPICIONS, FleetCollector, registry_of
 from fleet.admin.view import STATES
+from tests.dashboards import Json, as_asked, complaints, dashboard, panels, queries
 from tests.unit.sample_view import view
 from tools import gen_dashboard
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
-DASHBOARD = ROOT / "deploy" / "grafana" / "fleet.json"
 PROMTOOL = os.environ.get("FLEET_PROMTOOL") or str(ROOT / "build" / "prometheus" / "bin" / "promtool")
 
 RULE_TESTS = ("alerts_test.yml", "slo_test.yml")
@@ -51,17 +53,7 @@ def exposed() -> dict[str, set[str]]:
 
 
 EXPOSED = exposed()
-
-
-def dashboard() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    return loaded
-
-
-def queries() -> Iterator[str]:
-    for panel in dashboard()["panels"]:
-        for target in panel.get("targets", ()):
-            yield target["expr"]
+ASKED = [expression for _, expression in queries(dashboard())]
 
 
 def rules(file: str = "alerts.yml") -> list[dict[str, Any]]:
@@ -77,7 +69,8 @@ def assert_exposed(expression: str) -> None:
     for group in re.findall(r"(?:by|without) \(([^)]*)\)", expression):
         assert {label.strip() for label in group.split(",")} <= allowed, expression
     for name, selector in re.findall(r"(fleet_\w+)\{([^}]*)\}", expression):
-        assert set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selector)) <= EXPOSED[name] | {"job"}, expression
+        labels = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selector))
+        assert labels <= EXPOSED[name] | {"job", "instance"}, expression
 
 
 def promtool(*arguments: str) -> None:
@@ -86,7 +79,7 @@ def promtool(*arguments: str) -> None:
 
 
 def test_the_dashboard_is_what_the_tool_writes() -> None:
-    assert DASHBOARD.read_text(encoding="utf-8") == gen_dashboard.render()
+    assert gen_dashboard.FILE.read_text(encoding="utf-8") == gen_dashboard.render()
     assert gen_dashboard.main(["--check"]) == 0
 
 
@@ -97,16 +90,91 @@ def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.Monke
     assert gen_dashboard.main(["--check"]) == 0
 
 
-def test_every_query_of_the_dashboard_asks_for_what_is_exposed() -> None:
-    found = list(queries())
-    assert len(found) > 20
-    for expression in found:
-        assert "fleet_" in expression
+def test_every_query_of_the_dashboard_asks_for_what_is_exposed_or_recorded() -> None:
+    assert len(ASKED) > 30
+    recorded = {rule["record"] for rule in rules("rules.yml")}
+    for expression in ASKED:
+        assert "fleet_" in expression or RECORDED.search(expression)
+        assert set(RECORDED.findall(expression)) <= recorded, expression
         assert_exposed(expression)
+    variables = {each["name"]: each["query"] for each in dashboard()["templating"]["list"]}
+    assert variables.pop("datasource") == "prometheus"
+    for name, query in variables.items():
+        (metric,) = re.findall(rf"label_values\((\w+).*, {name}\)$", query["query"])
+        assert metric in EXPOSED
+
+
+def test_the_linter_has_nothing_against_the_dashboard() -> None:
+    assert list(complaints(dashboard())) == []
+
+
+def panel(about: Json, title: str) -> Json:
+    return next(each for each in panels(about) if each["title"] == title)
+
+
+def ask(about: Json, expression: str) -> None:
+    panel(about, "Requests")["targets"][0]["expr"] = expression
+
+
+def forget(about: Json, variable: str) -> None:
+    kept = [each for each in about["templating"]["list"] if each["name"] != variable]
+    about["templating"]["list"] = kept
+
+
+CHOSEN = '{job=~"$job", instance=~"$instance"}'
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        (lambda it: it.pop("uid"), "no uid"),
+        (lambda it: it.pop("timezone"), "no timezone"),
+        (lambda it: it.update(editable=True), "editable"),
+        (lambda it: forget(it, "datasource"), "data source"),
+        (lambda it: forget(it, "job"), "no variable job"),
+        (lambda it: forget(it, "instance"), "no variable instance"),
+        (lambda it: it["templating"]["list"][1].update(refresh=1), "stale"),
+        (lambda it: it["templating"]["list"][1].update(multi=True), "several fleets"),
+        (lambda it: it["templating"]["list"][2].update(allValue=""), "not all"),
+        (lambda it: panel(it, "Requests").update(description=""), "Requests: no title, or no description"),
+        (lambda it: panel(it, "Requests")["fieldConfig"]["defaults"].update(unit="requests"), "no unit"),
+        (lambda it: panel(it, "Requests").update(targets=[]), "no target"),
+        (lambda it: panel(it, "Requests")["targets"][0].update(datasource=None), "chosen data source"),
+        (lambda it: ask(it, "fleet_raft_term"), "not of the chosen fleet"),
+        (lambda it: ask(it, 'fleet_raft_term{job=~"$job"}'), "not of the chosen members"),
+        (lambda it: ask(it, f"sum(fleet_requests_total{CHOSEN})"), "a counter as it is"),
+        (lambda it: ask(it, f"fleet_requests_total{CHOSEN}"), "a counter as it is"),
+        (lambda it: ask(it, f"rate(fleet_requests_total{CHOSEN}[5m])"), "rate over 5m"),
+        (lambda it: ask(it, f"rate(fleet_requests_total{CHOSEN}[$__range])"), "rate over"),
+        (lambda it: ask(it, f"fleet_raft_term{CHOSEN} or vector(0)"), "data of its own"),
+        (lambda it: it.update(graphToolTip=1), ".graphToolTip: unknown"),
+        (lambda it: panel(it, "Requests")["targets"][0].update(expression=""), "expression: unknown"),
+        (lambda it: panel(it, "Requests")["options"]["legend"].update(shown=True), "legend.shown: unknown"),
+        (
+            lambda it: panel(it, "Requests")["fieldConfig"]["defaults"]["custom"].update(spanNull=True),
+            "custom.spanNull: unknown",
+        ),
+    ],
+)
+def test_the_linter_finds(fault: Callable[[Json], object], complaint: str) -> None:
+    broken = dashboard()
+    fault(broken)
+    assert any(complaint in each for each in complaints(broken))
+
+
+def test_the_budget_of_the_dashboard_is_that_of_the_rules() -> None:
+    (left,) = (rule["expr"] for rule in rules("rules.yml") if "budget" in rule["record"])
+    assert left.endswith(f"/ {gen_dashboard.BUDGET}")
+
+
+def test_every_reason_to_suspect_a_member_is_counted_from_the_start_on() -> None:
+    text = (ROOT / "fleet" / "membership.py").read_text(encoding="utf-8")
+    (judgement,) = re.findall(r"def _dead\(.*?(?=\n    def )", text, re.DOTALL)
+    assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
 
 
 def test_the_dashboard_shows_all_that_was_asked_for() -> None:
-    asked = " ".join(queries())
+    asked = " ".join(ASKED)
     for metric in (
         "fleet_identity_owner",
         "fleet_directory_generation",
@@ -121,26 +189,28 @@ def test_the_dashboard_shows_all_that_was_asked_for() -> None:
         "fleet_limited_connections_total",
         "fleet_rewrite_seconds_bucket",
         "fleet_member_state",
+        "fleet:error_budget_left:ratio_30d",
+        "fleet:identities_unserved:ratio_1h",
     ):
         assert metric in asked, metric
-    kinds = {panel["title"]: panel["type"] for panel in dashboard()["panels"]}
+    kinds = {each["title"]: each["type"] for each in panels(dashboard())}
     assert kinds["Advertised owners"] == kinds["Committed owners"] == "state-timeline"
 
 
 def test_panels_have_names_and_do_not_overlap() -> None:
-    panels = dashboard()["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    assert len({panel["title"] for panel in panels}) == len(panels)
+    shown = dashboard()["panels"]
+    assert len({each["id"] for each in shown}) == len(shown)
+    assert len({each["title"] for each in shown}) == len(shown)
     taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        grid = panel["gridPos"]
+    for each in shown:
+        grid = each["gridPos"]
         assert grid["x"] + grid["w"] <= 24
         cells = {
             (x, y)
             for x in range(grid["x"], grid["x"] + grid["w"])
             for y in range(grid["y"], grid["y"] + grid["h"])
         }
-        assert not cells & taken, panel["title"]
+        assert not cells & taken, each["title"]
         taken |= cells
 
 
@@ -168,6 +238,8 @@ def test_every_alert_is_tested_and_documented() -> None:
     assert quiet == names
     document = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(Fleet\w+)` \|", document, re.MULTILINE)) == names
+    on_a_fleet = (ROOT / "tests" / "integration" / "test_alerts.py").read_text(encoding="utf-8")
+    assert set(re.findall(r'\("(Fleet\w+)", ', on_a_fleet)) == names
 
 
 def test_what_is_recorded_is_made_of_what_is_exposed_and_is_asked_for_by_its_name() -> None:
@@ -175,10 +247,10 @@ def test_what_is_recorded_is_made_of_what_is_exposed_and_is_asked_for_by_its_nam
     for expression in recorded.values():
         assert_exposed(expression)
     alerts = " ".join(rule["expr"] for rule in rules())
-    asked = set(RECORDED.findall(" ".join([alerts, *recorded.values()])))
-    assert "fleet:identities_unserved:ratio_1h" in asked
+    alarming = set(RECORDED.findall(" ".join([alerts, *recorded.values()])))
     # What is left of the budget is for people to look at.
-    assert asked == set(recorded) - {"fleet:error_budget_left:ratio_30d"}
+    assert alarming == set(recorded) - {"fleet:error_budget_left:ratio_30d"}
+    assert set(RECORDED.findall(" ".join(ASKED))) == set(recorded)
 
 
 def test_series_in_the_alert_tests_exist() -> None:
@@ -209,13 +281,11 @@ def test_promtool_accepts_a_configuration_with_token_and_tls(tmp_path: Path) -> 
 
 
 def test_promtool_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    variables = {"$job": "fleet", "$__rate_interval": "1m", "$__range": "15m"}
-    recorded = []
-    for number, expression in enumerate(queries()):
-        for name, value in variables.items():
-            expression = expression.replace(name, value)
-        assert "$" not in expression
-        recorded.append({"record": f"fleet:query:{number}", "expr": expression})
+    recorded = [
+        {"record": f"fleet:query:{number}", "expr": as_asked(expression)}
+        for number, expression in enumerate(ASKED)
+    ]
+    assert not any("$" in each["expr"] for each in recorded)
     file = tmp_path / "queries.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}), encoding="utf-8")
     promtool("check", "rules", str(file))
