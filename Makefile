@@ -52,6 +52,7 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s tests/long >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
+	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m benchmarks.loaded --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json

@@ -42,6 +42,10 @@ MEASURES = (
 PATIENT = {**IMPATIENT, "control_grace_s": 30.0}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--members", type=int, default=3, help="how many a fleet has that is restarted in turn")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what tests have measured."""
     for report in terminalreporter.getreports("passed"):

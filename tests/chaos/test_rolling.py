@@ -40,11 +40,12 @@ STALL_LIMIT_MS = 5000.0
 """Five times what is promised on a quiet machine."""
 
 
-@pytest.fixture(params=[3, 5])
-def roomy(request: pytest.FixtureRequest, kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
-    """A whole fleet of three members, or of five, that lets clients rest as it does by default."""
+@pytest.fixture
+def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
+    """A whole fleet that lets clients rest as it does by default: three members, or `--members 5`."""
+    proxies = int(pytestconfig.getoption("--members"))
     with fleets(kafka, tmp_path / "fleets") as make:
-        yield make(proxies=request.param, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
+        yield make(proxies=proxies, timing={**PATIENT, "rest_after_move_s": Timing().rest_after_move_s})
 
 
 @pytest.mark.proves("librdkafka", "planned move")
