@@ -48,6 +48,7 @@ MEASURES: Final = (
     "advertised_ms",
     "committed_ms",
     "producer_stall_ms",
+    "consumer_stall_ms",
     "delivery_ms",
     "metadata_requests",
     "stale_answers",
