@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks import picture
 from benchmarks.errors import BenchError
-from benchmarks.goals import Verdict
+from benchmarks.goals import GOALS, Goal, Verdict
 from benchmarks.results import FLEET, Figure
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
@@ -68,16 +68,17 @@ def show(found: Sequence[Figure], console: Console) -> None:
 
 
 def goals(verdicts: Sequence[Verdict]) -> list[tuple[str, ...]]:
-    """One row of text for each, those that are missed in bold."""
-    return [
-        (
-            each.goal.what,
-            f"≤ {each.goal.most:g} {each.goal.unit}".strip(),
-            f"{number(each.value)} {each.goal.unit}".strip(),
-            "met" if each.met else "**missed**",
-        )
-        for each in verdicts
-    ]
+    """One row of text for each goal, those that are missed in bold."""
+    found = {each.goal.what: each for each in verdicts}
+    return [_goal_row(goal, found.get(goal.what)) for goal in GOALS]
+
+
+def _goal_row(goal: Goal, verdict: Verdict | None) -> tuple[str, ...]:
+    most = f"≤ {goal.most:g} {goal.unit}".strip()
+    if verdict is None:
+        return goal.what, most, "not measured", ""
+    measured = f"{number(verdict.value)} {goal.unit}".strip()
+    return goal.what, most, measured, "met" if verdict.met else "**missed**"
 
 
 def write_docs(found: Sequence[Figure], verdicts: Sequence[Verdict], about: str, page: Path = PAGE) -> None:

@@ -6,11 +6,16 @@ A process that has nothing else to do pays for its wake-ups, and for little else
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import Final
 
 _BEGAN_S: Final = time.monotonic()
 """Each process counts from a moment of its own: those of one machine do not all wake up together."""
+
+
+EARLY: Final = 0.1
+"""By so much of its time a tick may come before it is due."""
 
 
 async def next_tick(every_s: float) -> None:
@@ -19,8 +24,8 @@ async def next_tick(every_s: float) -> None:
 
 
 def until_tick(now_s: float, every_s: float) -> float:
-    """How long it is to the next multiple of ``every_s``: at least half of it, at most three halves.
+    """How long it is to the next multiple of ``every_s``: from a tenth of it to eleven tenths.
 
     Timers are early or late by a little. Whoever is early has had that tick, and waits for the next.
     """
-    return (round(now_s / every_s) + 1) * every_s - now_s
+    return (math.floor(now_s / every_s + EARLY) + 1) * every_s - now_s

@@ -59,9 +59,14 @@ def test_roles_hold_and_no_token_is_seen_anywhere(guarded: LocalFleet, fleet_com
     read, write = (token_file(guarded, role).read_text() for role in ("read", "write"))
     said = [fleet_command(guarded, "status"), fleet_command(guarded, "check", "--node", "p1")]
     assert [each["error"] for each in said[0]["answers"]] == [None] * 3
+
     # The member that is looked at asks the others as any reader does.
-    live = fleet_command(guarded, "top", "--once")
-    assert {each["proxy_id"]: each["error"] for each in live["counted"]} == dict.fromkeys(guarded.members)
+    def counted() -> bool:
+        live = fleet_command(guarded, "top", "--once")
+        errors = {each["proxy_id"]: each["error"] for each in live["counted"]}
+        return errors == dict.fromkeys(guarded.members)  # one that is late once has not been refused
+
+    wait_for(counted, "all are counted")
 
     for path in ("/metrics", "/ownership", "/traffic"):
         assert [ask(guarded, "p2", path, token) for token in (None, "x" * 64, read, write)] == [

@@ -69,9 +69,9 @@ async def test_once_waits_until_rates_are_known_of_all() -> None:
 
 async def test_once_ends_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waited for as long as documents came."""
-    monkeypatch.setattr(top, "ONCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(top, "ONCE_LIMIT_S", 5.0)
     async with asyncio.timeout(LIMIT_S), told(Source()) as url:
-        with pytest.raises(AdminError, match=r"p1 knows no rates of any member within 0\.5 s"):
+        with pytest.raises(AdminError, match=r"p1 knows no rates of (any member|p1) within 5"):
             await top._counted((url,), OPEN)
 
 
