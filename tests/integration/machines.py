@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from fleet.admin.access import access_to
+from fleet.admin.rolling import unrest
 from fleet.config import load
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
@@ -143,7 +144,13 @@ class Machines:
             self.fleet.start(*gone)
         self.fleet.await_ready()
         self.fleet.await_settled(frozenset(self.kafka.brokers))
-        self.fleet.wait_until(lambda: is_whole(self.fleet), "every link")
+        self.fleet.wait_until(lambda: is_whole(self.fleet) and self._at_rest(), "every link, and rest")
+
+    def _at_rest(self) -> bool:
+        """As a game day looks, before it begins: once."""
+        documents = {each: self.fleet.try_ownership(each) for each in self.fleet.members}
+        answers = {each: document for each, document in documents.items() if document is not None}
+        return len(answers) == len(documents) and not unrest(answers)
 
     def begin(self, proxy_id: ProxyId) -> None:
         """``fleet node`` for one member, which answers before others are there."""
