@@ -20,9 +20,12 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from fleet.model import Liveness, ProxyId
+
+Suspicion: TypeAlias = Literal["reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard"]
+"""Why a peer is to be suspected, in a word that does as a label."""
 
 PROBE_AGAIN_S: Final = 0.1
 """How soon the next probe follows while a peer's fate is open."""
@@ -455,8 +458,8 @@ class Detector:
             return Verdict.OPEN, ""
         return Verdict.HEALTHY, "recovered"
 
-    def _dead(self, record: _Peer, at_s: float) -> str | None:
-        """Why a peer is to be suspected, in a word that does as a label; None where nothing says so."""
+    def _dead(self, record: _Peer, at_s: float) -> Suspicion | None:
+        """Why a peer is to be suspected; None where nothing says so."""
         timing = self._timing
         in_grace = record.liveness is Liveness.UNKNOWN and at_s - self._started_s < timing.grace_s
         if record.ready is None:

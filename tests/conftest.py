@@ -136,6 +136,15 @@ def fleets(kafka: KafkaCluster, folder: Path) -> Iterator[MakeFleet]:
         yield make
 
 
+def whole_again(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    """Have members that a test before has stopped run again, and wait until all is as it was."""
+    gone = [each for each in fleet.members if each not in fleet.running]
+    if gone:
+        fleet.start(*gone)
+    fleet.await_ready()
+    fleet.await_settled(frozenset(kafka.brokers))
+
+
 @pytest.fixture
 def make_fleet(kafka: KafkaCluster, tmp_path: Path) -> Iterator[MakeFleet]:
     """Makes fleets as `LocalFleet` does, in front of `kafka`: ready, and every identity owned evenly."""

@@ -60,11 +60,11 @@ def access_to(settings: Settings | None, environ: Mapping[str, str], *, writes: 
     token = _of_environment(environ)
     if settings is None:
         return Access(token)
-    tls, tokens = settings.admin.tls, settings.admin.tokens
+    tokens = settings.admin.tokens
     if token is None and tokens is not None:
         places = (tokens.write,) if writes else (tokens.read, tokens.write)
         token = _first(places, settings.source, environ)
-    return Access(token, None if tls is None else believing(tls, settings.source))
+    return Access(token, _believed(settings))
 
 
 def without_token(settings: Settings) -> Access:
@@ -73,8 +73,12 @@ def without_token(settings: Settings) -> Access:
     Raises:
         ConfigError: the file ``admin.tls.ca`` cannot be used.
     """
+    return Access(tls=_believed(settings))
+
+
+def _believed(settings: Settings) -> ssl.SSLContext | None:
     tls = settings.admin.tls
-    return Access(tls=None if tls is None else believing(tls, settings.source))
+    return None if tls is None else believing(tls, settings.source)
 
 
 def _of_environment(environ: Mapping[str, str]) -> str | None:

@@ -23,6 +23,7 @@ from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
 from fleet.errors import ConnectionLimit, WireError
 from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
+from fleet.membership import Suspicion
 from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.proxy.wire._tables import APIS
 
@@ -31,10 +32,9 @@ ApiNames: TypeAlias = Callable[[int], str]
 NO_EXEMPLARS: Final[Mapping[int, Exemplar]] = MappingProxyType({})
 NO_REFUSALS: Final[Mapping[Refusal, int]] = dict.fromkeys(REFUSALS, 0)
 
-SUSPICIONS: Final = ("reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard")
-"""Why a member is suspected; see `fleet.membership`."""
+SUSPICIONS: Final[tuple[Suspicion, ...]] = get_args(Suspicion)
 TAKEOVER_REASONS: Final = (*SUSPICIONS, "down", "drain")
-"""The same, and what is committed of one."""
+"""Why a member is suspected, and what is committed of one."""
 
 TO_BROKER: Final = "to_broker"
 TO_CLIENT: Final = "to_client"

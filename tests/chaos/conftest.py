@@ -12,7 +12,7 @@ import pytest
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.scene import RATE_PER_S, Scene, under_load
-from tests.conftest import IMPATIENT, fleets
+from tests.conftest import IMPATIENT, fleets, whole_again
 
 
 class Stage(Protocol):
@@ -77,11 +77,7 @@ def fleet(_broken_fleet: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     whole = _broken_fleet
     for proxy_id in whole.running:
         whole.thaw(proxy_id)
-    gone = [each for each in whole.members if each not in whole.running]
-    if gone:
-        whole.start(*gone)
-    whole.await_ready()
-    whole.await_settled(frozenset(kafka.brokers))
+    whole_again(whole, kafka)
     return whole
 
 

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver import Chrome
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.nat import advertise_elsewhere
 from fleet.model import IdentitySpace
+from tests.browser import WIDE, complaints, look
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,14 @@ PATIENT = {
 
 Tool = Callable[..., str]
 FleetCommand = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def browser(chrome: Chrome) -> Chrome:
+    """A module's own, as each test wants to find it."""
+    look(chrome, WIDE, "light")
+    complaints(chrome)  # of the test before
+    return chrome
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ from fleet.errors import AdminError
 from fleet.model import ProxyId
 from tests.chaos.manager import Manager
 from tests.chaos.scene import is_whole
+from tests.conftest import whole_again
 from tests.integration import stand_in
 from tools.bootstrap import KCAT, ROOT
 
@@ -139,11 +140,7 @@ class Machines:
         """Have all members run, whole and at rest."""
         self._due.clear()
         self._let_in()
-        gone = [each for each in self.fleet.members if each not in self.fleet.running]
-        if gone:
-            self.fleet.start(*gone)
-        self.fleet.await_ready()
-        self.fleet.await_settled(frozenset(self.kafka.brokers))
+        whole_again(self.fleet, self.kafka)
         self.fleet.wait_until(lambda: is_whole(self.fleet) and self._at_rest(), "every link, and rest")
 
     def _at_rest(self) -> bool:

@@ -22,7 +22,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, IdentitySpace, ProxyId
 from tests.chaos.network import Network, network
 from tests.chaos.scene import is_whole
-from tests.conftest import IMPATIENT, MakeTopic
+from tests.conftest import IMPATIENT, MakeTopic, whole_again
 from tests.dashboards import as_asked, dashboard, queries
 from tests.integration.clients import LIMIT_S, Load, Reader, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
@@ -95,11 +95,7 @@ def own(whole: LocalFleet, kafka: KafkaCluster, watching: Prometheus) -> LocalFl
 
     Found: where Prometheus has scraped only one that is dead, the fleet is gone, and the error budget burns.
     """
-    gone = [each for each in whole.members if each not in whole.running]
-    if gone:
-        whole.start(*gone)
-    whole.await_ready()
-    whole.await_settled(frozenset(kafka.brokers))
+    whole_again(whole, kafka)
     scraped = f'up{{job="{FLEET}"}} == 1'
     wait_for(lambda: len(watching.ask(scraped)) == len(whole.members), "every member scraped")
     wait_for(lambda: not watching.firing(FLEET) - LASTING, "no alert any more", ALERT_LIMIT_S)

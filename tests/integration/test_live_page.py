@@ -14,12 +14,9 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 from tests.browser import (
-    WIDE,
     chromium,
-    complaints,
     focused,
     inspect,
-    look,
     picture,
     press,
     serious,
@@ -27,7 +24,7 @@ from tests.browser import (
     text,
     violations,
 )
-from tests.conftest import fleets
+from tests.conftest import fleets, whole_again
 from tests.integration.clients import Load, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.terminal import Terminal
@@ -64,11 +61,7 @@ def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     """One fleet for all tests here: whole again, whatever became of it in the one before."""
-    gone = [each for each in started.members if each not in started.running]
-    if gone:
-        started.start(*gone)
-        started.await_ready()
-    started.await_settled(frozenset(kafka.brokers))
+    whole_again(started, kafka)
     return started
 
 
@@ -76,13 +69,6 @@ def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with chromium(tmp_path_factory.mktemp("browser") / "profile") as driver:
         yield driver
-
-
-@pytest.fixture
-def browser(chrome: Chrome) -> Chrome:
-    look(chrome, WIDE, "light")
-    complaints(chrome)  # of the test before
-    return chrome
 
 
 def show(browser: Chrome, fleet: LocalFleet, told_by: ProxyId) -> None:

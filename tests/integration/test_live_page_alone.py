@@ -22,9 +22,7 @@ from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
 from fleet.model import BrokerId, Directory, ProxyId
 from tests.browser import (
     NARROW,
-    WIDE,
     chromium,
-    complaints,
     focused,
     inspect,
     look,
@@ -47,13 +45,6 @@ pytestmark = pytest.mark.timeout(300)
 def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with chromium(tmp_path_factory.mktemp("browser") / "profile", insecure=True) as driver:
         yield driver
-
-
-@pytest.fixture
-def browser(chrome: Chrome) -> Chrome:
-    look(chrome, WIDE, "light")
-    complaints(chrome)  # of the test before
-    return chrome
 
 
 @pytest.fixture

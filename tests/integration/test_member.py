@@ -17,7 +17,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import BrokerId, Endpoint, ProxyId
 from fleet.process import MODULES, Kind
-from tests.conftest import fleets
+from tests.conftest import fleets, whole_again
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
@@ -38,11 +38,7 @@ def started(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     """Three members of this module's own; what a test before has stopped runs again."""
-    gone = [each for each in started.members if each not in started.running]
-    if gone:
-        started.start(*gone)
-    started.await_ready()
-    started.await_settled(frozenset(kafka.brokers))
+    whole_again(started, kafka)
     return started
 
 
