@@ -12,6 +12,8 @@ from pathlib import Path
 from setuptools import setup
 
 PROXY = Path("fleet", "proxy")
+BESIDE = (Path("fleet", "tcp.py"),)
+"""What each connection passes through, too."""
 LEFT = ("__init__", "__main__", "tls_server")
 """Nothing to gain there: an empty one, what is run by its name, and what is done once for each listener."""
 
@@ -25,7 +27,7 @@ def compiled():
         sys.exit("FLEET_COMPILE=1: mypy is missing; install it, or build with isolation")
     # All at once: what one module calls in another is called directly. Whether types are right is not asked
     # here, where no other package is.
-    modules = [str(each) for each in sorted(PROXY.rglob("*.py")) if each.stem not in LEFT]
+    modules = [str(each) for each in sorted([*PROXY.rglob("*.py"), *BESIDE]) if each.stem not in LEFT]
     return mypycify(["--follow-imports=silent", "--ignore-missing-imports", *modules], opt_level="3")
 
 

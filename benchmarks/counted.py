@@ -32,7 +32,7 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
-from fleet.proxy.traffic import Traffic
+from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.wire.counters import WireCounters
 
 BASELINE: Final = Path(__file__).with_suffix(".json")
@@ -146,7 +146,7 @@ class _Host:
 
     write_buffer_bytes = 1 << 20
     linger_s = 1.0
-    reads_to_sample = 0
+    sampling = Sampling()
 
     def opened(self, _: ClientConnection) -> None: ...
     def closed(self, _: ClientConnection) -> None: ...

@@ -11,6 +11,18 @@ BROKER_VANISHED_S: Final = 150.0
 """How long a broker may not answer the kernel: as long as a client, by default."""
 _UNANSWERED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 
+# By names of this module: each connection to a broker is given the four.
+_SOCKET: Final[int] = socket.SOL_SOCKET
+_TCP: Final[int] = socket.IPPROTO_TCP
+_KEEPALIVE: Final[int] = socket.SO_KEEPALIVE
+_KEEPIDLE: Final[int] = socket.TCP_KEEPIDLE
+_KEEPINTVL: Final[int] = socket.TCP_KEEPINTVL
+_KEEPCNT: Final[int] = socket.TCP_KEEPCNT
+_INET: Final[int] = socket.AF_INET
+_STREAM: Final[int] = socket.SOCK_STREAM
+_Socket: Final = socket.SocketType
+"""Without what `socket.socket` adds."""
+
 
 def no_delay(sock: socket.socket) -> None:
     """Send small segments at once. Anything but TCP is left alone."""
@@ -28,13 +40,12 @@ def keep_alive(fd: int, vanished_timeout_s: float) -> None:
             without a question, and then one in each fifteenth.
     """
     idle_s, interval_s, questions = _questions(vanished_timeout_s)
-    # Without what `socket.socket` adds: each connection to a broker passes here. The family is not looked at.
-    sock = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, fd)
+    sock = _Socket(_INET, _STREAM, 0, fd)  # whatever its family is: nothing here asks for that
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, questions)
+        sock.setsockopt(_SOCKET, _KEEPALIVE, 1)
+        sock.setsockopt(_TCP, _KEEPIDLE, idle_s)
+        sock.setsockopt(_TCP, _KEEPINTVL, interval_s)
+        sock.setsockopt(_TCP, _KEEPCNT, questions)
     finally:
         sock.detach()
 

@@ -33,6 +33,7 @@ def main() -> None:
     process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     process.keep_freed_memory()
     process.freeze_garbage()
+    process.collect_rarely()
     uvloop.run(serve(spec))
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
     from fleet.proxy.quota import Quota
-    from fleet.proxy.traffic import Traffic
+    from fleet.proxy.traffic import Sampling, Traffic
 
 KEPT_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""
@@ -57,8 +57,7 @@ class Host(Protocol):
     write_buffer_bytes: int
     linger_s: float
     """How long a goodbye may take before the connection is cut."""
-    reads_to_sample: int
-    """How many reads from clients there will be up to the next one that is looked at."""
+    sampling: Sampling
 
     def opened(self, connection: ClientConnection) -> None: ...
 
@@ -79,7 +78,7 @@ class Host(Protocol):
         """It leaves, and its client will not get every answer."""
 
     def sampled(self, connection: ClientConnection) -> None:
-        """A read of it was looked at; sets ``reads_to_sample``."""
+        """A read of it was looked at: has ``sampling`` look again."""
 
 
 class State(Enum):
@@ -115,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
         "_kept",
         "_make_session",
         "_queue",
+        "_sampling",
         "_secured",
         "_spoken",
         "_timer",
@@ -154,9 +154,22 @@ class ClientConnection(asyncio.Protocol):
         listener: str,
         make_session: Callable[[str], Session],
     ) -> None:
+        # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
+        self._broker: BrokerConnection | None = None
+        self._sampling = host.sampling
+        self._client_spoke = False
+        self.broker_spoke = False
+        """Since ``awaits`` was called."""
+        self.moving = False
+        self.draining = False
+        self._kept = b""
+        self.traffic = traffic
+        self.to_broker_quota: Quota | None = None
+        self.to_client_quota: Quota | None = None
+        self.state = State.IDLE
+
         self._host = host
         self.broker_id = broker_id
-        self.traffic = traffic
         self.listener = listener
         self.number = 0
         """Of those that have been dialled for; 0 where it has not."""
@@ -168,24 +181,14 @@ class ClientConnection(asyncio.Protocol):
         """The address that limits are counted by."""
         self.answered = 0
         """Requests that no broker was asked for."""
-        self._client_spoke = False
         self._ended = False
         """It has sent its last, and what it sent waits for a broker."""
-        self.broker_spoke = False
-        """Since ``awaits`` was called."""
         self._spoken = 0
         self.watch = Watch()
-        self.to_broker_quota: Quota | None = None
-        self.to_client_quota: Quota | None = None
-        self.state = State.IDLE
-        self.moving = False
-        self.draining = False
         self._answer_s = 0.0
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
-        self._broker: BrokerConnection | None = None
         self._held = 0
         self._queue: list[bytes | memoryview] = []
-        self._kept = b""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -214,30 +217,31 @@ class ClientConnection(asyncio.Protocol):
         self._host.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        broker, session, host = self._broker, self.session, self._host
+        broker, session, sampling = self._broker, self.session, self._sampling
         if broker is None and self.state is _LEAVING:
             return
         self._client_spoke = True
         if self._kept:
             data = self._kept + data
             self._kept = b""
-        host.reads_to_sample -= 1
+        sampling.reads -= 1
         try:
-            if host.reads_to_sample:
-                consumed = session.receive_from_client(data)
+            if sampling.reads:
+                passes = session.receive_from_client(data)
             else:
-                consumed = session.receive_sampled(data)
-                host.sampled(self)
+                passes = session.receive_sampled(data)
+                self._host.sampled(self)
         except WireError as error:
             self.refuse(error)
             return
         piece: bytes | memoryview = data
-        if consumed < len(data) or session.local_replies:
-            piece = self._cut(data, consumed)
-        if piece:
-            self.traffic.to_broker_bytes += len(piece)
-            if self.to_broker_quota is not None and self.to_broker_quota.spend(len(piece)):
-                host.overdrawn(self, self.to_broker_quota)
+        if passes < len(data) or session.local_replies:
+            piece = self._cut(data, passes)
+            passes = len(piece)
+        if passes:
+            self.traffic.to_broker_bytes += passes
+            if self.to_broker_quota is not None and self.to_broker_quota.spend(passes):
+                self._host.overdrawn(self, self.to_broker_quota)
             if broker is None:
                 self._dial_for(piece)
             else:

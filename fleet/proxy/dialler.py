@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -68,42 +68,42 @@ class Dialler:
             self.give_up(connection)
 
     async def _dial(self, connection: ClientConnection) -> None:
+        """Try one broker after the other. All in one coroutine: every turn goes through each."""
         try:
-            if not await self._joined(connection):
-                connection.broker_unreachable()
+            began_s = time.monotonic()
+            for candidate in self._candidates(connection, began_s):
+                now_s = time.monotonic()
+                if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
+                    break  # the client has better proxies to try
+                if not self._upstreams.admits(candidate, now_s):
+                    continue
+                self._begin(connection)
+                try:
+                    await self.connect(connection, candidate)
+                except NOT_REACHED as error:
+                    self._failed(connection, candidate, error)
+                except asyncio.CancelledError:
+                    if not self._was_late(connection):
+                        self._upstreams.given_up(candidate)
+                        raise
+                    self._failed(connection, candidate, TimeoutError())
+                except BaseException:
+                    self._upstreams.given_up(candidate)
+                    raise
+                else:
+                    self._upstreams.succeeded(candidate)
+                    return
+                finally:
+                    self._late.discard(connection)
+                    self._due_s.pop(connection, None)
+                if connection.state is State.JOINED:
+                    return
+            connection.broker_unreachable()
         except Exception:
             log.exception("dialling a broker failed")
             connection.broker_unreachable()
         finally:
             self._tasks.pop(connection, None)
-
-    async def _joined(self, connection: ClientConnection) -> bool:
-        """Try one broker after the other; whether one has taken the connection."""
-        began_s = time.monotonic()
-        for candidate in self._candidates(connection, began_s):
-            now_s = time.monotonic()
-            if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
-                break  # the client has better proxies to try
-            if not self._upstreams.admits(candidate, now_s):
-                continue
-            try:
-                await self._connect_in_time(connection, candidate)
-            except NOT_REACHED as error:
-                if connection.state is State.JOINED:  # it was late, and in the same turn a broker had it
-                    self._upstreams.succeeded(candidate)
-                    return True
-                if candidate.broker_id is not None:
-                    self._lost(candidate.broker_id)
-                if self._upstreams.failed(candidate, time.monotonic()):
-                    why = explain_dial(error)
-                    log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
-            except BaseException:
-                self._upstreams.given_up(candidate)
-                raise
-            else:
-                self._upstreams.succeeded(candidate)
-                return True
-        return False
 
     def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
         if connection.broker_id is None:
@@ -111,29 +111,36 @@ class Dialler:
         known = self._upstreams.broker(connection.broker_id)
         return [] if known is None else [known]
 
-    async def _connect_in_time(self, connection: ClientConnection, candidate: Candidate) -> None:
-        """Raises: TimeoutError, and what connecting raises."""
+    def _begin(self, connection: ClientConnection) -> None:
         self._due_s[connection] = self._loop.time() + self._timeout_s
         if not self._timed:
             self._look_later(self._timeout_s)
-        try:
-            await self.connect(connection, candidate)
-        except asyncio.CancelledError:
-            task = self._tasks.get(connection)
-            if connection not in self._late or task is None:
-                raise
-            task.uncancel()
-            raise TimeoutError from None
-        finally:
-            self._late.discard(connection)
-            self._due_s.pop(connection, None)
 
-    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+    def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
+        """Raises, when awaited: what connecting raises."""
         at = candidate.endpoint
         context = None if self._context is None else self._context()
-        await self._loop.create_connection(
+        return self._loop.create_connection(
             partial(BrokerConnection, self._host, connection), at.host, at.port, ssl=context
         )
+
+    def _was_late(self, connection: ClientConnection) -> bool:
+        """Whether an attempt was cancelled because it took too long; if so, the task goes on."""
+        task = self._tasks.get(connection)
+        if connection not in self._late or task is None:
+            return False
+        task.uncancel()
+        return True
+
+    def _failed(self, connection: ClientConnection, candidate: Candidate, error: Exception) -> None:
+        if connection.state is State.JOINED:  # it was late, and in the same turn a broker had it
+            self._upstreams.succeeded(candidate)
+            return
+        if candidate.broker_id is not None:
+            self._lost(candidate.broker_id)
+        if self._upstreams.failed(candidate, time.monotonic()):
+            why = explain_dial(error)
+            log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
 
     def _look_later(self, delay_s: float) -> None:
         """One timer serves all attempts: most are done before it is due."""

@@ -32,6 +32,10 @@ MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
 JOIN_BELOW_BYTES: Final = 16 * 1024
 """Segments of a collected response below this size are joined when written; greater ones go as they are."""
 
+# What a rewriter has that has rewritten nothing: most never look anything up, since clients are told alike.
+_NO_ADDRESSES: Final = Addresses()
+_NOTHING: Final = bytearray()
+
 
 class Rewriter:
     """Rewrites the responses of one connection.
@@ -75,12 +79,12 @@ class Rewriter:
         self._clock = clock
         self._observe = observe
         self._book: AddressBook | None = None
-        self._addresses: Addresses = Addresses()
-        self._collected = bytearray()
+        self._addresses: Addresses = _NO_ADDRESSES
+        self._collected = _NOTHING
         self._index = 0
         self._next_attempt_bytes = 0
         self._stream: Stream | None = None
-        self._told: dict[BrokerId, int] = {}
+        self._told: dict[BrokerId, int] | None = None
         self.client_key = client_key
         self.busy = False
         self.left_bytes = 0
@@ -178,7 +182,7 @@ class Rewriter:
                 raise OversizeFrame("broker", detail)
             self._next_attempt_bytes = 2 * len(collected)
             return taken
-        self._collected = bytearray()
+        self._collected = _NOTHING
         self.busy = False
         self.left_bytes = frame_bytes - len(collected)
         _write_owned(parts or [memoryview(collected)], write)
@@ -231,6 +235,8 @@ class Rewriter:
         book = self._source.book
         if book is not self._book:
             self._book = book
+            if self._told is None:
+                self._told = {}
             self._addresses = book.client(self.client_key, self._told)
         return book
 

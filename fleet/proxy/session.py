@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from librt.strings import read_i16_be, read_i32_be
 
 from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
 from fleet.proxy.addresses import AddressSource
@@ -25,17 +27,23 @@ from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, LAST_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
+from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
+    PLAN_TABLE,
     PLANS,
     UNKNOWN_API_VERSIONS,
+    UNLISTED,
+    VERSIONS,
     WITHOUT_ADDRESS,
     read_request_header,
     read_response_header,
     sasl_mechanism,
 )
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 HEADER_LIMIT_BYTES: Final = 72 * 1024
 """How much of a request may have to be read at once: client id and transactional id of 32 KiB each, and more.
@@ -69,8 +77,9 @@ _WAIT: Final = -1
 _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
-_UNLISTED: Final = -(1 << 62)
-"""In place of a plan: the request is not in the tables."""
+_NOTHING: Final = -1
+"""In place of the oldest request in flight: there is none."""
+_PLANS_KNOWN: Final = len(PLAN_TABLE)
 
 
 class Limits(Protocol):
@@ -112,6 +121,7 @@ class Session:
         "_max_request_bytes",
         "_mode",
         "_observe_answer",
+        "_oldest",
         "_queue",
         "_requests",
         "_rewriter",
@@ -135,9 +145,17 @@ class Session:
         observe_rewrite: Callable[[float], None] | None = None,
         observe_answer: Callable[[int, int, int, float], None] | None = None,
     ) -> None:
-        self._clock = clock
-        self._observe_answer = observe_answer
-        self._sample: tuple[int, int, float] | None = None
+        # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
+        self._client_left: i64 = 0
+        self._mode: i64 = _FIRST
+        self._max_request_bytes: i64 = limits.max_request_bytes
+        self._oldest: i64 = _NOTHING
+        """What is remembered of the oldest request in flight; of those behind it, ``_queue`` has it."""
+        self._queue: deque[int] = deque()
+        self._requests = counters.requests
+        self.local_replies: list[bytes] = []
+        self._broker_left: i64 = 0
+        self._tokens: i64 = 0
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
@@ -146,16 +164,11 @@ class Session:
             clock if observe_rewrite is not None else None,
             observe_rewrite,
         )
-        self._max_request_bytes = limits.max_request_bytes
         self._counters = counters
-        self._requests = counters.requests
-        self._queue: deque[int] = deque()
-        self._tokens = 0
+        self._clock = clock
+        self._observe_answer = observe_answer
+        self._sample: tuple[int, int, float] | None = None
         self._token_budget = 0
-        self._mode = _FIRST
-        self._client_left = 0
-        self._broker_left = 0
-        self.local_replies: list[bytes] = []
         self.discard_bytes = 0
         self.refuses = False
         self.coordinates = False
@@ -164,7 +177,12 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
-        return len(self._queue) - self._tokens + self.in_response
+        return self._waiting - self._tokens + self.in_response
+
+    @property
+    def _waiting(self) -> int:
+        """Requests and tokens whose answer has not begun."""
+        return len(self._queue) + (self._oldest != _NOTHING)
 
     @property
     def client_id(self) -> str:
@@ -211,19 +229,17 @@ class Session:
                  shorter than HEADER_LIMIT_BYTES, or, in a drain, all that will not be forwarded.
         Raises:  WireError: the client is at fault; the connection must be closed.
         """
-        pos, end = self._client_left, len(data)
+        end: i64 = len(data)
+        pos: i64 = self._client_left
         if pos:
             if pos >= end:
                 self._client_left = pos - end
                 return end
             self._client_left = 0
-        mode = self._mode
-        # Said to be what they are: what is compiled takes them for objects otherwise.
         size: int
-        api: int
-        correlation_id: int
-        client_id_length: int
-        plan: int
+        after: i64
+        plan: i64
+        mode: i64 = self._mode
         while True:
             if mode:
                 after = self._unusual(data, pos, end)
@@ -238,34 +254,46 @@ class Session:
                     continue
             if end - pos < REQUEST_HEADER_BYTES:
                 return pos
-            size, api, correlation_id, client_id_length = read_request_header(data, pos)
+            # Four reads are cheaper than one that makes a tuple of numbers: they stay in registers.
+            size = read_i32_be(data, pos)
+            api_key: int = read_i16_be(data, pos + 4)
+            version: int = read_i16_be(data, pos + 6)
+            correlation_id: int = read_i32_be(data, pos + 8)
+            client_id_length: int = read_i16_be(data, pos + 12)
             after = pos + 4 + size
             if not 10 <= size <= self._max_request_bytes:
                 raise _bad_size(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
-            plan = PLANS.get(api, _UNLISTED)
-            if plan == _UNLISTED:
-                plan = _unlisted(api)
+            place: i64 = api_key * VERSIONS + version
+            plan = PLAN_TABLE[place] if 0 <= version < VERSIONS and 0 <= place < _PLANS_KNOWN else UNLISTED
+            if plan == UNLISTED:
+                plan = _unlisted(api_key, version)
             elif plan < 0:
-                at = pos + REQUEST_HEADER_BYTES + client_id_length
+                at: i64 = pos + REQUEST_HEADER_BYTES + client_id_length
                 if (
-                    FIRST_IN_PLACE <= api <= LAST_IN_PLACE
+                    api_key == PRODUCE
+                    and version >= FIRST_IN_PLACE
                     and client_id_length >= 0
-                    and at + 4 <= after <= end
+                    and at + 4 <= after
+                    and at + 4 <= end
                     and not data[at]
                     and data[at + 1] <= 1
                 ):
                     plan = -1 - plan if data[at + 2] or data[at + 3] else _NO_RESPONSE
                 else:
                     frame = memoryview(data)[pos : min(after, end)]
-                    plan = self._read_on(plan, frame, api, size, client_id_length)
+                    plan = self._read_on(plan, frame, api_key, version, size, client_id_length)
                     if plan == _WAIT:
                         return pos
                     mode = self._mode
-            self._requests[api >> 16] += 1
+            self._requests[api_key] += 1
             if plan >= 0:
-                self._queue.append(plan + correlation_id)
+                plan += correlation_id & CORRELATION_MASK
+                if self._oldest == _NOTHING:
+                    self._oldest = plan
+                else:
+                    self._queue.append(plan)
             if after >= end:
                 if after > end:
                     self._client_left = after - end
@@ -277,15 +305,18 @@ class Session:
 
         Of a connection one request at a time is timed, and none that has begun to arrive before.
         """
-        pos, place = self._client_left, len(self._queue)
+        pos, place = self._client_left, self._waiting
         consumed = self.receive_from_client(data)
         if self._clock is None or self._sample is not None:
             return consumed
-        if len(self._queue) > place and len(data) - pos >= REQUEST_HEADER_BYTES:
+        if self._waiting > place and len(data) - pos >= REQUEST_HEADER_BYTES:
             size, api, correlation_id, _ = read_request_header(data, pos)
-            newest = self._queue[place]
+            newest = self._queue[place - 1] if place else self._oldest
             if newest != _TOKEN and newest & CORRELATION_MASK == correlation_id:
-                self._queue[place] = newest | _SAMPLED
+                if place:
+                    self._queue[place - 1] = newest | _SAMPLED
+                else:
+                    self._oldest = newest | _SAMPLED
                 self._sample = (api >> 16, 4 + size, self._clock())
         return consumed
 
@@ -305,14 +336,15 @@ class Session:
         Returns: up to where it is consumed; what is left is shorter than 8 bytes, and to be presented again.
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
-        run, end = 0, len(data)
+        end: i64 = len(data)
+        run: i64 = 0
         rewriter = self._rewriter
         if rewriter.busy:
             run = rewriter.go_on(memoryview(data), 0, end, write)
             if rewriter.busy:
                 return run
             self._broker_left = rewriter.left_bytes
-        pos = run + self._broker_left
+        pos: i64 = run + self._broker_left
         if pos:
             if pos >= end:
                 self._broker_left = pos - end
@@ -320,32 +352,34 @@ class Session:
                     write(memoryview(data)[run:] if run else data)
                 return end
             self._broker_left = 0
-        size: int
-        correlation_id: int
-        plan: int
+        after: i64
         while True:
-            if not self._tokens or (after := self._token_answer(data, pos, end)) == _ORDINARY:
+            after = self._token_answer(data, pos, end) if self._tokens else _ORDINARY
+            if after == _ORDINARY:
                 if end - pos < 8:
                     break
-                size, correlation_id = read_response_header(data, pos)
+                size: int = read_i32_be(data, pos)
+                correlation_id: int = read_i32_be(data, pos + 4)
+                correlation_id &= CORRELATION_MASK
                 if size < 4:
                     raise MalformedFrame("broker", f"response of {size} bytes")
                 after = pos + 4 + size
-                try:
-                    plan = self._queue.popleft() - correlation_id
-                except IndexError:
+                plan: i64 = self._oldest
+                if plan == _NOTHING:
                     detail = f"correlation id {correlation_id}: nothing is in flight"
-                    raise UnknownResponse("broker", detail) from None
+                    raise UnknownResponse("broker", detail)
+                self._oldest = self._queue.popleft() if self._queue else _NOTHING
+                plan -= correlation_id
                 if plan:
-                    passes = WITHOUT_ADDRESS.get(plan)
-                    if passes is None and (plan < 0 or plan & _NOT_A_PLAN):
+                    if plan < 0 or plan & _NOT_A_PLAN:
                         plan = self._plan(plan, correlation_id, size)
-                        passes = WITHOUT_ADDRESS.get(plan)
-                    if plan and (passes is None or after > end or not passes(data, pos, after)):
-                        index = plan >> LAYOUT_SHIFT
-                        run = rewriter.rewrite(index, data, run, pos, after, end, write)
-                        if rewriter.busy:
-                            return run
+                    index: i64 = plan >> LAYOUT_SHIFT
+                    if index:
+                        known = WITHOUT_ADDRESS[index]
+                        if known is None or after > end or not known.passes(data, pos, after):
+                            run = rewriter.rewrite(index, data, run, pos, after, end, write)
+                            if rewriter.busy:
+                                return run
             elif after == _WAIT:
                 break
             if after >= end:
@@ -449,14 +483,15 @@ class Session:
         except OUT_OF_BYTES:
             return None if known > end else False
 
-    def _read_on(self, plan: int, frame: memoryview, api: int, size: int, client_id_length: int) -> int:
+    def _read_on(
+        self, plan: int, frame: memoryview, key: int, version: int, size: int, client_id_length: int
+    ) -> int:
         """Read more than the header of Produce, ApiVersions or SaslHandshake, and take note of heartbeats.
 
         Args:    frame: as far as it has arrived.
         Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
         """
         plan = -1 - plan
-        key = api >> 16
         if key in HEARTBEATS:
             self.coordinates = True
             return plan
@@ -465,7 +500,7 @@ class Session:
             frame = frame[:HEADER_LIMIT_BYTES]
         try:
             if key == PRODUCE:
-                acks = produce_acks(frame, api & 0xFFFF, client_id_length)
+                acks = produce_acks(frame, version, client_id_length)
                 return _NO_RESPONSE if acks == 0 else plan
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes")
@@ -473,7 +508,7 @@ class Session:
                 return _WAIT
             if key != API_VERSIONS:
                 mechanism = sasl_mechanism(frame, client_id_length)
-                if api & 0xFFFF == 0:
+                if version == 0:
                     self._mode |= _TOKENS
                     self._token_budget = TOKEN_BUDGETS.get(mechanism, OTHER_TOKEN_BUDGET)
             return plan
@@ -513,13 +548,15 @@ class Session:
             raise MalformedFrame("client", "more SASL tokens than the mechanism has")
         self._token_budget -= 1
         self._tokens += 1
-        self._queue.append(_TOKEN)
+        if self._oldest == _NOTHING:
+            self._oldest = _TOKEN
+        else:
+            self._queue.append(_TOKEN)
         return int(pos + 4 + size)
 
     def _token_answer(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of the broker while an answer to a token is in flight."""
-        queue = self._queue
-        if queue[0] != _TOKEN:
+        if self._oldest != _TOKEN:
             return _ORDINARY
         available = end - pos
         if available < 4:
@@ -527,28 +564,30 @@ class Session:
         (size,) = read_int32(data, pos)
         if not 0 <= size <= MAX_TOKEN_BYTES:
             raise MalformedFrame("broker", f"answer of {size} bytes to a SASL token")
-        if size >= 4 and len(queue) > self._tokens:
+        if size >= 4 and self._waiting > self._tokens:
             if available < 8:
                 return _WAIT
             correlation_id = read_response_header(data, pos)[1]
-            oldest = next(entry for entry in queue if entry != _TOKEN)
-            if oldest & CORRELATION_MASK == correlation_id:
-                while queue[0] == _TOKEN:
-                    queue.popleft()
-                    self._tokens -= 1
+            request = next(entry for entry in self._queue if entry != _TOKEN)
+            if request & CORRELATION_MASK == correlation_id:
+                while self._oldest == _TOKEN:
+                    self._token_answered()
                 return _ORDINARY
-        queue.popleft()
-        self._tokens -= 1
+        self._token_answered()
         return int(pos + 4 + size)
 
+    def _token_answered(self) -> None:
+        self._oldest = self._queue.popleft() if self._queue else _NOTHING
+        self._tokens -= 1
 
-def _unlisted(api: int) -> int:
+
+def _unlisted(api_key: int, version: int) -> int:
     """The plan for a request that is not in the tables.
 
     Raises: UnsupportedVersion: it is not a version of ApiVersions, which the broker refuses in a known form.
     """
-    if api >> 16 != API_VERSIONS:
-        raise UnsupportedVersion("client", f"API key {api >> 16}, version {api & 0xFFFF}")
+    if api_key != API_VERSIONS:
+        raise UnsupportedVersion("client", f"API key {api_key}, version {version}")
     return UNKNOWN_API_VERSIONS
 
 

@@ -7,6 +7,7 @@ and how many are in flight on its connection.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from collections.abc import Callable
 from math import log2
@@ -130,6 +131,22 @@ class Traffic:
             samples.response_bytes,
             dict(samples.latency),
         )
+
+
+class Sampling:
+    """Which reads from clients of a worker are looked at more closely.
+
+    ``reads`` is how many there will be up to the next one that is; below 0 there is none.
+    """
+
+    __slots__ = ("reads",)
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def look_again(self) -> None:
+        """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
+        self.reads = random.randrange(1, 2 * READS_PER_SAMPLE)
 
 
 class TrafficLog:

@@ -94,7 +94,7 @@ class Upstreams:
 
         After True, ``succeeded``, ``failed`` or ``given_up`` must follow.
         """
-        down = self._down.get(candidate.endpoint)
+        down = self._down.get(candidate.endpoint) if self._down else None
         if down is None:
             return True
         if down.trying or now_s < down.next_try_s():
@@ -103,7 +103,8 @@ class Upstreams:
         return True
 
     def succeeded(self, candidate: Candidate) -> None:
-        self._down.pop(candidate.endpoint, None)
+        if self._down:  # an address is a tuple's worth of hashing, and mostly none is
+            self._down.pop(candidate.endpoint, None)
         if candidate.broker_id is not None:
             self._up[candidate.broker_id] = True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +28,7 @@ from fleet.proxy.quota import Quota
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session
 from fleet.proxy.tls_server import NamedClients, TlsServer
-from fleet.proxy.traffic import READS_PER_SAMPLE, Traffic, TrafficLog
+from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.upstream import Upstreams
 from fleet.upstream_tls import to_brokers
 
@@ -76,11 +75,11 @@ class Worker(Host):
         self._counters = Counters()
         self._log: TrafficLog | None = None
         self._dialled_for = 0
-        self.reads_to_sample = 0  # never gets there from below: nothing is looked at
+        self.sampling = Sampling()
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
             self._log = TrafficLog(life, self._counters.rows, time.monotonic())
-            self._look_again()
+            self.sampling.look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
         self._guard = Guard(spec.settings, self._member, self._everyone)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
@@ -269,8 +268,8 @@ class Worker(Host):
 
     def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None:
         self._counters.refused(error, connection.ends, time.monotonic())
-        if self._log is not None and not self.reads_to_sample:
-            self._look_again()  # it was to be looked at, and counting goes on from there for ever
+        if self._log is not None and not self.sampling.reads:
+            self.sampling.look_again()  # it was to be looked at, and counting goes on from there for ever
 
     def _no_handshake(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
@@ -285,11 +284,7 @@ class Worker(Host):
 
     def sampled(self, connection: ClientConnection) -> None:
         connection.traffic.sampled(connection.session.client_id, connection.session.in_flight)
-        self._look_again()
-
-    def _look_again(self) -> None:
-        """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
-        self.reads_to_sample = random.randrange(1, 2 * READS_PER_SAMPLE)
+        self.sampling.look_again()
 
     def _note(self, connection: ClientConnection, end: ConnectionEnd | None) -> None:
         if self._log is None:

@@ -13,13 +13,13 @@ from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Layout
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, LAST_IN_PLACE, ONE_BATCH
-from fleet.proxy.wire.requests import LAYOUT_SHIFT, LAYOUTS, WITHOUT_ADDRESS
+from fleet.proxy.wire.produce import FIRST_IN_PLACE, ONE_BATCH
+from fleet.proxy.wire.requests import LAYOUTS, WITHOUT_ADDRESS
 from tests.property import kio_samples
 from tests.property.wire_fleet import Play, produce
 
 RESPONSES = sorted(ONE_BATCH)
-IN_PLACE = range(FIRST_IN_PLACE, LAST_IN_PLACE + 1)
+IN_PLACE = range(FIRST_IN_PLACE, APIS[PRODUCE].max_version + 1)
 NAMES = st.text("abcXYZ019._-", min_size=1, max_size=126).map(str.encode)
 
 
@@ -48,14 +48,13 @@ def test_every_patched_version_has_its_shape() -> None:
     assert {
         version for key, low, high, _ in PATCHED if key == PRODUCE for version in range(low, high + 1)
     } == {*RESPONSES}
-    layouts = [LAYOUTS[plan >> LAYOUT_SHIFT] for plan in WITHOUT_ADDRESS]
+    layouts = [layout for layout, known in zip(LAYOUTS, WITHOUT_ADDRESS, strict=True) if known]
     assert [layout and layout.name for layout in layouts] == [
         "produce_v10",
         "produce_v13",
         "fetch_v16",
     ]
-    flexible = range(APIS[PRODUCE].first_flexible, APIS[PRODUCE].max_version + 1)
-    assert [api & 0xFFFF for api in IN_PLACE] == [*flexible]
+    assert APIS[PRODUCE].first_flexible == FIRST_IN_PLACE
 
 
 @pytest.mark.parametrize("version", RESPONSES)
@@ -64,7 +63,7 @@ def test_the_answer_to_one_batch_is_recognized(
     version: int, name: bytes, partition: bytes, throttle: bytes
 ) -> None:
     frame = response(version, name, partition, throttle + b"\0")
-    assert ONE_BATCH[version](b"before" + frame + b"after", 6, 6 + len(frame))
+    assert ONE_BATCH[version].passes(b"before" + frame + b"after", 6, 6 + len(frame))
     assert addresses_in(version, frame) == 0
 
 
@@ -72,7 +71,7 @@ def test_the_answer_to_one_batch_is_recognized(
 def test_what_is_too_short_to_be_one_is_looked_at_no_further(version: int) -> None:
     """Found by reading: nothing is behind a frame that has just arrived, and its end was read beyond."""
     for size in range(8, 60):
-        assert not ONE_BATCH[version](bytes(size), 0, size)
+        assert not ONE_BATCH[version].passes(bytes(size), 0, size)
 
 
 @pytest.mark.parametrize("version", RESPONSES)
@@ -90,7 +89,7 @@ def test_what_is_recognized_has_no_address(
     for position, value in changes.items():
         if position < len(frame):
             frame[position] = value
-    if ONE_BATCH[version](bytes(frame), 0, len(frame)):
+    if ONE_BATCH[version].passes(bytes(frame), 0, len(frame)):
         assert addresses_in(version, bytes(frame)) == 0
 
 
@@ -99,11 +98,11 @@ def test_what_is_recognized_has_no_address(
 @given(seed=st.integers(0, 2**32))
 def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> None:
     frame = kio_samples.frame(kio_samples.make(PRODUCE, version, seed), 7)
-    if ONE_BATCH[version](bytes(frame), 0, len(frame)):
+    if ONE_BATCH[version].passes(bytes(frame), 0, len(frame)):
         assert addresses_in(version, frame) == 0
 
 
-@pytest.mark.parametrize("version", [api & 0xFFFF for api in IN_PLACE])
+@pytest.mark.parametrize("version", IN_PLACE)
 @pytest.mark.parametrize("transactional_id", [None, "", "t", "t" * 100])
 @pytest.mark.parametrize("acks", [-1, 0, 1, 256])
 def test_acks_is_found_wherever_it_stands(version: int, transactional_id: str | None, acks: int) -> None:

@@ -11,7 +11,7 @@ from fleet.model import Broker, Endpoint
 from fleet.proxy.connection import ClientConnection, Host, State
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.session import Session
-from fleet.proxy.traffic import Traffic
+from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.upstream import Candidate, Upstreams
 from tests.unit.test_worker import LIMIT_S, eventually
 
@@ -20,6 +20,8 @@ BROKER = 1
 
 class NoHost:
     """Nothing is asked of it here."""
+
+    sampling = Sampling()
 
 
 def no_session(_: str) -> Session:

@@ -1284,9 +1284,9 @@ async def test_a_read_that_is_refused_where_it_was_to_be_looked_at_is_not_the_la
     """Found by a reader: one malformed request in 64 ended all samples of its worker."""
     async with broker_script() as one, running(tmp_path, [one.port], events=EventsSettings()) as at:
         at.worker.apply(at.directory([one]))
-        at.worker.reads_to_sample = 1
+        at.worker.sampling.reads = 1
         reader, writer = await at.connect(1)
         writer.write(struct.pack(">i", -1) + bytes(20))
         assert await ends(reader) == b""
         writer.close()
-        assert at.worker.reads_to_sample > 0
+        assert at.worker.sampling.reads > 0

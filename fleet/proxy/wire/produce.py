@@ -7,24 +7,33 @@ functions), which takes whatever they do not recognize.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i16_be, read_i32_be
 
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
 
-Recognize: TypeAlias = Callable[[bytes, int, int], object]
-"""Whether the whole frame between two positions has a shape: truthy where it has."""
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+
+class Recognizer:
+    """Knows a shape of frames without an address. A class, whose method compiled code calls directly."""
+
+    def passes(self, data: bytes, pos: i64, after: i64) -> bool:
+        """Whether the whole frame between two positions has it."""
+        raise NotImplementedError
+
 
 REQUEST_HEADER_BYTES: Final = 14
 _FLEXIBLE: Final[int] = APIS[PRODUCE].first_flexible
 
-FIRST_IN_PLACE: Final = PRODUCE << 16 | _FLEXIBLE
-LAST_IN_PLACE: Final = PRODUCE << 16 | APIS[PRODUCE].max_version
-"""API and version, the first and the last, of requests that mostly have ``acks`` right behind three bytes
-after the client id: no tagged fields, and no transactional id."""
+FIRST_IN_PLACE: Final = _FLEXIBLE
+"""The first version of requests that mostly have ``acks`` right behind three bytes after the client id: no
+tagged fields, and no transactional id."""
 
 # One batch that was written, or that failed without a word: no record errors, no message, no tagged fields,
 # and so no node endpoints. ProduceResponse.json: size, correlation id, tags; responses [name or id,
@@ -36,35 +45,37 @@ _LONGEST_NAME: Final = 127
 _ID_BYTES: Final = 16
 _BATCH_BYTES: Final = 40
 """From behind the topic on."""
+_NO_TAGS_ONE_TOPIC: Final = 0x00_02
+_NO_ERRORS_NO_MESSAGE: Final = 0x01_00_00_00
+"""And no tagged fields of the partition, nor of the topic."""
 
 
-def _one_batch_by_name(data: bytes, pos: int, after: int) -> bool:
-    at = after - _BATCH_BYTES
-    length = at - pos - _NAME_AT
-    return (
-        1 < length <= _LONGEST_NAME
-        and data[pos + _NAME_AT] == length
-        and data[pos + 8 : pos + _NAME_AT] == b"\x00\x02"
-        and data[at] == 2
-        and data[at + 31 : at + 35] == b"\x01\x00\x00\x00"
-        and not data[after - 1]
-    )
+class _OneBatch(Recognizer):
+    """One batch of a topic that is named by what has ``self.id_bytes`` bytes, or by a short text."""
+
+    def __init__(self, id_bytes: int) -> None:
+        self.id_bytes: i64 = id_bytes
+
+    def passes(self, data: bytes, pos: i64, after: i64) -> bool:
+        at = after - _BATCH_BYTES
+        length = at - pos - _NAME_AT
+        if self.id_bytes:
+            named = length == self.id_bytes
+        else:
+            named = 1 < length <= _LONGEST_NAME and data[pos + _NAME_AT] == length
+        return (
+            named
+            and read_i16_be(data, pos + 8) == _NO_TAGS_ONE_TOPIC
+            and data[at] == 2
+            and read_i32_be(data, at + 31) == _NO_ERRORS_NO_MESSAGE
+            and not data[after - 1]
+        )
 
 
-def _one_batch_by_id(data: bytes, pos: int, after: int) -> bool:
-    at = after - _BATCH_BYTES
-    return (
-        at - pos == _NAME_AT + _ID_BYTES
-        and data[pos + 8 : pos + _NAME_AT] == b"\x00\x02"
-        and data[at] == 2
-        and data[at + 31 : at + 35] == b"\x01\x00\x00\x00"
-        and not data[after - 1]
-    )
-
-
-ONE_BATCH: Final[dict[int, Recognize]] = {
-    **dict.fromkeys((10, 11, 12), _one_batch_by_name),
-    13: _one_batch_by_id,
+_BY_NAME: Final = _OneBatch(0)
+ONE_BATCH: Final[dict[int, Recognizer]] = {
+    **dict.fromkeys((10, 11, 12), _BY_NAME),
+    13: _OneBatch(_ID_BYTES),
 }
 """Produce version → recognizes the response to one batch, which has no address in it."""
 

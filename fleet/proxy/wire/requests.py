@@ -19,7 +19,7 @@ from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_ASKED_AGAIN, as
 from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.primitives import read_int16
-from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognize
+from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognizer
 
 SASL_HANDSHAKE: Final = 17
 
@@ -63,6 +63,14 @@ def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
 _MADE: Final = _layouts()
 LAYOUTS: Final = _MADE[0]
 PLANS: Final = _MADE[1]
+VERSIONS: Final = 32
+"""How many each API has room for in the table below."""
+UNLISTED: Final = -(1 << 62)
+"""In place of a plan: the request is not in the tables."""
+PLAN_TABLE: Final[list[int]] = [
+    PLANS.get(key << 16 | version, UNLISTED) for key in range(max(APIS) + 1) for version in range(VERSIONS)
+]
+"""``PLANS`` by key times VERSIONS plus version: a list is looked up without a number being made an object."""
 UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
 API_KEYS: Final = tuple(
@@ -71,13 +79,12 @@ API_KEYS: Final = tuple(
 )
 """Index into LAYOUTS → api key."""
 
-_USUAL: Final[dict[int, dict[int, Recognize]]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
-WITHOUT_ADDRESS: Final[dict[int, Recognize]] = {
-    LAYOUTS.index(layout) << LAYOUT_SHIFT: _USUAL[key][first]
-    for key, first, _, layout in PATCHED
-    if key in _USUAL
+_USUAL: Final[dict[int, dict[int, Recognizer]]] = {PRODUCE: ONE_BATCH, FETCH: WITHOUT_ENDPOINTS}
+_RECOGNIZERS: Final = {
+    LAYOUTS.index(layout): _USUAL[key][first] for key, first, _, layout in PATCHED if key in _USUAL
 }
-"""Plan → recognizes many of the responses in which there is nothing to patch."""
+WITHOUT_ADDRESS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
+"""Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
 
 
 def sasl_mechanism(frame: memoryview, client_id_length: int) -> bytes:
