@@ -12,8 +12,8 @@ from pathlib import Path
 from setuptools import setup
 
 PROXY = Path("fleet", "proxy")
-BESIDE = (Path("fleet", "tcp.py"),)
-"""What each connection passes through, too."""
+BESIDE = (Path("fleet", "tcp.py"), Path("fleet", "ticks.py"))
+"""What each connection passes through, too, and what wakes up a worker that has nothing to do."""
 LEFT = ("__init__", "__main__", "tls_server")
 """Nothing to gain there: an empty one, what is run by its name, and what is done once for each listener."""
 
@@ -28,7 +28,11 @@ def compiled():
     # All at once: what one module calls in another is called directly. Whether types are right is not asked
     # here, where no other package is.
     modules = [str(each) for each in sorted([*PROXY.rglob("*.py"), *BESIDE]) if each.stem not in LEFT]
-    return mypycify(["--follow-imports=silent", "--ignore-missing-imports", *modules], opt_level="3")
+    found = mypycify(["--follow-imports=silent", "--ignore-missing-imports", *modules], opt_level="3")
+    for each in found:
+        # Functions that nobody else can see are called directly, and not by way of a table on another page.
+        each.extra_compile_args.append("-fvisibility=hidden")
+    return found
 
 
 setup(ext_modules=compiled() if os.environ.get("FLEET_COMPILE", "0") == "1" else [])

@@ -195,7 +195,7 @@ class Control:
 
     async def _start(self) -> None:
         process.watch_lifeline(self._loop, self.spec.lifeline_fd)
-        self._spawn(process.beat(self.spec.heartbeat_fd, self._timing.child_heartbeat_s))
+        self._heart = process.Heart(self.spec.heartbeat_fd, self._timing.child_heartbeat_s)
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin
@@ -230,6 +230,7 @@ class Control:
             await self._admin.cleanup()
         await self.workers.stop()
         self._wake.cancel()
+        self._heart.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
-from fleet.ticks import next_tick
+from fleet.ticks import Regularly
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -169,20 +169,32 @@ def watch_lifeline(loop: asyncio.AbstractEventLoop, lifeline_fd: int) -> None:
     loop.add_reader(lifeline_fd, _exit_orphaned)
 
 
-async def beat(heartbeat_fd: int, every_s: float) -> None:
-    """Tell the supervisor, for as long as the task lives, that this event loop turns; then, that it ends."""
-    os.set_blocking(heartbeat_fd, False)
-    try:
-        while True:
-            try:
-                os.write(heartbeat_fd, b".")
-            except BlockingIOError:
-                pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
-            except BrokenPipeError:
-                _exit_orphaned()
-            await next_tick(every_s)
-    finally:
-        os.close(heartbeat_fd)
+class Heart:
+    """Tells the supervisor, as long as it beats, that this event loop turns; then, that it ends.
+
+    Args:
+        heartbeat_fd: the pipe; it is closed in the end.
+        every_s: between two beats; the first one is in the next turn of the loop.
+    """
+
+    def __init__(self, heartbeat_fd: int, every_s: float) -> None:
+        os.set_blocking(heartbeat_fd, False)
+        self._fd = heartbeat_fd
+        self._first = asyncio.get_running_loop().call_soon(self._beat)
+        self._beating = Regularly(every_s, self._beat)
+
+    def stop(self) -> None:
+        self._first.cancel()
+        self._beating.stop()
+        os.close(self._fd)
+
+    def _beat(self) -> None:
+        try:
+            os.write(self._fd, b".")
+        except BlockingIOError:
+            pass  # The supervisor is paused and the pipe is full: it will find more than enough there.
+        except BrokenPipeError:
+            _exit_orphaned()
 
 
 def _exit_orphaned() -> NoReturn:

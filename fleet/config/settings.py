@@ -23,7 +23,7 @@ PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
 
 
-CHILD_HEARTBEATS: Final = 6
+CHILD_HEARTBEATS: Final = 3
 """Of a child to its supervisor, in the time after which it counts as frozen."""
 
 

@@ -19,12 +19,11 @@ async def serve(spec: ChildSpec) -> None:
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     process.watch_lifeline(loop, spec.lifeline_fd)
-    beating = asyncio.create_task(process.beat(spec.heartbeat_fd, spec.settings.timing.child_heartbeat_s))
+    heart = process.Heart(spec.heartbeat_fd, spec.settings.timing.child_heartbeat_s)
     try:
         await Worker(spec).run(stop)
     finally:
-        beating.cancel()
-        await asyncio.wait([beating])
+        heart.stop()
 
 
 def main() -> None:

@@ -66,23 +66,30 @@ class Counters:
             "closing the connection of client %s: %s (%s; %d more unlogged)", peer, error, reason, more
         )
 
+    def changes(self) -> int:
+        """A number that grows whenever a snapshot would be another one; requests come with bytes."""
+        changes = sum(self._errors.values()) + sum(self._limited.values())
+        for each in self._traffic.values():
+            changes += each.changes
+        return changes
+
     def snapshot(
         self, upstream_up: Mapping[BrokerId, bool], generation: int, revision: int, draining: bool
     ) -> WorkerCounters:
         """The counters as they are now."""
-        to_broker: Counter[BrokerId] = Counter()
-        to_client: Counter[BrokerId] = Counter()
-        connections: Counter[BrokerId] = Counter()
+        to_broker: dict[BrokerId, int] = {}
+        to_client: dict[BrokerId, int] = {}
+        connections: dict[BrokerId, int] = {}
         for (_, broker_id), each in self._traffic.items():
-            to_broker[broker_id] += each.to_broker_bytes
-            to_client[broker_id] += each.to_client_bytes
-            connections[broker_id] += each.connections
+            to_broker[broker_id] = to_broker.get(broker_id, 0) + each.to_broker_bytes
+            to_client[broker_id] = to_client.get(broker_id, 0) + each.to_client_bytes
+            connections[broker_id] = connections.get(broker_id, 0) + each.connections
         requests = map(sum, zip(*(each.wire.requests for each in self._traffic.values()), strict=True))
         return WorkerCounters(
             requests={key: count for key, count in enumerate(requests) if count},
-            bytes_to_broker=dict(to_broker),
-            bytes_to_client=dict(to_client),
-            connections=dict(connections),
+            bytes_to_broker=to_broker,
+            bytes_to_client=to_client,
+            connections=connections,
             errors=dict(self._errors),
             limited=dict(self._limited),
             rewrite_buckets=tuple(self._rewrite_buckets),

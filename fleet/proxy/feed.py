@@ -24,7 +24,7 @@ from fleet.ipc import (
     WorkerCounters,
 )
 from fleet.model import Broker, BrokerId, Directory
-from fleet.ticks import next_tick
+from fleet.ticks import Regularly
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class Feed:
         hello: what to say first.
         apply: called with each directory, on the loop.
         told: called with whether brokers answer, as control has found.
+        changes: a number that is another one whenever the counters are: they are not sent else.
         count: makes a snapshot of the counters.
         passed: what has passed since it was asked last; None where control does not want to know.
     """
@@ -52,6 +53,7 @@ class Feed:
         hello: Hello,
         apply: Callable[[Directory], None],
         told: Callable[[Mapping[BrokerId, bool]], None],
+        changes: Callable[[], int],
         count: Callable[[], WorkerCounters],
         passed: Callable[[], TrafficMessage | None],
     ) -> None:
@@ -59,21 +61,26 @@ class Feed:
         self._hello = hello
         self._apply = apply
         self._told = told
+        self._changes = changes
         self._count = count
         self._passed = passed
         self._channel: Channel | None = None
+        self._told_changes = -1
+        """What ``changes`` was when control was sent counters last."""
         self._seen: dict[BrokerId, Broker] = {}
         self._lost: set[BrokerId] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self.first_directory = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow control for ever, and count for it."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._count_regularly())
-            while True:
-                await self._follow_once()
-                await asyncio.sleep(RECONNECT_S)
+        """Follow control for ever."""
+        while True:
+            await self._follow_once()
+            await asyncio.sleep(RECONNECT_S)
+
+    def count_regularly(self) -> Regularly:
+        """Count for control until that is stopped."""
+        return Regularly(COUNT_EVERY_S, self._count_again)
 
     def send_counters(self) -> None:
         """Tell control at once: something has changed that it waits for.
@@ -82,6 +89,7 @@ class Feed:
         holds the socket, so connecting to nobody succeeds.
         """
         if self._channel is not None and not self._channel.waiting_bytes:
+            self._told_changes = self._changes()
             self._channel.send(CountersMessage(self._count()))
 
     def saw(self, brokers: Iterable[Broker]) -> None:
@@ -107,11 +115,10 @@ class Feed:
         if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
             self._lost.clear()
 
-    async def _count_regularly(self) -> None:
-        while True:
-            await next_tick(COUNT_EVERY_S)
+    def _count_again(self) -> None:
+        if self._changes() != self._told_changes:
             self.send_counters()
-            self._send_passed()
+        self._send_passed()
 
     def _send_passed(self) -> None:
         """Tell control what has passed; later, where there is none that reads."""
@@ -128,6 +135,7 @@ class Feed:
         try:
             channel.send(self._hello)
             self._channel = channel
+            self._told_changes = -1
             self._report()
             while (message := await channel.receive()) is not None:
                 match message:

@@ -14,7 +14,7 @@ from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import SWEEP_S, Patience
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 from fleet.sockets import connections_per_worker, most_probes
-from fleet.ticks import next_tick
+from fleet.ticks import Regularly
 
 SWEPT_AT_ONCE: Final = 256
 """Connections; then others get their turn."""
@@ -64,24 +64,31 @@ class Guard:
         """Why a connection may not have one."""
         return self._admission.ask_for_broker(connection)
 
-    async def run(self) -> None:
-        """Sweep for as long as the task lives."""
-        while True:
-            await next_tick(SWEEP_S)
-            self._sweeps_s += SWEEP_S
-            await self.sweep(self._sweeps_s)
+    def start(self) -> Regularly:
+        """Sweep until that is stopped."""
+        return Regularly(SWEEP_S, self._sweep_again)
 
-    async def sweep(self, now_s: float) -> None:
-        """Close the connections that are late. ``now_s`` counts sweeps."""
+    def _sweep_again(self) -> None:
+        self._sweeps_s += SWEEP_S
+        self.sweep(self._sweeps_s)
+
+    def sweep(self, now_s: float) -> None:
+        """Close the connections that are late, some now and the others soon. ``now_s`` counts sweeps."""
         for silent, error in self._admission.silent(now_s):
             silent.refuse(error)
-        for number, connection in enumerate(self._everyone(), start=1):
-            late = connection.watch.look(*connection.awaits(), self._patience, now_s)
+        self._look_at_some(self._everyone(), 0, now_s)
+
+    def _look_at_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
+        loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
+        for connection in connections[first:after]:
+            limit, progress = connection.awaits()
+            late = connection.watch.look(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)
-            if number % SWEPT_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        loop_s = asyncio.get_running_loop().time()
+        if after < len(connections):
+            loop.call_soon(self._look_at_some, connections, after, now_s)
+            return
+        loop_s = loop.time()
         self._to_broker.forget(loop_s)
         self._to_client.forget(loop_s)
 

@@ -57,6 +57,8 @@ class Upstreams:
         self._seen: dict[BrokerId, Candidate] = {}
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
+        self.changes = 0
+        """How often ``up`` has changed."""
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
@@ -66,6 +68,7 @@ class Upstreams:
         known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
         self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
+        self.changes += 1
 
     def saw(self, brokers: Iterable[Broker]) -> None:
         """A response named these brokers: newer than any directory, and clients dial them next."""
@@ -106,13 +109,13 @@ class Upstreams:
         if self._down:  # an address is a tuple's worth of hashing, and mostly none is
             self._down.pop(candidate.endpoint, None)
         if candidate.broker_id is not None:
-            self._up[candidate.broker_id] = True
+            self._note(candidate.broker_id, up=True)
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
         """It could not be reached; whether that is news."""
         down = self._down.get(candidate.endpoint)
         if candidate.broker_id is not None:
-            self._up[candidate.broker_id] = False
+            self._note(candidate.broker_id, up=False)
         if down is None:
             self._down[candidate.endpoint] = _Down(1, now_s)
             return True
@@ -141,12 +144,17 @@ class Upstreams:
                 self.succeeded(candidate)
             elif candidate.endpoint not in self._down:
                 self._down[candidate.endpoint] = _Down(_MANY_FAILURES, now_s)
-                self._up[broker_id] = False
+                self._note(broker_id, up=False)
 
     @property
     def up(self) -> Mapping[BrokerId, bool]:
         """Whether a broker was reached last; only those that somebody has tried."""
         return self._up
+
+    def _note(self, broker_id: BrokerId, *, up: bool) -> None:
+        if self._up.get(broker_id) is not up:
+            self._up[broker_id] = up
+            self.changes += 1
 
     def _known(self) -> list[Candidate]:
         return list({**self._committed, **self._seen}.values())

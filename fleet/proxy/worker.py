@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from fleet import ipc, listener_tls
 from fleet.errors import HandshakeFailed, LimitReached, WireError
@@ -100,7 +100,7 @@ class Worker(Host):
         }
         hello = Hello(spec.index, os.getpid())
         self._feed = Feed(
-            self._member.control_socket, hello, self.apply, self._told, self.count, self._passed
+            self._member.control_socket, hello, self.apply, self._told, self.changes, self.count, self._passed
         )
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
@@ -113,7 +113,7 @@ class Worker(Host):
         if stored is not None:
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())
-        sweeping = asyncio.create_task(self._guard.run())
+        regular = (self._guard.start(), self._feed.count_regularly())
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
@@ -123,16 +123,19 @@ class Worker(Host):
                 "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
             )
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait([following, sweeping, stopping], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[None]] = [following, *(each.failed for each in regular)]
+            waiting: list[asyncio.Future[Any]] = [*ends, stopping]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            for task in (following, sweeping):
-                if task.done():
-                    task.result()  # neither ends but by an error
+            for end in ends:
+                if end.done():
+                    end.result()  # none is done but by an error
             await self._drain_all()
         finally:
             following.cancel()
-            sweeping.cancel()
-            await asyncio.wait([following, sweeping])
+            for each in regular:
+                each.stop()
+            await asyncio.wait([following])
             self._dialler.stop()
 
     # ---- directories
@@ -175,6 +178,10 @@ class Worker(Host):
 
     def _told(self, reachable: Mapping[BrokerId, bool]) -> None:
         self._upstreams.told(reachable, time.monotonic())
+
+    def changes(self) -> int:
+        """A number that grows with what is counted."""
+        return self._counters.changes() + self._upstreams.changes
 
     def count(self) -> WorkerCounters:
         """The counters as they are now."""

@@ -64,7 +64,7 @@ async def swept(at: Running, seconds: int) -> None:
     watch: Guard = at.worker._guard
     for _ in range(seconds):
         watch._sweeps_s += 1.0
-        await watch.sweep(watch._sweeps_s)
+        watch.sweep(watch._sweeps_s)
         await asyncio.sleep(0)
 
 

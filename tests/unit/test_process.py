@@ -60,16 +60,14 @@ async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
     with suppress(BlockingIOError):
         while True:
             os.write(writing, b"x" * 4096)
-    beating = asyncio.create_task(process.beat(writing, 0.001))
+    heart = process.Heart(writing, 0.001)
     await asyncio.sleep(0)  # its first byte finds no room
     try:
         async with asyncio.timeout(20):
             while b"." not in await asyncio.to_thread(os.read, reading, 1 << 20):
-                assert not beating.done()
+                pass
     finally:
-        beating.cancel()
-        await asyncio.wait([beating])
-    assert beating.cancelled()
+        heart.stop()
     while os.read(reading, 1 << 20):
         pass  # up to the end of file, by which the supervisor knows that no more is to come
     os.close(reading)
@@ -86,7 +84,7 @@ async def main():
         process.watch_lifeline(loop, {lifeline})
     print(os.getpid(), flush=True)
     if {heartbeat} >= 0:
-        await process.beat({heartbeat}, 0.01)
+        process.Heart({heartbeat}, 0.01)
     await asyncio.sleep(60)
 if {parent}:
     process.die_with_parent({parent})

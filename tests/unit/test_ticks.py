@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
-from fleet.ticks import next_tick, until_tick
+from fleet.ticks import Regularly, until_tick
+
+LIMIT_S = 30.0
 
 
 @pytest.mark.parametrize(
@@ -39,13 +42,51 @@ def test_ticks_are_apart_by_their_time_and_a_tenth_at_most(step: int) -> None:
 
 async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
     woken: list[float] = []
-
-    async def wait(first_s: float) -> None:
-        await asyncio.sleep(first_s)
-        await next_tick(0.5)
-        woken.append(time.monotonic())
-
-    await asyncio.gather(*(wait(each) for each in (0.0, 0.001, 0.002)))
+    regular = []
+    for _ in range(3):
+        regular.append(Regularly(0.5, lambda: woken.append(time.monotonic())))
+        await asyncio.sleep(0.001)
+    await until(lambda: len(woken) >= 3)
+    for each in regular:
+        each.stop()
     apart = [round((each - woken[0]) / 0.5) for each in woken]
     assert all(each in (-1, 0, 1) for each in apart)
     assert len(set(apart)) <= 2  # two ticks, where the three stand on either side of one
+
+
+async def test_it_goes_on_until_it_is_stopped() -> None:
+    woken: list[float] = []
+    regular = Regularly(0.01, lambda: woken.append(time.monotonic()))
+    await until(lambda: len(woken) >= 5)
+    regular.stop()
+    so_far = len(woken)
+    after = asyncio.Event()
+    other = Regularly(0.03, after.set)
+    await after.wait()
+    other.stop()
+    assert len(woken) == so_far
+    assert not regular.failed.done()
+
+
+async def test_what_fails_is_told_and_not_tried_again() -> None:
+    tried = 0
+
+    def fail() -> None:
+        nonlocal tried
+        tried += 1
+        raise RuntimeError("no")
+
+    regular = Regularly(0.01, fail)
+    with pytest.raises(RuntimeError, match="no"):
+        await asyncio.wait_for(regular.failed, LIMIT_S)
+    after = asyncio.Event()
+    other = Regularly(0.03, after.set)
+    await after.wait()
+    other.stop()
+    assert tried == 1
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not met():  # noqa: ASYNC110 (whoever meets it tells nobody)
+            await asyncio.sleep(0.001)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -42,7 +43,8 @@ from fleet.ipc import (
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import MODULES, ChildSpec, ListenerFd
 from fleet.proxy import counters, feed, upstream
-from fleet.proxy.connection import ClientConnection, State
+from fleet.proxy.connection import BrokerConnection, ClientConnection, State
+from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import Worker
 from fleet.tcp import BROKER_VANISHED_S
@@ -358,6 +360,41 @@ async def test_identity_connection_reaches_its_broker_and_responses_name_proxies
         writer.close()
         await eventually(lambda: at.worker.count().connections[2] == 0, "the connection is counted out")
         await eventually(lambda: two.ended == 1, "the broker sees the end")
+
+
+async def test_a_connection_ends_with_its_last_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever ends it: a worker's collector looks for what refers to itself once in 50,000 objects."""
+    # What is logged is kept here, and holds on to an error, and that to where it was raised.
+    monkeypatch.setattr(counters.log, "disabled", True)
+    gc.collect()
+    gc.disable()
+    try:
+        async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
+            at.worker.apply(at.directory([broker]))
+            for number in range(4):
+                reader, writer = await at.connect(1)
+                writer.write(fetch(number))
+                await read_frame(reader)
+                if number == 1:
+                    writer.transport.abort()
+                elif number == 2:
+                    broker.writers[-1].close()
+                elif number == 3:
+                    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                else:
+                    writer.close()
+                await ends(reader)
+                writer.close()
+            await eventually(lambda: not alive(), "all that has to do with them is gone")
+    finally:
+        gc.enable()
+
+
+def alive() -> list[object]:
+    kinds = (ClientConnection, BrokerConnection, Session)
+    return [each for each in gc.get_objects() if isinstance(each, kinds)]
 
 
 @pytest.mark.parametrize("step", [1, 3, 13])
@@ -1150,6 +1187,42 @@ async def test_worker_follows_one_control_process_after_another(
         await eventually(lambda: any(each.revision == 2 for each in control.counted()), "it is in use")
         assert control.counted()[-1].requests == {FETCH: 1}
         writer.close()
+        control.die()
+
+
+async def test_counters_are_told_where_they_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+    changes = Worker.changes
+
+    def look(worker: Worker) -> int:
+        nonlocal looked
+        looked += 1
+        return changes(worker)
+
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr(Worker, "changes", look)
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await read_frame(reader)
+        await eventually(lambda: any(each.requests for each in control.counted()), "a request")
+        told, before = len(control.counted()), looked
+        await eventually(lambda: looked > before + 10, "ten times more")
+        assert len(control.counted()) <= told + 1  # the answer may have been counted behind the request
+        writer.close()
+        await eventually(lambda: control.counted()[-1].connections.get(1) == 0, "its end")
+        writer = (await at.connect(1))[1]
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await eventually(lambda: control.counted()[-1].errors, "what is refused")
+        writer.close()
+        control.die()
+        await control.start()
+        await eventually(lambda: any(each.errors for each in control.counted()), "all, to the next process")
         control.die()
 
 
