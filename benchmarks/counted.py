@@ -90,6 +90,7 @@ def cases() -> Iterator[Case]:
     """What a proxy does all day, and the largest thing that it ever does."""
     to_fetch, for_metadata = request((FETCH, 16), bytes(80)), request((METADATA, 12), bytes(20))
     yield _through_connections("Produce through connections", produce(100), produced())
+    yield _connecting("Connecting, and Metadata", for_metadata, patch_metadata.response(3, 10))
     yield _case("Produce, 100 bytes", PRODUCE, produce(100), produced())
     yield _case("Produce, 16 at a time", PRODUCE, produce(100), produced(), 16)
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
@@ -138,6 +139,25 @@ def _through_connections(name: str, asked: bytes, answer: bytes) -> Case:
     broker.data_received(answer)
     act()
     assert client.session.quiet, name
+    return Case(name, 1, act)
+
+
+def _connecting(name: str, asked: bytes, answer: bytes) -> Case:
+    host, counters, traffic = _Host(), WireCounters(), Traffic()
+    addresses = AddressSource(directory(100), "external", "p1")
+
+    def make_session(peer: str) -> Session:
+        return Session(addresses, Limits(), counters, peer)
+
+    def act() -> None:
+        client = ClientConnection(host, 1, traffic, "external", make_session)
+        client.connection_made(_Transport())
+        client.data_received(asked)
+        broker = BrokerConnection(host, client)
+        broker.connection_made(_Transport())
+        broker.data_received(answer)
+
+    act()  # the first answer of its kind is looked through
     return Case(name, 1, act)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Final, TypeVar
 
+import psutil
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
@@ -29,10 +30,15 @@ _Read = TypeVar("_Read")
 class PeerLine:
     """One entry of the file; see its head for what the fields mean."""
 
-    start: str
+    start: str | None = None
+    process: int | str | None = None
     forwards: bool = False
     bootstrap: str = "$listen_1,$listen_2,$listen_3"
     files: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.start is None and self.process is None:
+            raise ValueError("a peer has start, the command, or process, the id of what runs already")
 
 
 _PEERS: Final = TypeAdapter(dict[str, PeerLine])
@@ -88,7 +94,7 @@ class Peer:
             "folder": str(places.folder),
             "python": sys.executable,
         }
-        if "$haproxy" in line.start:
+        if line.start is not None and "$haproxy" in line.start:
             self._values["haproxy"] = str(haproxy.find())
 
     @property
@@ -103,17 +109,29 @@ class Peer:
             raise BenchError(f"peer {self.name}: {error} in {text!r}") from error
 
     def start(self) -> None:
-        """Write its files and start it, from the main thread; does not wait for it."""
+        """Write its files and start it, if that is for us; from the main thread; does not wait for it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, text in self._line.files.items():
             (self._folder / name).write_text(self.fill(text))
-        self._process = spawn(shlex.split(self.fill(self._line.start)), self._log)
+        if self._line.start is not None:
+            self._process = spawn(shlex.split(self.fill(self._line.start)), self._log)
 
     def pids(self) -> tuple[int, ...]:
-        """Its processes. Raises: BenchError: it has ended."""
+        """Its processes. Raises: BenchError: it has ended, or cannot be found."""
+        if self._line.process is not None:
+            return self._told_pids(str(self._line.process))
         if self._process is None or self._process.poll() is not None:
             raise BenchError(f"{self.name} does not run; {self._log} ends with:\n{tail(self._log)}")
         return tuple(each.pid for each in tree(self._process))
+
+    def _told_pids(self, process: str) -> tuple[int, ...]:
+        """Those of a process that is named by its id, or by a file with that."""
+        named = self.fill(process)
+        try:
+            root = psutil.Process(int(named if named.isdigit() else Path(named).read_text()))
+            return tuple(each.pid for each in (root, *root.children(recursive=True)))
+        except (OSError, ValueError, psutil.NoSuchProcess) as error:
+            raise BenchError(f"peer {self.name}: process {named}: {error}") from error
 
     def stop(self) -> None:
         if self._process is not None:

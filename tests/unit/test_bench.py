@@ -197,7 +197,15 @@ def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: {forwards: true}", "a: {start: x, port: 1}", "a: 1", "[", "a: {start: x, forwards: maybe}"]
+    "text",
+    [
+        "a: {forwards: true}",
+        "a: {process: [1]}",
+        "a: {start: x, port: 1}",
+        "a: 1",
+        "[",
+        "a: {start: x, forwards: maybe}",
+    ],
 )
 def test_a_peer_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "peers.yaml"
@@ -221,6 +229,30 @@ def test_a_peer_is_started_with_its_files_and_addresses_and_ends(tmp_path: Path)
     finally:
         peer.stop()
     with pytest.raises(BenchError, match="it does not run"):
+        peer.pids()
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_a_peer_that_runs_already_is_measured_by_its_process(tmp_path: Path, in_a_file: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        (tmp_path / "pid").write_text(f"{process.pid}\n")
+        named = "$folder/pid" if in_a_file else process.pid
+        peer = Peer("it", peers.PeerLine(process=named, bootstrap="127.0.0.1:9"), places(tmp_path))
+        peer.start()
+        assert peer.bootstrap_servers == "127.0.0.1:9"
+        assert peer.pids() == (process.pid,)
+        peer.stop()
+        assert process.poll() is None, "it is not ours to end"
+        process.kill()
+    with pytest.raises(BenchError, match=r"peer it: process .*(pid|no longer)"):
+        peer.pids()
+
+
+@pytest.mark.parametrize("text", ["", "no number", "999999999"])
+def test_a_process_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pid").write_text(text)
+    peer = Peer("it", peers.PeerLine(process="$folder/pid"), places(tmp_path))
+    with pytest.raises(BenchError, match="peer it: process"):
         peer.pids()
 
 
@@ -295,6 +327,7 @@ def test_the_forwarder_forwards_both_ways_and_closes(
     lines = peers.load()
     (port,) = free_ports(1)
     route = f"127.0.0.1:{port}/{endpoint}"
+    assert lines["forwarder"].start is not None
     line = peers.PeerLine(start=lines["forwarder"].start.partition("$listen_1")[0] + route)
     peer = Peer("forwarder", line, places(tmp_path))
     peer.start()
