@@ -196,6 +196,7 @@ class Control:
     async def _start(self) -> None:
         process.watch_lifeline(self._loop, self.spec.lifeline_fd)
         self._heart = process.Heart(self.spec.heartbeat_fd, self._timing.child_heartbeat_s)
+        self._heart.failed.add_done_callback(self._ended)
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin
@@ -245,8 +246,9 @@ class Control:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        if isinstance(task, asyncio.Task):
+            self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)

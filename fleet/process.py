@@ -182,6 +182,8 @@ class Heart:
         self._fd = heartbeat_fd
         self._first = asyncio.get_running_loop().call_soon(self._beat)
         self._beating = Regularly(every_s, self._beat)
+        self.failed = self._beating.failed
+        """Gets the error that has ended it."""
 
     def stop(self) -> None:
         self._first.cancel()

@@ -11,13 +11,13 @@ BROKER_VANISHED_S: Final = 150.0
 """How long a broker may not answer the kernel: as long as a client, by default."""
 _UNANSWERED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 
-# By names of this module: each connection to a broker is given the four.
+# By names of this module: each connection to a broker is given the four. Not all systems have them.
 _SOCKET: Final[int] = socket.SOL_SOCKET
 _TCP: Final[int] = socket.IPPROTO_TCP
 _KEEPALIVE: Final[int] = socket.SO_KEEPALIVE
-_KEEPIDLE: Final[int] = socket.TCP_KEEPIDLE
-_KEEPINTVL: Final[int] = socket.TCP_KEEPINTVL
-_KEEPCNT: Final[int] = socket.TCP_KEEPCNT
+_KEEPIDLE: Final[int] = getattr(socket, "TCP_KEEPIDLE", 0)
+_KEEPINTVL: Final[int] = getattr(socket, "TCP_KEEPINTVL", 0)
+_KEEPCNT: Final[int] = getattr(socket, "TCP_KEEPCNT", 0)
 _INET: Final[int] = socket.AF_INET
 _STREAM: Final[int] = socket.SOCK_STREAM
 _Socket: Final = socket.SocketType

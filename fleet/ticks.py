@@ -44,6 +44,12 @@ class Regularly:
     def stop(self) -> None:
         self._timer.cancel()
 
+    def fail(self, error: Exception) -> None:
+        """What ``act`` has begun, and goes on later, has failed."""
+        self.stop()
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
     def _later(self) -> asyncio.TimerHandle:
         wait_s = until_tick(time.monotonic() - _BEGAN_S, self._every_s)
         return self._loop.call_later(wait_s, self._tick)
@@ -53,8 +59,7 @@ class Regularly:
         try:
             self._act()
         except Exception as error:
-            self.stop()
-            self.failed.set_exception(error)
+            self.fail(error)
 
 
 def until_tick(now_s: float, every_s: float) -> float:

@@ -88,6 +88,7 @@ class Feed:
         Nothing is piled up for a control process that does not read, or that is not there yet: the supervisor
         holds the socket, so connecting to nobody succeeds.
         """
+        self._told_changes = -1
         if self._channel is not None and not self._channel.waiting_bytes:
             self._told_changes = self._changes()
             self._channel.send(CountersMessage(self._count()))

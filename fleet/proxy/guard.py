@@ -41,6 +41,8 @@ class Guard:
         )
         self._patience = Patience(limits)
         self._sweeps_s = 0.0
+        self._sweeping: Regularly | None = None
+        self._under_way = False
         self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)
         self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, LONGEST_WAIT_S)
         self._indebted: dict[Quota, set[ClientConnection]] = {}
@@ -66,9 +68,12 @@ class Guard:
 
     def start(self) -> Regularly:
         """Sweep until that is stopped."""
-        return Regularly(SWEEP_S, self._sweep_again)
+        self._sweeping = Regularly(SWEEP_S, self._sweep_again)
+        return self._sweeping
 
     def _sweep_again(self) -> None:
+        if self._under_way:
+            return  # it takes longer than the time between two, which is nobody's fault
         self._sweeps_s += SWEEP_S
         self.sweep(self._sweeps_s)
 
@@ -76,7 +81,16 @@ class Guard:
         """Close the connections that are late, some now and the others soon. ``now_s`` counts sweeps."""
         for silent, error in self._admission.silent(now_s):
             silent.refuse(error)
+        self._under_way = True
         self._look_at_some(self._everyone(), 0, now_s)
+
+    def _look_on(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
+        try:
+            self._look_at_some(connections, first, now_s)
+        except Exception as error:
+            if self._sweeping is None:
+                raise
+            self._sweeping.fail(error)
 
     def _look_at_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
         loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
@@ -86,8 +100,9 @@ class Guard:
             if late is not None:
                 connection.refuse(late)
         if after < len(connections):
-            loop.call_soon(self._look_at_some, connections, after, now_s)
+            loop.call_soon(self._look_on, connections, after, now_s)
             return
+        self._under_way = False
         loop_s = loop.time()
         self._to_broker.forget(loop_s)
         self._to_client.forget(loop_s)

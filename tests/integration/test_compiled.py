@@ -32,6 +32,8 @@ UNIT: Final = (
         "quota",
         "server_names",
         "session",
+        "tcp",
+        "ticks",
         "traffic",
         "upstream",
     ),

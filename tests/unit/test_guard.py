@@ -7,6 +7,7 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,8 +17,10 @@ from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
 from fleet.proxy import guard
-from fleet.proxy.connection import _OVERDRAWN_TO_BROKER
+from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
 from fleet.proxy.guard import Guard
+from fleet.proxy.traffic import Traffic
+from tests.unit.test_dialler import NoHost, no_session
 from tests.unit.test_worker import (
     DATA_BYTES,
     LIMIT_S,
@@ -27,6 +30,8 @@ from tests.unit.test_worker import (
     ends,
     eventually,
     fetch,
+    listening,
+    make_spec,
     never,
     produce,
     read_frame,
@@ -74,6 +79,25 @@ def endpoint(at: Running) -> Endpoint:
 
 def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
     return [each for each in caplog.messages if f"({limit}; " in each]
+
+
+# ---- sweeps
+
+
+async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
+    monkeypatch.setattr(guard, "SWEEP_S", 0.01)
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1])
+    everyone = [
+        ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
+        for _ in range(guard.SWEPT_AT_ONCE + 2)
+    ]
+    everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
+    sweeping = Guard(spec.settings, spec.member, lambda: everyone).start()
+    with pytest.raises(AttributeError, match="session"):
+        await asyncio.wait_for(sweeping.failed, LIMIT_S)
 
 
 # ---- connections

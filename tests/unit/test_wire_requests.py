@@ -19,8 +19,11 @@ from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
     LAYOUTS,
+    PLAN_TABLE,
     PLANS,
     UNKNOWN_API_VERSIONS,
+    UNLISTED,
+    VERSIONS,
     sasl_mechanism,
 )
 from tests.property.wire_fleet import produce, request
@@ -33,6 +36,15 @@ def test_every_offered_version_has_a_plan_and_no_other() -> None:
         for version in range(api.min_version, api.max_version + 1)
     }
     assert set(PLANS) == offered
+
+
+def test_the_table_of_plans_has_them_all_and_no_other() -> None:
+    found = {
+        place // VERSIONS << 16 | place % VERSIONS: plan
+        for place, plan in enumerate(PLAN_TABLE)
+        if plan != UNLISTED
+    }
+    assert found == PLANS
 
 
 def test_plans_leave_room_for_a_correlation_id() -> None:

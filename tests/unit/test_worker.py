@@ -369,6 +369,7 @@ async def test_a_connection_ends_with_its_last_reference(
     # What is logged is kept here, and holds on to an error, and that to where it was raised.
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
+    before = alive()  # of other tests
     gc.disable()
     try:
         async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
@@ -387,7 +388,7 @@ async def test_a_connection_ends_with_its_last_reference(
                     writer.close()
                 await ends(reader)
                 writer.close()
-            await eventually(lambda: not alive(), "all that has to do with them is gone")
+            await eventually(lambda: len(alive()) == len(before), "all that has to do with them is gone")
     finally:
         gc.enable()
 
@@ -1193,16 +1194,7 @@ async def test_worker_follows_one_control_process_after_another(
 async def test_counters_are_told_where_they_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = 0
-    changes = Worker.changes
-
-    def look(worker: Worker) -> int:
-        nonlocal looked
-        looked += 1
-        return changes(worker)
-
     monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
-    monkeypatch.setattr(Worker, "changes", look)
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -1211,8 +1203,15 @@ async def test_counters_are_told_where_they_have_changed(
         writer.write(fetch(1))
         await read_frame(reader)
         await eventually(lambda: any(each.requests for each in control.counted()), "a request")
-        told, before = len(control.counted()), looked
-        await eventually(lambda: looked > before + 10, "ten times more")
+        told, looked, changes = len(control.counted()), 0, at.worker._feed._changes
+
+        def look() -> int:
+            nonlocal looked
+            looked += 1
+            return changes()
+
+        at.worker._feed._changes = look
+        await eventually(lambda: looked > 10, "ten times more")
         assert len(control.counted()) <= told + 1  # the answer may have been counted behind the request
         writer.close()
         await eventually(lambda: control.counted()[-1].connections.get(1) == 0, "its end")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import struct
@@ -16,7 +17,7 @@ import pytest
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.ipc import BOOTSTRAP
 from fleet.model import Broker
-from fleet.proxy import tls_server
+from fleet.proxy import counters, tls_server
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
     DATA_BYTES,
@@ -26,6 +27,7 @@ from tests.unit.test_worker import (
     PRODUCE,
     BrokerScript,
     Running,
+    alive,
     broker_script,
     ends,
     eventually,
@@ -117,6 +119,39 @@ async def test_a_client_that_does_not_speak_tls(
         assert "client 127.0.0.1:" in refused(at, caplog)[1]
         assert "it does not speak TLS" in refused(at, caplog)[1]
         assert (one.accepted, at.connections()) == (0, [])
+
+
+async def test_a_connection_ends_with_its_last_reference(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without TLS, whether there was a handshake or not: each holds a buffer of 256 KiB."""
+    monkeypatch.setattr(counters.log, "disabled", True)
+    gc.collect()
+    before = [*alive(), *handshaken()]
+    gc.disable()
+    try:
+        async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+            at.worker.apply(at.directory([one]))
+            for number in range(3):
+                reader, writer = await at.connect(1, trusting(authority))
+                writer.write(fetch(number))
+                await read_frame(reader)
+                writer.close()
+                reader, writer = await at.connect(1)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                await ends(reader)
+                writer.close()
+            del reader, writer
+            await eventually(
+                lambda: len(alive()) + len(handshaken()) == len(before),
+                "all that has to do with them is gone",
+            )
+    finally:
+        gc.enable()
+
+
+def handshaken() -> list[object]:
+    return [each for each in gc.get_objects() if type(each).__name__ == "SSLProtocol"]
 
 
 async def test_a_client_that_trusts_somebody_else(
