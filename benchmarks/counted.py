@@ -23,6 +23,7 @@ import click
 
 from benchmarks import fetch, patch_metadata
 from benchmarks.cpu import system_calls
+from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produce, produced, request
 from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, staged
@@ -43,7 +44,6 @@ ANY: Final = "any"
 SYSTEM_CALLS: Final = "a member under sync, per request"
 ROUNDS: Final = 3
 LARGE_BYTES: Final = 1_000_000
-PRODUCE, FETCH, METADATA = 0, 1, 3
 
 Counts: TypeAlias = dict[str, dict[str, float]]
 """Figures by their case and what they measure."""
@@ -60,30 +60,6 @@ class Case:
     name: str
     frames: int
     act: Callable[[], None]
-
-
-def request(api: tuple[int, int], body: bytes) -> bytes:
-    """With request header v2. Source: RequestHeader.json"""
-    header = b"".join(each.to_bytes(2, "big") for each in api) + (7).to_bytes(4, "big") + b"\0\4test\0"
-    return (len(header) + len(body)).to_bytes(4, "big") + header + body
-
-
-def produce(records_bytes: int) -> bytes:
-    """Produce v11 with acks=all; what is behind that is not looked at. Source: ProduceRequest.json"""
-    return request((PRODUCE, 11), b"\0\xff\xff" + bytes(records_bytes))
-
-
-def produced() -> bytes:
-    """The answer to Produce v11, of one partition. Source: ProduceResponse.json"""
-    partition = bytes(4 + 2 + 8) + b"\xff" * 8 + bytes(8) + b"\1\0\0"
-    body = b"\0" + b"\2" + b"\7events" + b"\2" + partition + b"\0" + bytes(4) + b"\0"
-    return (len(body) + 4).to_bytes(4, "big") + (7).to_bytes(4, "big") + body
-
-
-def nothing_fetched() -> bytes:
-    """The answer to Fetch v16 where no partition of the session has anything. Source: FetchResponse.json"""
-    body = (7).to_bytes(4, "big") + b"\0" + bytes(4 + 2 + 4) + b"\1\0"
-    return len(body).to_bytes(4, "big") + body
 
 
 def cases() -> Iterator[Case]:

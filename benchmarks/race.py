@@ -41,11 +41,13 @@ class Plan:
 
     Args:
         scale: how many records, as a multiple of what is usual.
+        crowds: on how many connections `sync` is run; above 1 they speak plaintext.
     """
 
     workloads: Sequence[Name]
     rounds: int
     scale: float = 1.0
+    crowds: Sequence[int] = CROWDS
 
     def count(self, workload: Name) -> int:
         usual = COUNTS[workload]
@@ -60,7 +62,7 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
         for workload in plan.workloads:
-            crowds = CROWDS if workload == "sync" else (1,)
+            crowds = plan.crowds if workload == "sync" else (1,)
             for connections, target in product(crowds, in_turn(stage.targets, number)):
                 say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
                 topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])

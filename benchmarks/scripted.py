@@ -3,7 +3,8 @@
     python -m benchmarks.scripted PORT BROKERS PARTITIONS
 
 Broker N is at `host_of(N)`, and one topic has all the partitions. It knows ApiVersions and Metadata,
-in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12).
+in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12), and acknowledges
+what `frames.produce` sends.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v5 import response as metadata_v5
 from kio.serial import entity_writer
 
+from benchmarks.frames import METADATA, PRODUCE, produced
 from benchmarks.patch_metadata import response
 from fleet.proxy.wire.primitives import skip_tags
 
-METADATA, API_VERSIONS = 3, 18
+API_VERSIONS = 18
 VERSION, OLD_VERSION = 12, 5
 """Of Metadata: what clients ask for, and what the fleet does."""
 _BACKLOG: Final = 4096
@@ -48,12 +50,15 @@ class Answers:
         self._brokers = response(brokers, 0, host_of, port)[8:]
         self._old = _encode(_metadata_v5(port, brokers))
         self._api_versions = _encode(_api_versions())
+        self._produced = produced()[8:]
 
     def to(self, request: bytes) -> tuple[bytes, bytes]:
         """The answer to a whole frame, in two parts: the length and the correlation id, and the rest."""
         key, version, correlation_id, client_id_bytes = struct.unpack_from(">hhih", request, 4)
         if key == API_VERSIONS:
             body = self._api_versions
+        elif key == PRODUCE:
+            body = self._produced
         elif version == OLD_VERSION:
             body = self._old
         else:

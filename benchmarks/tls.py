@@ -17,7 +17,8 @@ from benchmarks.workloads import Name
 from fleet import certs
 
 TLS: Final = "tls"
-WORKLOADS: Final[tuple[Name, ...]] = ("small", "produce", "consume")
+WORKLOADS: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
+"""Not `sparse`: ten seconds for each target and side, of which hardly any are TLS."""
 CLIENT, BOTH = "client", "both"
 """Where a proxy speaks TLS. A direct connection is to brokers that do, either way."""
 _ALL: Final = "all"
@@ -34,7 +35,7 @@ def samples(rounds: int, scale: float, say: Say) -> Iterator[Sample]:
             folder = Path(made)
             sealed = seal(folder / "certificates", to_brokers=side == BOTH)
             with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
-                for each in race(stage, Plan(WORKLOADS, rounds, scale), say):
+                for each in race(stage, Plan(WORKLOADS, rounds, scale, crowds=(1,)), say):
                     yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
 
 

@@ -1,0 +1,249 @@
+"""One proxy's process alone, before a scripted broker: what a request makes it do, counted and not timed.
+
+    python -m benchmarks.alone                        of a bare forwarder and of a compiled worker
+    python -m benchmarks.alone --worker PORT BROKER    that worker, until SIGTERM
+
+Pages of memory are what counts beside a few requests a second, when none of them is in a cache. Instructions
+are counted by valgrind's callgrind, where there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import click
+import psutil
+import uvloop
+
+from benchmarks.asking import ROOT
+from benchmarks.errors import BenchError
+from benchmarks.frames import produce
+from benchmarks.scripted import host_of
+from fleet import ipc, process
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings
+from fleet.demo.ports import free_ports
+from fleet.demo.spawn import end, spawn, tail
+from fleet.errors import FleetError
+from fleet.metadata import metadata_request
+from fleet.model import Broker, Directory, Endpoint, IdentitySpace
+from fleet.process import ChildSpec, ListenerFd
+from fleet.proxy.worker import Worker
+from tools import compiled
+
+TARGETS: Final = ("forwarder", "fleet")
+_BROKERS: Final = (1, 2, 3)
+_RECORD_BYTES: Final = 100
+_LOOKS: Final = 9
+_FEW, _MANY = 200, 1_200
+"""Requests: what is between is theirs, and not the start's."""
+_SOME_CLIENTS, _MORE_CLIENTS = 100, 300
+_LIMIT_S: Final = 120.0
+_PAUSE_S: Final = 0.05
+
+
+# ---- the worker
+
+
+async def serve(port: int, broker_port: int, folder: Path) -> None:
+    """Stand for broker 1 at a port, as a worker does that control has told of three brokers."""
+    here = "127.0.0.1"
+    listener = ListenerSettings("external", here, port - 1, port, here, port - 1, port, None)
+    links = Endpoint(here, 1), Endpoint(here, 2)  # nobody listens there: a worker has no such links
+    member = MemberSettings("p1", None, True, False, *links, folder, 1, (listener,))
+    known = {number: Broker(number, host_of(number), broker_port) for number in _BROKERS}
+    settings = Settings(
+        "alone", (Endpoint(host_of(1), broker_port),), IdentitySpace(1, len(known)), {"p1": member}
+    )
+    owned = {number: ("p1",) for number in known}
+    members = {"p1": member.advertised(settings)}
+    directory = Directory(1, 1, advertised=owned, members=members, brokers=known)
+    ipc.write_directory(folder / ipc.DIRECTORY_FILE, directory)
+    control = socket.socket(socket.AF_UNIX)  # takes what it is told, and says nothing
+    control.bind(str(member.control_socket))
+    control.listen()
+    listening = socket.create_server((here, port), backlog=4096)
+    listening.setblocking(False)
+    fds = (ListenerFd("external", 1, listening.detach()),)
+    spec = ChildSpec(settings, "p1", "worker", 0, 1, os.getppid(), -1, -1, listeners=fds)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await Worker(spec).run(stop)
+
+
+# ---- whoever asks it
+
+
+class Client:
+    """One connection; asks, and waits for the answer."""
+
+    def __init__(self, at: Endpoint) -> None:
+        self._socket = socket.create_connection((at.host, at.port), _LIMIT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reading = self._socket.makefile("rb")
+
+    def ask(self, frame: bytes) -> None:
+        """Raises: BenchError: it is hung up on."""
+        self._socket.sendall(frame)
+        size = self._reading.read(4)
+        if len(size) < 4 or len(self._reading.read(int.from_bytes(size, "big"))) < 4:
+            raise BenchError("no answer")
+
+    def close(self) -> None:
+        self._reading.close()
+        self._socket.close()
+
+
+@contextmanager
+def running(target: str, folder: Path, through: Sequence[str] = ()) -> Iterator[tuple[int, Endpoint]]:
+    """A target before its broker. Yields: its process, and where it listens.
+
+    Args:   through: a program that becomes it, and its arguments.
+    Raises: BenchError: it does not come up. NotCompiled: as `compiled.through`.
+    """
+    broker_port, _, port = free_ports(3)
+    at, upstream = Endpoint("127.0.0.1", port), Endpoint(host_of(1), broker_port)
+    with ExitStack() as ending:
+        scripted = ("-m", "benchmarks.scripted", str(broker_port), str(len(_BROKERS)), "10")
+        broker = spawn([sys.executable, *scripted], folder / "broker.log", cwd=ROOT)
+        ending.callback(end, [broker], 0.0)
+        _await(upstream, folder / "broker.log")
+        if target == "forwarder":
+            command = [*through, sys.executable, "-m", "benchmarks.forwarder", f"{at}/{upstream}"]
+        else:
+            both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
+            module = ("-m", "benchmarks.alone", "--worker", str(port), str(broker_port))
+            command = [*compiled.through(), both, *through, sys.executable, *module]
+        log = folder / f"{target}.log"
+        proxy = spawn(command, log, cwd=ROOT)
+        ending.callback(end, [proxy], _LIMIT_S)
+        _await(at, log)
+        yield proxy.pid, at
+
+
+def _await(at: Endpoint, log: Path) -> None:
+    deadline_s = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            socket.create_connection((at.host, at.port)).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"nobody listens at {at}; {log} ends with:\n{tail(log)}") from error
+            time.sleep(_PAUSE_S)
+
+
+# ---- what is counted
+
+
+def pages(target: str, folder: Path) -> float:
+    """How many pages of memory a request and its answer touch, in the median."""
+    with running(target, folder) as (pid, at):
+        client, frame = Client(at), produce(_RECORD_BYTES)
+        for _ in range(_LOOKS):
+            client.ask(frame)
+        return statistics.median(touched(pid, lambda: client.ask(frame)) for _ in range(_LOOKS))
+
+
+def touched(pid: int, act: Callable[[], None]) -> int:
+    """How many pages of a process's memory are read or written meanwhile.
+
+    Source: proc_pid_clear_refs(5), proc_pid_smaps(5): Referenced
+    """
+    Path(f"/proc/{pid}/clear_refs").write_text("1")
+    act()
+    time.sleep(_PAUSE_S)  # the answer is there before it has gone to sleep again
+    referenced = re.findall(r"^Referenced: +(\d+) kB$", Path(f"/proc/{pid}/smaps").read_text(), re.MULTILINE)
+    return sum(map(int, referenced)) * 1024 // os.sysconf("SC_PAGE_SIZE")
+
+
+def instructions(target: str, folder: Path) -> dict[str, float]:
+    """Of a request and its answer; and of a connection, with Metadata asked for once, and its end."""
+
+    def requests(at: Endpoint, count: int) -> None:
+        client = Client(at)
+        for _ in range(count):
+            client.ask(produce(_RECORD_BYTES))
+        client.close()
+
+    def clients(at: Endpoint, count: int) -> None:
+        made = [Client(at) for _ in range(count)]
+        for each in made:
+            each.ask(metadata_request(1))
+        for each in made:
+            each.close()
+
+    few, many = (_counted(target, folder, requests, count) for count in (_FEW, _MANY))
+    some, more = (_counted(target, folder, clients, count) for count in (_SOME_CLIENTS, _MORE_CLIENTS))
+    return {
+        "instructions_per_request": (many - few) / (_MANY - _FEW),
+        "instructions_per_connection": (more - some) / (_MORE_CLIENTS - _SOME_CLIENTS),
+    }
+
+
+def _counted(target: str, folder: Path, act: Callable[[Endpoint, int], None], count: int) -> int:
+    """All instructions of a process that does so much, from its start to its end."""
+    out = folder / f"{target}-{act.__name__}-{count}"
+    through = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}")
+    with running(target, folder, through) as (pid, at):
+        proxy = psutil.Process(pid)
+        before = proxy.num_fds()
+        act(at, count)
+        deadline_s = time.monotonic() + _LIMIT_S
+        while proxy.num_fds() > before and time.monotonic() < deadline_s:
+            time.sleep(_PAUSE_S)
+        proxy.terminate()
+        with suppress(psutil.NoSuchProcess):
+            proxy.wait(_LIMIT_S)
+    found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.MULTILINE)
+    if found is None:
+        raise BenchError(f"{out} has no sum")
+    return int(found[1])
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--worker", nargs=2, type=int, hidden=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+def main(worker: tuple[int, int] | None, as_json: bool) -> None:
+    """Count what one request makes a bare forwarder and a compiled worker do."""
+    with tempfile.TemporaryDirectory(prefix="fleet-alone-") as made:
+        folder = Path(made)
+        if worker is not None:
+            process.keep_freed_memory()
+            process.freeze_garbage()
+            process.collect_rarely()
+            uvloop.run(serve(*worker, folder))
+            return
+        found: dict[str, dict[str, float]] = {}
+        try:
+            for target in TARGETS:
+                found[target] = {"pages_per_request": pages(target, folder)}
+                if shutil.which("valgrind") is not None:
+                    found[target] |= instructions(target, folder)
+        except (FleetError, compiled.NotCompiled, OSError, subprocess.SubprocessError) as error:
+            raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for target, figures in found.items():
+        click.echo(f"{target:12}" + "".join(f"{value:>12,.0f} {what}" for what, value in figures.items()))
+    if shutil.which("valgrind") is None:
+        click.echo("no valgrind here: instructions are not counted", err=True)
+
+
+if __name__ == "__main__":
+    main()
