@@ -54,6 +54,7 @@ _FEW, _MANY = 200, 1_200
 _SOME_CLIENTS, _MORE_CLIENTS = 100, 300
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
+_CALM_S: Final = 1.5
 
 
 # ---- the worker
@@ -201,11 +202,8 @@ def _counted(target: str, folder: Path, act: Callable[[Endpoint, int], None], co
     through = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}")
     with running(target, folder, through) as (pid, at):
         proxy = psutil.Process(pid)
-        before = proxy.num_fds()
         act(at, count)
-        deadline_s = time.monotonic() + _LIMIT_S
-        while proxy.num_fds() > before and time.monotonic() < deadline_s:
-            time.sleep(_PAUSE_S)
+        _await_same(proxy.num_fds)  # all connections have ended
         proxy.terminate()
         with suppress(psutil.NoSuchProcess):
             proxy.wait(_LIMIT_S)
@@ -213,6 +211,19 @@ def _counted(target: str, folder: Path, act: Callable[[Endpoint, int], None], co
     if found is None:
         raise BenchError(f"{out} has no sum")
     return int(found[1])
+
+
+def _await_same(number: Callable[[], int]) -> None:
+    """Wait until it has not changed for a while. Raises: BenchError: it always does."""
+    deadline_s = time.monotonic() + _LIMIT_S
+    last, since_s = number(), time.monotonic()
+    while time.monotonic() - since_s < _CALM_S:
+        time.sleep(_PAUSE_S)
+        now = number()
+        if now != last:
+            last, since_s = now, time.monotonic()
+        if since_s > deadline_s:
+            raise BenchError("connections do not end")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
