@@ -30,14 +30,14 @@ import click
 import psutil
 import uvloop
 
-from benchmarks.asking import ROOT
+from benchmarks.asking import ROOT, await_answer
 from benchmarks.errors import BenchError
 from benchmarks.frames import produce
 from benchmarks.scripted import host_of
 from fleet import ipc, process
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn, tail
+from fleet.demo.spawn import end, spawn
 from fleet.errors import FleetError
 from fleet.metadata import metadata_request
 from fleet.model import Broker, Directory, Endpoint, IdentitySpace
@@ -122,30 +122,17 @@ def running(target: str, folder: Path, through: Sequence[str] = ()) -> Iterator[
         scripted = ("-m", "benchmarks.scripted", str(broker_port), str(len(_BROKERS)), "10")
         broker = spawn([sys.executable, *scripted], folder / "broker.log", cwd=ROOT)
         ending.callback(end, [broker], 0.0)
-        _await(upstream, folder / "broker.log")
+        await_answer(upstream)
         if target == "forwarder":
             command = [*through, sys.executable, "-m", "benchmarks.forwarder", f"{at}/{upstream}"]
         else:
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
             module = ("-m", "benchmarks.alone", "--worker", str(port), str(broker_port))
             command = [*compiled.through(), both, *through, sys.executable, *module]
-        log = folder / f"{target}.log"
-        proxy = spawn(command, log, cwd=ROOT)
+        proxy = spawn(command, folder / f"{target}.log", cwd=ROOT)
         ending.callback(end, [proxy], _LIMIT_S)
-        _await(at, log)
+        await_answer(at)
         yield proxy.pid, at
-
-
-def _await(at: Endpoint, log: Path) -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
-    while True:
-        try:
-            socket.create_connection((at.host, at.port)).close()
-            return
-        except OSError as error:
-            if time.monotonic() > deadline_s:
-                raise BenchError(f"nobody listens at {at}; {log} ends with:\n{tail(log)}") from error
-            time.sleep(_PAUSE_S)
 
 
 # ---- what is counted
@@ -167,7 +154,9 @@ def touched(pid: int, act: Callable[[], None]) -> int:
     """
     Path(f"/proc/{pid}/clear_refs").write_text("1")
     act()
-    time.sleep(_PAUSE_S)  # the answer is there before it has gone to sleep again
+    proxy = psutil.Process(pid)
+    while proxy.status() != psutil.STATUS_SLEEPING:  # the answer is there before it has nothing to do
+        time.sleep(_PAUSE_S)
     referenced = re.findall(r"^Referenced: +(\d+) kB$", Path(f"/proc/{pid}/smaps").read_text(), re.MULTILINE)
     return sum(map(int, referenced)) * 1024 // os.sysconf("SC_PAGE_SIZE")
 
@@ -234,9 +223,7 @@ def main(worker: tuple[int, int] | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="fleet-alone-") as made:
         folder = Path(made)
         if worker is not None:
-            process.keep_freed_memory()
-            process.freeze_garbage()
-            process.collect_rarely()
+            process.prepare_for_connections()
             uvloop.run(serve(*worker, folder))
             return
         found: dict[str, dict[str, float]] = {}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,9 +15,12 @@ from typing import Final, TypeAlias
 
 from benchmarks.errors import BenchError
 from fleet.metadata import Table, brokers_of, metadata_request
+from fleet.model import Endpoint
 from fleet.process import die_with_parent
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_LIMIT_S: Final = 120.0
+_PAUSE_S: Final = 0.05
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -28,6 +32,29 @@ async def ask(connection: Connection, *, all_topics: bool = False) -> Table:
     reader, writer = connection
     writer.write(metadata_request(1, all_topics=all_topics))
     return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
+
+
+async def check(endpoint: Endpoint, *, all_topics: bool = False) -> None:
+    """Raises: OSError, WireError, BenchError: no Metadata, or none with brokers in it."""
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    try:
+        if not await ask((reader, writer), all_topics=all_topics):
+            raise BenchError(f"{endpoint} tells of no brokers")
+    finally:
+        writer.close()
+
+
+def await_answer(endpoint: Endpoint) -> None:
+    """Wait until it answers. Raises: BenchError: it does not."""
+    deadline_s = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            asyncio.run(check(endpoint))
+            return
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if time.monotonic() > deadline_s:
+                raise BenchError(f"{endpoint} does not answer: {error}") from error
+            time.sleep(_PAUSE_S)
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from fleet.proxy.rewriter import METADATA
+from fleet.proxy.wire.api_versions import PRODUCE
+from fleet.proxy.wire.fetch import FETCH
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-METADATA: Final = 3
+__all__ = ["FETCH", "METADATA", "PRODUCE", "nothing_fetched", "produce", "produced", "request"]
 
 
 def request(api: tuple[int, int], body: bytes) -> bytes:

@@ -25,9 +25,9 @@ from kio.serial import entity_writer
 
 from benchmarks.frames import METADATA, PRODUCE, produced
 from benchmarks.patch_metadata import response
+from fleet.proxy.wire.api_versions import API_VERSIONS
 from fleet.proxy.wire.primitives import skip_tags
 
-API_VERSIONS = 18
 VERSION, OLD_VERSION = 12, 5
 """Of Metadata: what clients ask for, and what the fleet does."""
 _BACKLOG: Final = 4096

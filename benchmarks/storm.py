@@ -20,7 +20,7 @@ from typing import Final, cast
 import uvloop
 
 from benchmarks import peers
-from benchmarks.asking import ROOT, ask, client
+from benchmarks.asking import ROOT, await_answer, check, client
 from benchmarks.connections import allow_files
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
@@ -101,7 +101,7 @@ def staged(
         process = spawn([sys.executable, *arguments], folder / "brokers.log", cwd=ROOT)
         running.callback(end, [process], 0.0)
         there = Endpoint(host_of(1), scripted)
-        _await(there)
+        await_answer(there)
         targets = [Target(DIRECT, str(there))]
         for number, (name, line) in enumerate(lines.items()):
             targets.append(
@@ -120,22 +120,8 @@ def _peer(
     peer = Peer(name, line, Places(listens, dict.fromkeys(listens, there), folder))
     running.callback(peer.stop)
     peer.start()
-    _await(listens[1])
+    await_answer(listens[1])
     return Target(name, peer.bootstrap_servers, peer.pids, peer.pids)
-
-
-def _await(endpoint: Endpoint) -> None:
-    """Wait until it answers. Raises: BenchError: it does not."""
-
-    deadline_s = time.monotonic() + _LIMIT_S
-    while True:
-        try:
-            asyncio.run(_check(endpoint))
-            return
-        except (OSError, asyncio.IncompleteReadError) as error:
-            if time.monotonic() > deadline_s:
-                raise BenchError(f"{endpoint} does not answer: {error}") from error
-            time.sleep(_PAUSE_S)
 
 
 # ---- the clients
@@ -171,22 +157,12 @@ class _Client(asyncio.Protocol):
             self._answered.set_exception(BenchError(f"a client is hung up on: {exc}"))
 
 
-async def _check(endpoint: Endpoint, *, all_topics: bool = False) -> None:
-    """Raises: OSError, WireError, BenchError: no Metadata, or none with brokers in it."""
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
-    try:
-        if not await ask((reader, writer), all_topics=all_topics):
-            raise BenchError(f"{endpoint} tells of no brokers")
-    finally:
-        writer.close()
-
-
 async def clients(endpoint: Endpoint, count: int) -> None:
     """All of it; prints."""
     loop = asyncio.get_running_loop()
     made: list[_Client] = []
     async with asyncio.timeout(_LIMIT_S):
-        await _check(endpoint, all_topics=True)
+        await check(endpoint, all_topics=True)
         for _ in range(0, count, _AT_ONCE):
             some = range(min(_AT_ONCE, count - len(made)))
             there = [loop.create_connection(_Client, endpoint.host, endpoint.port) for _ in some]

@@ -106,7 +106,7 @@ class Control:
         self._loop = asyncio.get_running_loop()
         self.started_s = time.monotonic()
         self._peers = {p: m for p, m in settings.members.items() if p != self.me}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
 
         self.state = FleetState()
@@ -247,8 +247,7 @@ class Control:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
-        if isinstance(task, asyncio.Task):
-            self._tasks.discard(task)
+        self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)

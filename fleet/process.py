@@ -135,6 +135,13 @@ def collect_rarely() -> None:
     gc.set_threshold(_NEW_OBJECTS)
 
 
+def prepare_for_connections() -> None:
+    """What a process of the data plane does about its memory once all is loaded."""
+    keep_freed_memory()
+    freeze_garbage()
+    collect_rarely()
+
+
 def keep_freed_memory() -> None:
     """Have the C library keep what is freed, up to a limit, and not give it back to the kernel at once.
 

@@ -30,9 +30,7 @@ def main() -> None:
     spec = process.spec_from_argv(sys.argv)
     process.die_with_parent(spec.parent_pid)
     process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
-    process.keep_freed_memory()
-    process.freeze_garbage()
-    process.collect_rarely()
+    process.prepare_for_connections()
     uvloop.run(serve(spec))
 
 

@@ -43,8 +43,8 @@ def test_a_proposal_gains_enough_or_is_not_made(
     # What had to move has moved: from here on it is for balance alone.
     settled = assign(members, brokers, previous, pins, unreachable, Weighing(weights, 1.0))
     after = assign(members, brokers, settled, pins, unreachable, weighing)
-    # A proxy without a port for any of them owns what nobody else may, and is no part of the balance: found by
-    # an example with one that had more than it could ever be relieved of.
+    # A proxy without a port for any of them owns what nobody else may, and is no part of the balance.
+    # Found by an example with one that had more than it could ever be relieved of.
     live = [p for p, each in members.items() if each.eligible and any(map(each.serves, brokers))]
     if {b: o.owners for b, o in after.items()} == {b: o.owners for b, o in settled.items()}:
         return

@@ -234,7 +234,7 @@ def test_a_peer_is_started_with_its_files_and_addresses_and_ends(tmp_path: Path)
 
 @pytest.mark.parametrize("in_a_file", [False, True])
 def test_a_peer_that_runs_already_is_measured_by_its_process(tmp_path: Path, in_a_file: bool) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         (tmp_path / "pid").write_text(f"{process.pid}\n")
         named = "$folder/pid" if in_a_file else process.pid
         peer = Peer("it", peers.PeerLine(process=named, bootstrap="127.0.0.1:9"), places(tmp_path))

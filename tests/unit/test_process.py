@@ -73,6 +73,16 @@ async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
     os.close(reading)
 
 
+async def test_a_heart_that_fails_tells_why() -> None:
+    """Found by reading: a control process fell silent, and was killed as frozen, without a word."""
+    reading, writing = os.pipe()
+    heart = process.Heart(reading, 0.001)  # that end cannot be written to
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        await asyncio.wait_for(heart.failed, 20)
+    heart.stop()
+    os.close(writing)
+
+
 CHILD = """
 import asyncio, os, sys
 from fleet import process

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 
 from fleet.ticks import Regularly, until_tick
-
-LIMIT_S = 30.0
+from tests.unit.test_worker import LIMIT_S, eventually
 
 
 @pytest.mark.parametrize(
@@ -45,8 +43,8 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
     regular = []
     for _ in range(3):
         regular.append(Regularly(0.5, lambda: woken.append(time.monotonic())))
-        await asyncio.sleep(0.001)
-    await until(lambda: len(woken) >= 3)
+        await a_tick(0.001)
+    await eventually(lambda: len(woken) >= 3, "all of them, once")
     for each in regular:
         each.stop()
     apart = [round((each - woken[0]) / 0.5) for each in woken]
@@ -57,13 +55,10 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
 async def test_it_goes_on_until_it_is_stopped() -> None:
     woken: list[float] = []
     regular = Regularly(0.01, lambda: woken.append(time.monotonic()))
-    await until(lambda: len(woken) >= 5)
+    await eventually(lambda: len(woken) >= 5, "five times")
     regular.stop()
     so_far = len(woken)
-    after = asyncio.Event()
-    other = Regularly(0.03, after.set)
-    await after.wait()
-    other.stop()
+    await a_tick(0.03)
     assert len(woken) == so_far
     assert not regular.failed.done()
 
@@ -79,14 +74,13 @@ async def test_what_fails_is_told_and_not_tried_again() -> None:
     regular = Regularly(0.01, fail)
     with pytest.raises(RuntimeError, match="no"):
         await asyncio.wait_for(regular.failed, LIMIT_S)
-    after = asyncio.Event()
-    other = Regularly(0.03, after.set)
-    await after.wait()
-    other.stop()
+    await a_tick(0.03)
     assert tried == 1
 
 
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not met():  # noqa: ASYNC110 (whoever meets it tells nobody)
-            await asyncio.sleep(0.001)
+async def a_tick(every_s: float) -> None:
+    """One of another."""
+    there = asyncio.Event()
+    regular = Regularly(every_s, there.set)
+    await asyncio.wait_for(there.wait(), LIMIT_S)
+    regular.stop()

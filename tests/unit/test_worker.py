@@ -378,6 +378,7 @@ async def test_a_connection_ends_with_its_last_reference(
                 reader, writer = await at.connect(1)
                 writer.write(fetch(number))
                 await read_frame(reader)
+                assert len(alive()) > len(before)
                 if number == 1:
                     writer.transport.abort()
                 elif number == 2:
@@ -1222,6 +1223,29 @@ async def test_counters_are_told_where_they_have_changed(
         control.die()
         await control.start()
         await eventually(lambda: any(each.errors for each in control.counted()), "all, to the next process")
+        control.die()
+
+
+async def test_what_control_could_not_be_told_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by reading: a drain that began while control did not read was never told of."""
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    waiting_bytes = 0
+    monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        changes = at.worker._feed._changes()
+        await eventually(lambda: at.worker._feed._told_changes == changes, "all there is")
+        waiting_bytes = 1
+        at.worker._draining = True
+        at.worker._feed.send_counters()
+        assert not control.counted()[-1].draining
+        waiting_bytes = 0
+        await eventually(lambda: control.counted()[-1].draining, "the drain")
+        assert at.worker._feed._changes() == changes
         control.die()
 
 

@@ -136,6 +136,7 @@ async def test_a_connection_ends_with_its_last_reference(
                 reader, writer = await at.connect(1, trusting(authority))
                 writer.write(fetch(number))
                 await read_frame(reader)
+                assert len(alive()) + len(handshaken()) > len(before) + 1
                 writer.close()
                 reader, writer = await at.connect(1)
                 writer.write(b"GET / HTTP/1.1\r\n\r\n")

@@ -7,6 +7,7 @@ functions), which takes whatever they do not recognize.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be, read_i32_be
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 
-class Recognizer:
+class Recognizer(ABC):
     """Knows a shape of frames without an address. A class, whose method compiled code calls directly."""
 
+    @abstractmethod
     def passes(self, data: bytes, pos: i64, after: i64) -> bool:
         """Whether the whole frame between two positions has it."""
-        raise NotImplementedError
 
 
 REQUEST_HEADER_BYTES: Final = 14
