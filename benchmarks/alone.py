@@ -152,6 +152,9 @@ def touched(pid: int, act: Callable[[], None]) -> int:
 
     Source: proc_pid_clear_refs(5), proc_pid_smaps(5): Referenced
     """
+    # A page is marked when the processor looks it up, and for a while after that it need not do so again: as
+    # beside a few requests a second, there has to be a pause.
+    time.sleep(_PAUSE_S)
     Path(f"/proc/{pid}/clear_refs").write_text("1")
     act()
     proxy = psutil.Process(pid)
