@@ -49,9 +49,9 @@ TARGETS: Final = ("forwarder", "fleet")
 _BROKERS: Final = (1, 2, 3)
 _RECORD_BYTES: Final = 100
 _LOOKS: Final = 9
-_FEW, _MANY = 200, 1_200
-"""Requests: what is between is theirs, and not the start's."""
-_SOME_CLIENTS, _MORE_CLIENTS = 100, 300
+_FEW, _MANY = 500, 10_500
+"""Requests: what is between is theirs, and not the start's, which differs by a million from one to the next."""
+_SOME_CLIENTS, _MORE_CLIENTS = 100, 1_100
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
 _CALM_S: Final = 1.5
@@ -129,7 +129,8 @@ def running(target: str, folder: Path, through: Sequence[str] = ()) -> Iterator[
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
             module = ("-m", "benchmarks.alone", "--worker", str(port), str(broker_port))
             command = [*compiled.through(), both, *through, sys.executable, *module]
-        proxy = spawn(command, folder / f"{target}.log", cwd=ROOT)
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}  # or one start hashes, and looks up, as no other
+        proxy = spawn(command, folder / f"{target}.log", env=environment, cwd=ROOT)
         ending.callback(end, [proxy], _LIMIT_S)
         await_answer(at)
         yield proxy.pid, at
