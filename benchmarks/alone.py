@@ -50,7 +50,7 @@ _BROKERS: Final = (1, 2, 3)
 _RECORD_BYTES: Final = 100
 _LOOKS: Final = 9
 _FEW, _MANY = 500, 10_500
-"""Requests: what is between is theirs, and not the start's, and one start differs by a million from the next."""
+"""Requests: what is between is theirs, and not the start's. One start differs by a million from the next."""
 _SOME_CLIENTS, _MORE_CLIENTS = 100, 1_100
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
