@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
+from fleet.chaos import epochs
 from fleet.chaos.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.chaos.faults import Done, Injector
 from fleet.chaos.network import Toxiproxy
@@ -189,12 +190,20 @@ class _Run:
             self._until_s = time.monotonic()
             await self._stop_clients()
             for client in self._clients:
-                reading = partial(client.stream, self._kafka.bootstrap_servers)
-                self._streams.append(await in_thread(reading))
+                self._streams.append(await in_thread(partial(self._read, client)))
             self.history = self._seen()
         self.violations += check(self.history)
         write(self._folder / HISTORY, self._plan, self._done, self.history)
         await in_thread(self._delete_topics)
+
+    def _read(self, client: Client) -> Stream:
+        stream = client.stream(self._kafka.bootstrap_servers)
+        if not self._plan.brokers_fail:
+            return stream
+        again = epochs.read_again(stream.log, self._kafka, min(self._broker_ids), client.topic)
+        if again:
+            self._say(f"  {client.name} has sent {len(again)} records again, under another epoch")
+        return replace(stream, sent_again=again)
 
     def _seen(self) -> History:
         """All that is known by now; of clients whose logs were not read, what they have seen themselves."""
@@ -251,6 +260,7 @@ class _Run:
                     each.redelivered,
                     refused[name],
                     int(streams[name].gave_up),
+                    len(streams[name].sent_again),
                 )
                 for name, each in audits.items()
             },

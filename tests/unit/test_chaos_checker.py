@@ -195,6 +195,15 @@ def test_a_producer_that_gave_up_by_itself_makes_no_progress_and_loses_nothing()
     assert rules(with_stream(True, gave_up=True, **{**histories, "log": stopped[:-1]})) == ["lost"]
 
 
+def test_a_record_that_its_producer_sent_again_is_the_clients_doing_where_a_broker_failed() -> None:
+    twice = [*clean(), event(1, 3, offset=7), event(1, 4, offset=8)]
+    assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == []
+    assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7)}))) == ["duplicated"]
+    assert rules(with_stream(True, log=twice)) == ["duplicated"]
+    # Leaders that stay where they are give a producer no reason to.
+    assert rules(with_stream(False, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == ["duplicated"]
+
+
 def test_one_generation_has_one_owner_set_of_an_identity() -> None:
     other = Sighting(12.0, "p3", 5, {1: ("p3",), 2: ("p3",)})
     assert rules(replace(HISTORY, sightings=[*HISTORY.sightings, other])) == ["two_owner_sets"]

@@ -30,6 +30,14 @@ def test_what_was_not_promised_is_noticed_alone() -> None:
     assert (everything.lost, everything.duplicated, everything.reordered) == (11, 3, 1)
 
 
+def test_what_a_producer_has_sent_again_by_itself_is_noticed_and_breaks_no_promise() -> None:
+    once = chaos_run(noticed={"idempotent": Noticed(90, 0, 3, 0, 0, 0, 0, sent_again=2)})
+    document = summarize([once, once])
+    assert document.duplicated == 2
+    assert document.noticed["idempotent"] == Noticed(180, 0, 6, 0, 0, 0, 0, sent_again=4)
+    assert "| idempotent | 180 | 0 | 6 | 4 | 0 | 0 | 0 | 0 |" in page(document, 7)
+
+
 def test_percentiles_are_values_that_were_measured() -> None:
     assert measures([]) == Measures(None, None, None)
     assert measures([5.0]) == Measures(5.0, 5.0, 5.0)
