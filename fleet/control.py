@@ -194,9 +194,7 @@ class Control:
             await self._stop()
 
     async def _start(self) -> None:
-        process.watch_lifeline(self._loop, self.spec.lifeline_fd)
-        self._heart = process.Heart(self.spec.heartbeat_fd, self._timing.child_heartbeat_s)
-        self._heart.failed.add_done_callback(self._ended)
+        self._heart = process.Heart(self.spec.heartbeat_fd, self.spec.lifeline_fd)
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin

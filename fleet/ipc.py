@@ -157,6 +157,13 @@ class DirectoryMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class CountMessage:
+    """Control asks for the counters as they are now: somebody looks at them."""
+
+    kind: Literal["count"] = "count"
+
+
+@dataclass(frozen=True, slots=True)
 class CountersMessage:
     counters: WorkerCounters
     kind: Literal["counters"] = "counters"
@@ -211,6 +218,7 @@ class ReachableMessage:
 Message: TypeAlias = (
     Hello
     | DirectoryMessage
+    | CountMessage
     | CountersMessage
     | TrafficMessage
     | BrokersSeenMessage

@@ -1,4 +1,4 @@
-"""What a child of the supervisor is given, and what it owes in return: heartbeats, and not to outlive it."""
+"""What a child of the supervisor is given, and what it owes in return: answers, and not to outlive it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 
 from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
-from fleet.ticks import Regularly
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -29,6 +28,7 @@ CONTROL_FD: Final = "control"
 
 _PR_SET_PDEATHSIG: Final = 1
 _ORPHANED: Final = 70
+_QUESTIONS_BYTES: Final = 64
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
@@ -67,8 +67,8 @@ class ChildSpec:
         kind, index: which child of it; index counts the workers from 0, control has 0.
         incarnation: wall-clock milliseconds at which the supervisor started.
         parent_pid: the supervisor.
-        heartbeat_fd: write one byte at least every ``Timing.child_heartbeat_s``.
-        lifeline_fd: end of file here means that the supervisor is gone.
+        heartbeat_fd: write a byte once the event loop turns, and for each byte that comes by the lifeline.
+        lifeline_fd: a byte here asks for a heartbeat; end of file means that the supervisor is gone.
         fds: control's listening sockets: ``PEER_FD``, ``ADMIN_FD``, ``CONTROL_FD``.
         listeners: a worker's listening sockets.
     """
@@ -170,32 +170,36 @@ def die_with_parent(parent_pid: int) -> None:
         _exit_orphaned()
 
 
-def watch_lifeline(loop: asyncio.AbstractEventLoop, lifeline_fd: int) -> None:
-    """Exit at once when the supervisor is gone. Nobody writes to the pipe, so readable means end of file."""
-    os.set_blocking(lifeline_fd, False)
-    loop.add_reader(lifeline_fd, _exit_orphaned)
-
-
 class Heart:
-    """Tells the supervisor, as long as it beats, that this event loop turns; then, that it ends.
+    """Tells the supervisor, whenever it asks, that this event loop turns; in the end, that it ends.
+
+    It is told once unasked, in the next turn of the loop. Where the supervisor is gone, this process exits.
 
     Args:
-        heartbeat_fd: the pipe; it is closed in the end.
-        every_s: between two beats; the first one is in the next turn of the loop.
+        heartbeat_fd: the pipe to the supervisor; it is closed in the end.
+        lifeline_fd: the pipe from it.
     """
 
-    def __init__(self, heartbeat_fd: int, every_s: float) -> None:
-        os.set_blocking(heartbeat_fd, False)
+    def __init__(self, heartbeat_fd: int, lifeline_fd: int) -> None:
+        for fd in (heartbeat_fd, lifeline_fd):
+            os.set_blocking(fd, False)
         self._fd = heartbeat_fd
-        self._first = asyncio.get_running_loop().call_soon(self._beat)
-        self._beating = Regularly(every_s, self._beat)
-        self.failed = self._beating.failed
-        """Gets the error that has ended it."""
+        self._lifeline_fd = lifeline_fd
+        loop = asyncio.get_running_loop()
+        self._first = loop.call_soon(self._beat)
+        loop.add_reader(lifeline_fd, self._on_lifeline)
 
     def stop(self) -> None:
+        """No more answers; a supervisor that is gone is noticed still."""
         self._first.cancel()
-        self._beating.stop()
         os.close(self._fd)
+        self._fd = -1
+
+    def _on_lifeline(self) -> None:
+        if not os.read(self._lifeline_fd, _QUESTIONS_BYTES):
+            _exit_orphaned()
+        if self._fd >= 0:
+            self._beat()
 
     def _beat(self) -> None:
         try:

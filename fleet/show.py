@@ -92,6 +92,11 @@ class ControlSource:
         if proxy_id not in members:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
 
+    async def counted(self) -> FleetView:
+        """Everything that this member shows, and what its workers have counted by now."""
+        await self._control.workers.count()
+        return self.view()
+
     def view(self) -> FleetView:
         """Everything that this member shows, as of now."""
         control = self._control

@@ -2,12 +2,16 @@
 
 A plain loop over a selector: no event loop that could wedge, no Raft, nothing that serves a client. Signals
 arrive as bytes on the wake-up pipe, heartbeats as bytes on one pipe for each child. All else is a deadline.
+
+A child that is at work is not asked whether it lives: to answer wakes it up. A worker that has read something
+since it was looked at has an event loop that turns; who shows nothing is asked, and owes a heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import selectors
 import signal
 import socket
@@ -40,6 +44,7 @@ HANDOVER_SHARE: Final = 0.5
 KILL_WAIT_S: Final = 2.0
 _TICK_S: Final = 0.25
 _READ_BYTES: Final = 4096
+_READS: Final = re.compile(rb"^syscr: (\d+)$", re.MULTILINE)
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 Command: TypeAlias = Callable[[ChildSpec], Sequence[str]]
@@ -63,7 +68,11 @@ class Child:
     Args:
         process: None while nothing runs.
         heartbeat_fd: where its heartbeats are read; -1 while nothing runs.
-        last_beat_s: when it was heard last, or got fresh time; its start at first.
+        lifeline_fd: where it is asked for one, and which ends with this process; -1 while nothing runs.
+        io_fd: where the kernel tells what it has read; -1 where that is not to be had.
+        last_beat_s: when it was heard last, seen to be at work, or got fresh time; its start at first.
+        looked_s, reads: when it was looked at last, and how often it had read something by then.
+        asked: whether it owes a heartbeat.
         restart_at_s: when the next one may start.
         backoff_s: what the next failure costs.
     """
@@ -72,8 +81,13 @@ class Child:
     index: int
     process: subprocess.Popen[bytes] | None = None
     heartbeat_fd: int = -1
+    lifeline_fd: int = -1
+    io_fd: int = -1
     started_s: float = 0.0
     last_beat_s: float = 0.0
+    looked_s: float = 0.0
+    reads: int = 0
+    asked: bool = False
     has_beaten: bool = False
     killed: bool = False
     restart_at_s: float = 0.0
@@ -86,6 +100,34 @@ class Child:
     def silence_ends_s(self, freeze_timeout_s: float) -> float:
         """When it counts as frozen unless it is heard before."""
         return self.last_beat_s + (freeze_timeout_s if self.has_beaten else FIRST_BEAT_LIMIT_S)
+
+    def heard(self, now_s: float) -> None:
+        """A heartbeat, or what counts as one."""
+        self.last_beat_s = max(self.last_beat_s, now_s)
+        self.asked = False
+
+    def look(self, now_s: float) -> None:
+        """Count what it has read as a heartbeat, at the time of the look before: it may have stopped since.
+
+        Source: proc_pid_io(5), syscr. Only of a process in which nothing but its event loop reads.
+        """
+        if self.io_fd < 0:
+            return
+        try:
+            told = _READS.search(os.pread(self.io_fd, _READ_BYTES, 0))
+        except OSError:
+            return  # it is gone, or on its way
+        reads = self.reads if told is None else int(told[1])
+        if reads != self.reads:
+            self.heard(self.looked_s)
+        self.reads, self.looked_s = reads, now_s
+
+    def close(self) -> None:
+        """Close what this process has of it."""
+        for fd in (self.heartbeat_fd, self.lifeline_fd, self.io_fd):
+            if fd >= 0:
+                os.close(fd)
+        self.heartbeat_fd = self.lifeline_fd = self.io_fd = -1
 
     def ended(self, now_s: float) -> float:
         """Its process is gone; the seconds to wait before the next one."""
@@ -136,7 +178,6 @@ class Supervisor:
         self._workers = [Child("worker", index) for index in range(workers)]
         self._children = [self._control, *self._workers]
         self._selector = selectors.DefaultSelector()
-        self._lifeline_fd, self._held_lifeline_fd = os.pipe()
         self._wakeup_fd, self._wakeup_write_fd = os.pipe()
         self._lock_fd = -1
         self._sockets: sockets.Sockets | None = None
@@ -178,9 +219,9 @@ class Supervisor:
             self._sockets.close()
             with suppress(OSError):  # the next start replaces it, and the disk may be read-only
                 self._member.control_socket.unlink()
-        heartbeats = [child.heartbeat_fd for child in self._children]
-        pipes = (self._lifeline_fd, self._held_lifeline_fd, self._wakeup_fd, self._wakeup_write_fd)
-        for fd in (*pipes, *heartbeats, self._lock_fd):
+        for child in self._children:
+            child.close()
+        for fd in (self._wakeup_fd, self._wakeup_write_fd, self._lock_fd):
             if fd >= 0:
                 os.close(fd)
 
@@ -207,6 +248,7 @@ class Supervisor:
                 else:
                     self._on_heartbeat(key.data, after_s)
             self._reap(after_s)
+            self._ask_silent(after_s)
             self._kill_frozen(after_s)
 
     def _next_due_s(self, now_s: float) -> float:
@@ -214,6 +256,8 @@ class Supervisor:
         for child in self._children:
             if child.process is not None and not child.killed:
                 due.append(child.silence_ends_s(self._timing.freeze_timeout_s))
+                if child.has_beaten and not child.asked:
+                    due.append(child.last_beat_s + self._timing.ask_child_after_s)
             elif child.process is None and self._wanted(child):
                 due.append(child.restart_at_s)
         return min(due)
@@ -235,12 +279,12 @@ class Supervisor:
     def _on_heartbeat(self, child: Child, now_s: float) -> None:
         with suppress(BlockingIOError):
             if os.read(child.heartbeat_fd, _READ_BYTES):
-                child.last_beat_s = now_s
+                child.heard(now_s)
                 child.has_beaten = True
                 self._tell_ready()
             else:
                 self._selector.unregister(child.heartbeat_fd)  # it is gone, or on its way: SIGCHLD follows
-                child.last_beat_s = now_s
+                child.heard(now_s)
                 child.has_beaten = False
 
     def _tell_ready(self) -> None:
@@ -254,6 +298,16 @@ class Supervisor:
         log.warning("was paused for %.1f s", gap_s)
         for child in self._running():
             child.last_beat_s = now_s
+
+    def _ask_silent(self, now_s: float) -> None:
+        for child in self._running():
+            if child.killed or not child.has_beaten:
+                continue
+            child.look(now_s)
+            if not child.asked and now_s >= child.last_beat_s + self._timing.ask_child_after_s:
+                child.asked = True
+                with suppress(BrokenPipeError):  # it is gone, or on its way
+                    os.write(child.lifeline_fd, b"?")
 
     def _kill_frozen(self, now_s: float) -> None:
         for child in self._running():
@@ -279,11 +333,12 @@ class Supervisor:
 
     def _start(self, child: Child, now_s: float) -> None:
         assert self._sockets is not None
-        heartbeat_fd, theirs_fd = os.pipe()
+        child.heartbeat_fd, their_heartbeat_fd = os.pipe()
+        their_lifeline_fd, child.lifeline_fd = os.pipe()
         spec_fd = os.memfd_create("child-spec")
         try:
-            os.set_blocking(heartbeat_fd, False)
-            spec = self._spec(child, theirs_fd)
+            os.set_blocking(child.heartbeat_fd, False)
+            spec = self._spec(child, their_heartbeat_fd, their_lifeline_fd)
             _write_all(spec_fd, spec.encode())
             fds = [*spec.fds.values(), *(each.fd for each in spec.listeners)]
             # An interrupt from the terminal goes to the whole process group. What it means is decided here,
@@ -292,23 +347,25 @@ class Supervisor:
             child.process = subprocess.Popen(
                 [*self._command(spec), str(spec_fd)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*fds, theirs_fd, self._lifeline_fd, spec_fd, self._lock_fd],
+                pass_fds=[*fds, their_heartbeat_fd, their_lifeline_fd, spec_fd, self._lock_fd],
             )
         except OSError as error:
-            os.close(heartbeat_fd)
+            child.close()
             log.error("cannot start %s (%s); next try in %.1f s", child.name, error, child.ended(now_s))
             return
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-            os.close(theirs_fd)
-            os.close(spec_fd)
-        child.heartbeat_fd = heartbeat_fd
-        child.started_s = child.last_beat_s = now_s
-        child.has_beaten = child.killed = False
-        self._selector.register(heartbeat_fd, selectors.EVENT_READ, child)
+            for fd in (their_heartbeat_fd, their_lifeline_fd, spec_fd):
+                os.close(fd)
+        if child.kind == "worker":  # threads of control read, too
+            with suppress(OSError):
+                child.io_fd = os.open(f"/proc/{child.process.pid}/io", os.O_RDONLY)
+        child.started_s = child.last_beat_s = child.looked_s = now_s
+        child.has_beaten = child.killed = child.asked = False
+        self._selector.register(child.heartbeat_fd, selectors.EVENT_READ, child)
         log.info("started %s (process %d)", child.name, child.process.pid)
 
-    def _spec(self, child: Child, heartbeat_fd: int) -> ChildSpec:
+    def _spec(self, child: Child, heartbeat_fd: int, lifeline_fd: int) -> ChildSpec:
         assert self._sockets is not None
         fds = {}
         listeners: tuple[ListenerFd, ...] = ()
@@ -330,7 +387,7 @@ class Supervisor:
             incarnation=self._incarnation,
             parent_pid=os.getpid(),
             heartbeat_fd=heartbeat_fd,
-            lifeline_fd=self._lifeline_fd,
+            lifeline_fd=lifeline_fd,
             fds=fds,
             listeners=listeners,
         )
@@ -353,8 +410,7 @@ class Supervisor:
         child.process.returncode = code  # Popen would wait for it otherwise
         with suppress(KeyError):
             self._selector.unregister(child.heartbeat_fd)
-        os.close(child.heartbeat_fd)
-        child.heartbeat_fd = -1
+        child.close()
         wait_s = child.ended(now_s)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         if self._wanted(child):

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from socket import socket
+from typing import Final
 
 from fleet import ipc
 from fleet.admin.totals import retire
@@ -15,6 +16,7 @@ from fleet.ipc import (
     BrokersSeenMessage,
     Channel,
     CountersMessage,
+    CountMessage,
     DirectoryMessage,
     Hello,
     ReachableMessage,
@@ -24,6 +26,9 @@ from fleet.ipc import (
 from fleet.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
+
+ANSWER_LIMIT_S: Final = 0.5
+"""How long whoever looks at counters waits for a worker that does not answer."""
 
 
 class Workers:
@@ -53,6 +58,7 @@ class Workers:
         self._server: asyncio.Server | None = None
         self._channels: dict[Channel, WorkerCounters] = {}
         self._greeted: dict[Channel, Hello] = {}
+        self._asked: dict[Channel, asyncio.Future[None]] = {}
         self._seen: set[int] = set()
         self._pids: set[int] = set()
         self.retired = WorkerCounters()
@@ -102,6 +108,27 @@ class Workers:
         for channel in list(self._channels):
             channel.send(message)
 
+    async def count(self) -> None:
+        """Have every worker tell what it has counted by now.
+
+        Of one that does not answer within ``ANSWER_LIMIT_S`` it stays what it has told last.
+        """
+        answers = [self._ask(channel) for channel in self._greeted]
+        if answers:
+            await asyncio.wait(answers, timeout=ANSWER_LIMIT_S)
+
+    def _ask(self, channel: Channel) -> asyncio.Future[None]:
+        answer = self._asked.get(channel)
+        if answer is None:
+            answer = self._asked[channel] = asyncio.get_running_loop().create_future()
+            channel.send(CountMessage())
+        return answer
+
+    def _answered(self, channel: Channel) -> None:
+        answer = self._asked.pop(channel, None)
+        if answer is not None:
+            answer.set_result(None)
+
     def views(self) -> tuple[WorkerView, ...]:
         """The workers that are connected now, each with what it said last."""
         return tuple(
@@ -124,6 +151,7 @@ class Workers:
         finally:
             self.retired = retire(self.retired, self._channels.pop(channel))
             self._greeted.pop(channel, None)
+            self._answered(channel)
             channel.close()
             self._tell_applied()
 
@@ -142,6 +170,7 @@ class Workers:
                 log.info("worker %d (pid %d) is connected", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
+                self._answered(channel)
                 self._tell_applied()
             case TrafficMessage():
                 self._on_traffic(message)
@@ -149,5 +178,5 @@ class Workers:
                 self._on_brokers_seen(brokers)
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
-            case DirectoryMessage() | ReachableMessage():
+            case DirectoryMessage() | ReachableMessage() | CountMessage():
                 log.error("a worker sent a %s message; only control does", message.kind)

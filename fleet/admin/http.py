@@ -167,7 +167,7 @@ class _Admin:
         return self._writable and is_loopback(request.url.host or "")
 
     async def traffic(self, request: web.Request) -> web.Response:
-        view = self._source.view()
+        view = await self._source.counted()
         body = await asyncio.to_thread(lambda: TRAFFIC.encode(traffic_document(view)))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -189,7 +189,7 @@ class _Admin:
     async def metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         refused = NO_REFUSALS if self._gate is None else dict(self._gate.refused)
-        registry = registry_of(FleetCollector(self._source.view(), self._names, refused))
+        registry = registry_of(FleetCollector(await self._source.counted(), self._names, refused))
         body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 

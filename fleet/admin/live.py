@@ -111,7 +111,7 @@ class _Telling:
 
     async def _count(self) -> None:
         while True:
-            view = self._source.view()
+            view = await self._source.counted()
             own, others = await asyncio.gather(asyncio.to_thread(traffic_document, view), self._others())
             self._before, self._now = self._now, {view.me: own, **others}
             await asyncio.sleep(COUNT_EVERY_S)

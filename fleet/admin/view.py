@@ -286,7 +286,11 @@ class AdminSource(Protocol):
     """What the admin interface needs from control."""
 
     def view(self) -> FleetView:
-        """The view as of now; cheap, and never waits."""
+        """The view as of now; cheap, and never waits. What workers count may be some seconds old."""
+        ...
+
+    async def counted(self) -> FleetView:
+        """The view as of now, with what workers have counted by now; waits for them, but not for long."""
         ...
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:

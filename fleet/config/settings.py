@@ -23,8 +23,8 @@ PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
 
 
-CHILD_HEARTBEATS: Final = 3
-"""Of a child to its supervisor, in the time after which it counts as frozen."""
+ASK_SHARE: Final = 1 / 3
+"""The part of ``freeze_timeout_s`` after which the supervisor asks a child of which it has seen nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Timing:
     leader_fallback_s: float = 0.5
 
     @property
-    def child_heartbeat_s(self) -> float:
-        """Between two heartbeats of a child to its supervisor: one may be late without its being killed."""
-        return self.freeze_timeout_s / CHILD_HEARTBEATS
+    def ask_child_after_s(self) -> float:
+        """Without a sign of life from a child; it has the rest of ``freeze_timeout_s`` to answer."""
+        return self.freeze_timeout_s * ASK_SHARE
 
 
 @dataclass(frozen=True, slots=True)

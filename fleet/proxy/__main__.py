@@ -18,8 +18,7 @@ async def serve(spec: ChildSpec) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    process.watch_lifeline(loop, spec.lifeline_fd)
-    heart = process.Heart(spec.heartbeat_fd, spec.settings.timing.child_heartbeat_s)
+    heart = process.Heart(spec.heartbeat_fd, spec.lifeline_fd)
     try:
         await Worker(spec).run(stop)
     finally:

@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from fleet.errors import LimitReached
 
 SILENCE_S: Final = 1.0
-"""How long a connection above a limit may say nothing. Members ask at once."""
+"""How long a connection above a limit may say nothing, at least. Members ask at once."""
 
 
 class Guest(Protocol):
@@ -33,9 +33,14 @@ class Admission(Generic[GuestT]):
     Args:
         most: how many there may be; most_of_source: from one address, None for any number.
         reserve: how many more may be there for as long as they ask nothing of a broker; above 0.
+        silence_s: for how long these may say nothing; above the time between two looks at them, so that
+            whoever has come right before one has it, too.
     """
 
-    def __init__(self, most: int, most_of_source: int | None, reserve: int) -> None:
+    def __init__(
+        self, most: int, most_of_source: int | None, reserve: int, silence_s: float = SILENCE_S
+    ) -> None:
+        self._silence_s = silence_s
         self._most = most
         self._most_of_source = most_of_source
         self._reserve = reserve
@@ -69,7 +74,7 @@ class Admission(Generic[GuestT]):
         return [
             (guest, error)
             for guest, (error, since_s) in self._beyond.items()
-            if not guest.answered and now_s - since_s > SILENCE_S
+            if not guest.answered and now_s - since_s > self._silence_s
         ]
 
     def leave(self, guest: GuestT) -> None:

@@ -66,13 +66,6 @@ class Counters:
             "closing the connection of client %s: %s (%s; %d more unlogged)", peer, error, reason, more
         )
 
-    def changes(self) -> int:
-        """A number that grows whenever a snapshot would be another one; requests come with bytes."""
-        changes = sum(self._errors.values()) + sum(self._limited.values())
-        for each in self._traffic.values():
-            changes += each.changes
-        return changes
-
     def snapshot(
         self, upstream_up: Mapping[BrokerId, bool], generation: int, revision: int, draining: bool
     ) -> WorkerCounters:

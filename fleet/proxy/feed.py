@@ -1,4 +1,4 @@
-"""A worker's line to control: directories and who can be reached in, counters and brokers out.
+"""A worker's line to control: directories and who can be reached in, counters (when asked) and brokers out.
 
 It outlives control processes.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from fleet.ipc import (
     BrokersSeenMessage,
     Channel,
     CountersMessage,
+    CountMessage,
     DirectoryMessage,
     Hello,
     ReachableMessage,
@@ -29,7 +31,11 @@ from fleet.ticks import Regularly
 log = logging.getLogger(__name__)
 
 RECONNECT_S: Final = 0.1
-COUNT_EVERY_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
+COUNT_EVERY_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
+"""What a worker that is killed had counted since is lost, but for what somebody had asked for."""
+PASS_EVERY_S = 1.0  # not Final, for the same reason
+AGAIN_S: Final = 1.0
+"""After which counters are sent that could not be."""
 GATHER_S: Final = 0.05
 """Brokers seen, or lost, within this time are reported together: every client's first Metadata names all."""
 
@@ -42,7 +48,6 @@ class Feed:
         hello: what to say first.
         apply: called with each directory, on the loop.
         told: called with whether brokers answer, as control has found.
-        changes: a number that is another one whenever the counters are: they are not sent else.
         count: makes a snapshot of the counters.
         passed: what has passed since it was asked last; None where control does not want to know.
     """
@@ -53,20 +58,17 @@ class Feed:
         hello: Hello,
         apply: Callable[[Directory], None],
         told: Callable[[Mapping[BrokerId, bool]], None],
-        changes: Callable[[], int],
         count: Callable[[], WorkerCounters],
-        passed: Callable[[], TrafficMessage | None],
+        passed: Callable[[], TrafficMessage] | None,
     ) -> None:
         self._path = path
         self._hello = hello
         self._apply = apply
         self._told = told
-        self._changes = changes
         self._count = count
         self._passed = passed
         self._channel: Channel | None = None
-        self._told_changes = -1
-        """What ``changes`` was when control was sent counters last."""
+        self._again: asyncio.TimerHandle | None = None
         self._seen: dict[BrokerId, Broker] = {}
         self._lost: set[BrokerId] = set()
         self._gathering: asyncio.TimerHandle | None = None
@@ -78,20 +80,29 @@ class Feed:
             await self._follow_once()
             await asyncio.sleep(RECONNECT_S)
 
-    def count_regularly(self) -> Regularly:
-        """Count for control until that is stopped."""
-        return Regularly(COUNT_EVERY_S, self._count_again)
+    def tell_regularly(self) -> list[Regularly]:
+        """Tell control what is counted, and what passes, until these are stopped."""
+        regular = [Regularly(COUNT_EVERY_S, self.send_counters)]
+        if self._passed is not None:
+            regular.append(Regularly(PASS_EVERY_S, partial(self._send_passed, self._passed)))
+        return regular
 
     def send_counters(self) -> None:
-        """Tell control at once: something has changed that it waits for.
+        """Tell control at once: it has asked, or something has changed that it waits for.
 
         Nothing is piled up for a control process that does not read, or that is not there yet: the supervisor
-        holds the socket, so connecting to nobody succeeds.
+        holds the socket, so connecting to nobody succeeds. It is told later.
         """
-        self._told_changes = -1
-        if self._channel is not None and not self._channel.waiting_bytes:
-            self._told_changes = self._changes()
+        if self._channel is None:
+            return
+        if not self._channel.waiting_bytes:
             self._channel.send(CountersMessage(self._count()))
+        elif self._again is None:
+            self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._send_again)
+
+    def _send_again(self) -> None:
+        self._again = None
+        self.send_counters()
 
     def saw(self, brokers: Iterable[Broker]) -> None:
         """Report brokers to control, soon; to the next one, where there is none now."""
@@ -116,17 +127,10 @@ class Feed:
         if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
             self._lost.clear()
 
-    def _count_again(self) -> None:
-        if self._changes() != self._told_changes:
-            self.send_counters()
-        self._send_passed()
-
-    def _send_passed(self) -> None:
+    def _send_passed(self, passed: Callable[[], TrafficMessage]) -> None:
         """Tell control what has passed; later, where there is none that reads."""
         if self._channel is not None and not self._channel.waiting_bytes:
-            passed = self._passed()
-            if passed is not None:
-                self._channel.send(passed)
+            self._channel.send(passed())
 
     async def _follow_once(self) -> None:
         try:
@@ -136,7 +140,6 @@ class Feed:
         try:
             channel.send(self._hello)
             self._channel = channel
-            self._told_changes = -1
             self._report()
             while (message := await channel.receive()) is not None:
                 match message:
@@ -146,6 +149,8 @@ class Feed:
                         self.send_counters()
                     case ReachableMessage(reachable=reachable):
                         self._told(reachable)
+                    case CountMessage():
+                        self.send_counters()
         except ValueError as error:
             log.error("control said what is not a message: %s", str(error).splitlines()[0])
         finally:

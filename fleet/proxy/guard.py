@@ -9,9 +9,9 @@ from typing import Final
 
 from fleet.config.settings import MemberSettings, Settings
 from fleet.errors import LimitReached
-from fleet.proxy.admission import Admission
+from fleet.proxy.admission import SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.patience import SWEEP_S, Patience
+from fleet.proxy.patience import Patience
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 from fleet.sockets import connections_per_worker, most_probes
 from fleet.ticks import Regularly
@@ -34,12 +34,13 @@ class Guard:
         limits = settings.limits
         per_source = limits.max_connections_per_source
         self._everyone = everyone
+        self._patience = Patience(limits)
         self._admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
             most_probes(settings, member),
+            max(SILENCE_S, self._patience.sweep_s),
         )
-        self._patience = Patience(limits)
         self._sweeps_s = 0.0
         self._sweeping: Regularly | None = None
         self._under_way = False
@@ -68,13 +69,13 @@ class Guard:
 
     def start(self) -> Regularly:
         """Sweep until that is stopped."""
-        self._sweeping = Regularly(SWEEP_S, self._sweep_again)
+        self._sweeping = Regularly(self._patience.sweep_s, self._sweep_again)
         return self._sweeping
 
     def _sweep_again(self) -> None:
         if self._under_way:
             return  # it takes longer than the time between two, which is nobody's fault
-        self._sweeps_s += SWEEP_S
+        self._sweeps_s += self._patience.sweep_s
         self.sweep(self._sweeps_s)
 
     def sweep(self, now_s: float) -> None:

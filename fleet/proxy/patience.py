@@ -12,7 +12,9 @@ from fleet.config.settings import Limits
 from fleet.errors import LimitReached, TimeLimit
 
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
-"""Between two sweeps: what no time limit can be more exact than."""
+"""Between two sweeps at least."""
+_EXACT: Final = 5
+"""Sweeps in the shortest time limit: it is exact to a fifth of it."""
 
 _SAID: Final[dict[TimeLimit, str]] = {
     "first_request_timeout_s": "no request",
@@ -28,7 +30,7 @@ class Patience:
         limits: as configured.
     """
 
-    __slots__ = ("_limit_s",)
+    __slots__ = ("_limit_s", "sweep_s")
 
     def __init__(self, limits: Limits) -> None:
         self._limit_s: dict[TimeLimit, float] = {
@@ -36,6 +38,8 @@ class Patience:
             "request_timeout_s": limits.request_timeout_s,
             "idle_timeout_s": limits.idle_timeout_s,
         }
+        self.sweep_s = max(SWEEP_S, min(self._limit_s.values()) / _EXACT)
+        """Between two sweeps."""
 
     def over(self, limit: TimeLimit, waited_s: float) -> LimitReached | None:
         """The error where a limit has passed."""

@@ -72,11 +72,6 @@ class Traffic:
         self._told = (0, 0, 0)
         self._requests_told = list(self.wire.requests)
 
-    @property
-    def changes(self) -> int:
-        """A number that grows with whatever is counted here for control's totals."""
-        return self.to_broker_bytes + self.to_client_bytes + 2 * self.opened - self.connections
-
     def sampled(self, client_id: str, in_flight: int) -> None:
         """A read was looked at."""
         self._in_flight_peak = max(self._in_flight_peak, in_flight)

@@ -57,8 +57,6 @@ class Upstreams:
         self._seen: dict[BrokerId, Candidate] = {}
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
-        self.changes = 0
-        """How often ``up`` has changed."""
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
@@ -68,7 +66,6 @@ class Upstreams:
         known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
         self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
-        self.changes += 1
 
     def saw(self, brokers: Iterable[Broker]) -> None:
         """A response named these brokers: newer than any directory, and clients dial them next."""
@@ -152,9 +149,7 @@ class Upstreams:
         return self._up
 
     def _note(self, broker_id: BrokerId, *, up: bool) -> None:
-        if self._up.get(broker_id) is not up:
-            self._up[broker_id] = up
-            self.changes += 1
+        self._up[broker_id] = up
 
     def _known(self) -> list[Candidate]:
         return list({**self._committed, **self._seen}.values())

@@ -99,9 +99,8 @@ class Worker(Host):
             for each in self._member.listeners
         }
         hello = Hello(spec.index, os.getpid())
-        self._feed = Feed(
-            self._member.control_socket, hello, self.apply, self._told, self.changes, self.count, self._passed
-        )
+        passed = None if self._log is None else partial(self._passed, self._log)
+        self._feed = Feed(self._member.control_socket, hello, self.apply, self._told, self.count, passed)
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s = self._timing.upstream_connect_timeout_s
@@ -113,7 +112,7 @@ class Worker(Host):
         if stored is not None:
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())
-        regular = (self._guard.start(), self._feed.count_regularly())
+        regular = [self._guard.start(), *self._feed.tell_regularly()]
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
@@ -131,6 +130,7 @@ class Worker(Host):
                 if end.done():
                     end.result()  # none is done but by an error
             await self._drain_all()
+            self._feed.send_counters()
         finally:
             following.cancel()
             for each in regular:
@@ -178,10 +178,6 @@ class Worker(Host):
 
     def _told(self, reachable: Mapping[BrokerId, bool]) -> None:
         self._upstreams.told(reachable, time.monotonic())
-
-    def changes(self) -> int:
-        """A number that grows with what is counted."""
-        return self._counters.changes() + self._upstreams.changes
 
     def count(self) -> WorkerCounters:
         """The counters as they are now."""
@@ -311,8 +307,9 @@ class Worker(Host):
             )
         )
 
-    def _passed(self) -> TrafficMessage | None:
-        return None if self._log is None else self._log.take(time.monotonic(), wall_ms())
+    @staticmethod
+    def _passed(traffic_log: TrafficLog) -> TrafficMessage:
+        return traffic_log.take(time.monotonic(), wall_ms())
 
     # ---- brokers
 

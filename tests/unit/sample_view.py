@@ -139,6 +139,9 @@ class Source:
     def view(self) -> FleetView:
         return self.shown
 
+    async def counted(self) -> FleetView:
+        return self.view()
+
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         self.asked.append((proxy_id, drained))
         return self._answer(proxy_id)

@@ -16,7 +16,7 @@ from fleet.ipc import BOOTSTRAP
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
-from fleet.proxy import guard
+from fleet.proxy import guard, patience
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
 from fleet.proxy.guard import Guard
 from fleet.proxy.traffic import Traffic
@@ -53,7 +53,7 @@ async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIt
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sweep but those of the test."""
-    monkeypatch.setattr(guard, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(patience, "SWEEP_S", 3_600.0)
 
 
 async def asked(client: Client, number: int) -> None:
@@ -88,7 +88,7 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
-    monkeypatch.setattr(guard, "SWEEP_S", 0.01)
+    monkeypatch.setattr(patience, "SWEEP_S", 0.01)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1])
     everyone = [
         ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)

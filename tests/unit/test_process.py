@@ -12,6 +12,7 @@ from fleet import process
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
 from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
+from tests.unit.test_worker import eventually
 
 MEMBER = MemberSettings(
     proxy_id="p1",
@@ -54,33 +55,34 @@ def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
     assert SPEC.member == MEMBER
 
 
-async def test_beat_writes_and_a_full_pipe_is_no_error() -> None:
+async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
+    lifeline, asking = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):
         while True:
             os.write(writing, b"x" * 4096)
-    heart = process.Heart(writing, 0.001)
+    heart = process.Heart(writing, lifeline)
     await asyncio.sleep(0)  # its first byte finds no room
-    try:
-        async with asyncio.timeout(20):
-            while b"." not in await asyncio.to_thread(os.read, reading, 1 << 20):
-                pass
-    finally:
-        heart.stop()
-    while os.read(reading, 1 << 20):
-        pass  # up to the end of file, by which the supervisor knows that no more is to come
-    os.close(reading)
+    os.set_blocking(reading, False)
 
+    def heard() -> bytes:
+        with suppress(BlockingIOError):
+            return os.read(reading, 1 << 20)
+        return b""
 
-async def test_a_heart_that_fails_tells_why() -> None:
-    """Found by reading: a control process fell silent, and was killed as frozen, without a word."""
-    reading, writing = os.pipe()
-    heart = process.Heart(reading, 0.001)  # that end cannot be written to
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        await asyncio.wait_for(heart.failed, 20)
+    while heard():
+        pass
+    for _ in range(3):
+        os.write(asking, b"?")
+        await eventually(lambda: heard() == b".", "an answer")
     heart.stop()
-    os.close(writing)
+    assert os.read(reading, 1) == b""  # by which the supervisor knows that no more is to come
+    os.write(asking, b"?")  # as it may have done before it read that
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop().remove_reader(lifeline)
+    for fd in (reading, lifeline, asking):
+        os.close(fd)
 
 
 CHILD = """
@@ -89,12 +91,12 @@ from fleet import process
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
 from fleet.model import Endpoint, IdentitySpace
 async def main():
-    loop = asyncio.get_running_loop()
-    if {lifeline} >= 0:
-        process.watch_lifeline(loop, {lifeline})
     print(os.getpid(), flush=True)
-    if {heartbeat} >= 0:
-        process.Heart({heartbeat}, 0.01)
+    if {lifeline} >= 0:
+        heart = process.Heart({heartbeat}, {lifeline})
+        if {stopped}:
+            await asyncio.sleep(0)
+            heart.stop()
     await asyncio.sleep(60)
 if {parent}:
     process.die_with_parent({parent})
@@ -102,29 +104,43 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("fd", ["lifeline", "heartbeat"])
-def test_child_exits_when_the_supervisors_end_of_a_pipe_closes(fd: str) -> None:
-    reading, writing = os.pipe()
-    theirs, ours = (reading, writing) if fd == "lifeline" else (writing, reading)
-    program = CHILD.format(**{"lifeline": -1, "heartbeat": -1, "parent": 0, fd: theirs})
-    with subprocess.Popen(
-        [sys.executable, "-c", program], pass_fds=[theirs], stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline()
-        os.close(theirs)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_child_exits_when_the_supervisors_end_of_the_lifeline_closes(stopped: bool) -> None:
+    lifeline, ours = os.pipe()
+    reading, heartbeat = os.pipe()
+    program = CHILD.format(lifeline=lifeline, heartbeat=heartbeat, stopped=stopped, parent=0)
+    with subprocess.Popen([sys.executable, "-c", program], pass_fds=[lifeline, heartbeat]) as child:
+        os.close(lifeline)
+        os.close(heartbeat)
+        assert os.read(reading, 1) == b"."
+        assert not stopped or os.read(reading, 1) == b""
         assert child.poll() is None
         os.close(ours)
         assert child.wait(20) == 70
+    os.close(reading)
+
+
+def test_child_exits_when_nobody_can_hear_it() -> None:
+    lifeline, asking = os.pipe()
+    reading, heartbeat = os.pipe()
+    program = CHILD.format(lifeline=lifeline, heartbeat=heartbeat, stopped=False, parent=0)
+    with subprocess.Popen([sys.executable, "-c", program], pass_fds=[lifeline, heartbeat]) as child:
+        os.close(heartbeat)
+        assert os.read(reading, 1) == b"."
+        os.close(reading)
+        os.write(asking, b"?")
+        assert child.wait(20) == 70
+    for fd in (lifeline, asking):
+        os.close(fd)
 
 
 def test_child_of_another_parent_exits_at_once() -> None:
-    program = CHILD.format(lifeline=-1, heartbeat=-1, parent=os.getppid())
+    program = CHILD.format(lifeline=-1, heartbeat=-1, stopped=False, parent=os.getppid())
     assert subprocess.run([sys.executable, "-c", program], timeout=20, check=False).returncode == 70
 
 
 def test_child_dies_with_its_parent() -> None:
-    child = CHILD.format(lifeline=-1, heartbeat=-1, parent="os.getppid()")
+    child = CHILD.format(lifeline=-1, heartbeat=-1, stopped=False, parent="os.getppid()")
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])\n"
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE) as between:
         assert between.stdout is not None

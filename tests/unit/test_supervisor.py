@@ -73,19 +73,28 @@ listening = [socket.socket(fileno=each.fd) for each in spec.listeners]
 if (folder / f"{name}.orphan").exists():
     orphan()
 (folder / f"{name}.incarnation").write_text(str(spec.incarnation))
+beats = 1
+zero = os.open("/dev/zero", os.O_RDONLY)
 say(f"start {os.getpid()} {len(listening)} {sorted(spec.fds)}")
 try:
     while not (terminated and not (folder / f"{name}.stubborn").exists()):
-        if not (folder / f"{name}.silent").exists():
-            os.write(spec.heartbeat_fd, b".")
+        if beats and not (folder / f"{name}.silent").exists():
+            os.write(spec.heartbeat_fd, b"." * beats)
+            beats = 0
         if terminated:
             for each in listening:
                 each.close()
             listening.clear()
         readable, _, _ = select.select([*listening, spec.lifeline_fd], [], [], 0.02)
         if spec.lifeline_fd in readable:
-            os._exit(70)
-        for each in readable:
+            asked = os.read(spec.lifeline_fd, 64)
+            if not asked:
+                os._exit(70)
+            beats += len(asked)
+            say("asked")
+        if (folder / f"{name}.reading").exists():
+            os.read(zero, 1)
+        for each in set(readable) - {spec.lifeline_fd}:
             try:
                 accepted, _ = each.accept()
             except BlockingIOError:
@@ -296,6 +305,53 @@ def test_frozen_child_is_killed_and_replaced_alone(node: Node, name: str) -> Non
     assert not alive(frozen)
     assert f"{name} is frozen" in node.log
     assert len(node.all_pids()) == 3
+
+
+def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> None:
+    reading = node.mark("worker-0.reading")
+    silent = node.mark("worker-0.silent")
+    silent.unlink()
+    node.start()
+    node.mark("worker-0.silent")
+    until = time.monotonic() + 3 * node.settings.timing.freeze_timeout_s
+    eventually(lambda: time.monotonic() > until, "three times the freeze timeout")
+    assert node.events.count("control asked") > 2
+    assert "worker-0 asked" not in node.events
+    assert "frozen" not in node.log
+    silent.unlink()
+    reading.unlink()
+    eventually(lambda: node.events.count("worker-0 asked") > 2, "it is asked now")
+    assert "frozen" not in node.log
+
+
+def test_control_is_asked_whatever_it_reads(node: Node) -> None:
+    """Its threads read, too: that does not tell of its event loop."""
+    node.mark("control.reading")
+    node.start()
+    eventually(lambda: node.events.count("control asked") > 2, "it is asked")
+    node.mark("control.silent")
+    eventually(lambda: len(node.pids("control")) == 2, "a new child in its place")
+
+
+def test_what_a_worker_has_read_counts_from_the_look_before(tmp_path: Path) -> None:
+    told = tmp_path / "io"
+    told.write_text("rchar: 90\nwchar: 4\nsyscr: 7\nsyscw: 8\n")
+    child = Child("worker", 0, io_fd=os.open(told, os.O_RDONLY), last_beat_s=10.0, looked_s=10.0, reads=7)
+    child.asked = True
+    child.look(10.2)
+    assert (child.last_beat_s, child.asked) == (10.0, True)
+    told.write_text("rchar: 91\nwchar: 4\nsyscr: 9\nsyscw: 8\n")
+    child.look(10.4)
+    assert (child.last_beat_s, child.asked) == (10.2, False)
+    child.heard(10.5)
+    told.write_text("rchar: 91\nwchar: 4\nsyscr: 10\nsyscw: 8\n")
+    child.look(10.6)
+    assert child.last_beat_s == 10.5  # the heartbeat is newer than that look
+    told.write_text("nothing\n")
+    child.look(10.8)
+    assert child.last_beat_s == 10.5
+    child.close()
+    child.look(11.0)  # where the kernel does not tell, nothing is known
 
 
 def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:

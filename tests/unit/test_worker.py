@@ -36,6 +36,7 @@ from fleet.ipc import (
     BrokersSeenMessage,
     Channel,
     CountersMessage,
+    CountMessage,
     DirectoryMessage,
     Hello,
     ReachableMessage,
@@ -1192,60 +1193,75 @@ async def test_worker_follows_one_control_process_after_another(
         control.die()
 
 
-async def test_counters_are_told_where_they_have_changed(
+async def test_counters_are_told_when_control_asks_and_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
+        await eventually(lambda: control.said, "hello")
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         await read_frame(reader)
-        await eventually(lambda: any(each.requests for each in control.counted()), "a request")
-        told, looked, changes = len(control.counted()), 0, at.worker._feed._changes
-
-        def look() -> int:
-            nonlocal looked
-            looked += 1
-            return changes()
-
-        at.worker._feed._changes = look
-        await eventually(lambda: looked > 10, "ten times more")
-        assert len(control.counted()) <= told + 1  # the answer may have been counted behind the request
+        assert not control.counted()
+        for times in (1, 2):
+            control.channels[0].send(CountMessage())
+            await eventually(lambda times=times: len(control.counted()) == times, "what was asked for")  # type: ignore[misc]
+        assert control.counted()[-1].requests == {FETCH: 1}
         writer.close()
-        await eventually(lambda: control.counted()[-1].connections.get(1) == 0, "its end")
+        control.die()
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
         writer = (await at.connect(1))[1]
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        await eventually(lambda: control.counted()[-1].errors, "what is refused")
+        await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
         writer.close()
         control.die()
-        await control.start()
-        await eventually(lambda: any(each.errors for each in control.counted()), "all, to the next process")
-        control.die()
+
+
+async def test_what_a_worker_had_counted_in_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        await eventually(lambda: control.said, "hello")
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await read_frame(reader)
+        writer.close()
+    await eventually(lambda: control.counted()[-1:] and control.counted()[-1].connections, "the last ones")
+    assert control.counted()[-1].requests == {FETCH: 1}
+    assert control.counted()[-1].connections == {1: 0}
+    control.die()
 
 
 async def test_what_control_could_not_be_told_is_told_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by reading: a drain that began while control did not read was never told of."""
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(feed, "AGAIN_S", 0.01)
     waiting_bytes = 0
     monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        changes = at.worker._feed._changes()
-        await eventually(lambda: at.worker._feed._told_changes == changes, "all there is")
+        await eventually(lambda: control.said, "hello")
         waiting_bytes = 1
         at.worker._draining = True
         at.worker._feed.send_counters()
-        assert not control.counted()[-1].draining
+        at.worker._feed.send_counters()
+        assert not control.counted()
         waiting_bytes = 0
-        await eventually(lambda: control.counted()[-1].draining, "the drain")
-        assert at.worker._feed._changes() == changes
+        await eventually(lambda: control.counted() and control.counted()[-1].draining, "the drain")
         control.die()
 
 
