@@ -3,8 +3,8 @@
     python -m benchmarks.scripted PORT BROKERS PARTITIONS
 
 Broker N is at `host_of(N)`, and one topic has all the partitions. It knows ApiVersions and Metadata,
-in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12), and acknowledges
-what `frames.produce` sends.
+in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12), acknowledges
+what `frames.produce` sends, and has nothing for Fetch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v5 import response as metadata_v5
 from kio.serial import entity_writer
 
-from benchmarks.frames import METADATA, PRODUCE, produced
+from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produced
 from benchmarks.patch_metadata import response
 from fleet.proxy.wire.api_versions import API_VERSIONS
 from fleet.proxy.wire.primitives import skip_tags
@@ -51,6 +51,7 @@ class Answers:
         self._old = _encode(_metadata_v5(port, brokers))
         self._api_versions = _encode(_api_versions())
         self._produced = produced()[8:]
+        self._nothing_fetched = nothing_fetched()[8:]
 
     def to(self, request: bytes) -> tuple[bytes, bytes]:
         """The answer to a whole frame, in two parts: the length and the correlation id, and the rest."""
@@ -59,6 +60,8 @@ class Answers:
             body = self._api_versions
         elif key == PRODUCE:
             body = self._produced
+        elif key == FETCH:
+            body = self._nothing_fetched
         elif version == OLD_VERSION:
             body = self._old
         else:

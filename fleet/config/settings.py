@@ -23,7 +23,7 @@ PROXY_ID = "{proxy_id}"
 """In paths of certificates and keys: the member that they are read for."""
 
 
-ASK_SHARE: Final = 1 / 3
+ASK_SHARE: Final = 0.5
 """The part of ``freeze_timeout_s`` after which the supervisor asks a child of which it has seen nothing."""
 
 
@@ -42,7 +42,7 @@ class Timing:
     overlay_ttl_s: float = 10.0
     drain_timeout_s: float = 30.0
     move_timeout_s: float = 5.0
-    freeze_timeout_s: float = 1.5
+    freeze_timeout_s: float = 2.0
     broker_refresh_s: float = 5.0
     upstream_connect_timeout_s: float = 5.0
     append_entries_s: float = 0.05

@@ -69,6 +69,11 @@ class Admission(Generic[GuestT]):
             self._beyond.pop(guest, None)
         return error
 
+    @property
+    def beyond(self) -> int:
+        """How many are above a limit."""
+        return len(self._beyond)
+
     def silent(self, now_s: float) -> list[tuple[GuestT, LimitReached]]:
         """Those above a limit that have had their moment, and why each one has to go."""
         return [

@@ -31,7 +31,7 @@ from fleet.ticks import Regularly
 log = logging.getLogger(__name__)
 
 RECONNECT_S: Final = 0.1
-COUNT_EVERY_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
+COUNT_EVERY_S = 30.0  # not Final: tests change it, and a compiler would write its value into the code
 """What a worker that is killed had counted since is lost, but for what somebody had asked for."""
 PASS_EVERY_S = 1.0  # not Final, for the same reason
 AGAIN_S: Final = 1.0

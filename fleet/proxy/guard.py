@@ -42,8 +42,12 @@ class Guard:
             max(SILENCE_S, self._patience.sweep_s),
         )
         self._sweeps_s = 0.0
+        self._swept_s = asyncio.get_running_loop().time()
         self._sweeping: Regularly | None = None
+        self._sweeping_soon: Regularly | None = None
+        """While somebody is new: most connections owe nothing, and to look at them wakes up the worker."""
         self._under_way = False
+        self._new = False
         self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)
         self._to_client = Quotas(limits.to_client_bytes_per_second, member.workers, LONGEST_WAIT_S)
         self._indebted: dict[Quota, set[ClientConnection]] = {}
@@ -52,6 +56,9 @@ class Guard:
         now_s = asyncio.get_running_loop().time()
         connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
         connection.to_client_quota = self._to_client.give(connection.source, now_s)
+        if self._sweeping_soon is None:
+            self._pass(now_s, self._patience.rare_sweep_s)
+            self._sweeping_soon = Regularly(self._patience.sweep_s, self._sweep_soon)
         too_many = self._admission.enter(connection, self._sweeps_s)
         if too_many is not None:
             refused, error = too_many
@@ -69,34 +76,54 @@ class Guard:
 
     def start(self) -> Regularly:
         """Sweep until that is stopped."""
-        self._sweeping = Regularly(self._patience.sweep_s, self._sweep_again)
+        self._sweeping = Regularly(self._patience.rare_sweep_s, self._sweep_rarely)
         return self._sweeping
 
-    def _sweep_again(self) -> None:
+    def _sweep_rarely(self) -> None:
+        if self._sweeping_soon is None:
+            self._sweep_again(self._patience.rare_sweep_s)
+
+    def _sweep_soon(self) -> None:
+        try:
+            self._sweep_again(self._patience.sweep_s)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._sweeping is None:
+            raise error
+        self._sweeping.fail(error)
+
+    def _sweep_again(self, every_s: float) -> None:
         if self._under_way:
             return  # it takes longer than the time between two, which is nobody's fault
-        self._sweeps_s += self._patience.sweep_s
+        self._pass(asyncio.get_running_loop().time(), every_s)
         self.sweep(self._sweeps_s)
 
+    def _pass(self, now_s: float, most_s: float) -> None:
+        """Have the sweeps' clock go on, but by no more than there should be between two of them."""
+        self._sweeps_s += min(now_s - self._swept_s, most_s)
+        self._swept_s = now_s
+
     def sweep(self, now_s: float) -> None:
-        """Close the connections that are late, some now and the others soon. ``now_s`` counts sweeps."""
+        """Close the connections that are late, some now and the others soon. ``now_s`` is the sweeps'."""
         for silent, error in self._admission.silent(now_s):
             silent.refuse(error)
         self._under_way = True
+        self._new = False
         self._look_at_some(self._everyone(), 0, now_s)
 
     def _look_on(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
         try:
             self._look_at_some(connections, first, now_s)
         except Exception as error:
-            if self._sweeping is None:
-                raise
-            self._sweeping.fail(error)
+            self._fail(error)
 
     def _look_at_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
         loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
         for connection in connections[first:after]:
             limit, progress = connection.awaits()
+            self._new = self._new or limit == "first_request_timeout_s"
             late = connection.watch.look(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)
@@ -104,6 +131,9 @@ class Guard:
             loop.call_soon(self._look_on, connections, after, now_s)
             return
         self._under_way = False
+        if self._sweeping_soon is not None and not self._new and not self._admission.beyond:
+            self._sweeping_soon.stop()
+            self._sweeping_soon = None
         loop_s = loop.time()
         self._to_broker.forget(loop_s)
         self._to_client.forget(loop_s)

@@ -22,7 +22,7 @@ from tests.chaos.trees import Tree, try_tree
 
 REPLACED_LIMIT_S = 30.0
 QUIET_S = 2.0
-FROZEN_LIMIT_S = 7.5
+FROZEN_LIMIT_S = 10.0
 """Five times `freeze_timeout_s`."""
 
 

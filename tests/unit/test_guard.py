@@ -84,18 +84,25 @@ def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
 # ---- sweeps
 
 
+@pytest.mark.parametrize("new", [False, True])
 async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
     """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
     monkeypatch.setattr(patience, "SWEEP_S", 0.01)
-    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1])
+    limits = Limits(
+        first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
+    )
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
     everyone = [
         ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
         for _ in range(guard.SWEPT_AT_ONCE + 2)
     ]
     everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
-    sweeping = Guard(spec.settings, spec.member, lambda: everyone).start()
+    watch = Guard(spec.settings, spec.member, lambda: everyone)
+    sweeping = watch.start()
+    if new:
+        watch.opened(everyone[0])
     with pytest.raises(AttributeError, match="session"):
         await asyncio.wait_for(sweeping.failed, LIMIT_S)
 
@@ -321,6 +328,52 @@ async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
         reader, _ = await at.connect()
         assert await ends(reader) == b""
         assert at.worker.count().limited == {"first_request_timeout_s": 1}
+
+
+async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "SWEEP_S", 0.01)
+    limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
+    async with broker_script() as one, serving(tmp_path, one, limits) as at:
+        watch: Guard = at.worker._guard
+        old = await at.connect(BROKER)
+        assert watch._sweeping_soon is not None
+        await asked(old, 1)
+        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        reader, _ = await at.connect(BROKER)
+        assert watch._sweeping_soon is not None
+        assert await ends(reader) == b""
+        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        assert await ends(old[0]) == b""
+        assert at.worker.count().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
+
+
+async def test_one_above_a_limit_keeps_sweeps_frequent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "SWEEP_S", 0.01)
+    limits = Limits(first_request_timeout_s=3_600.0, max_connections=1)
+    async with broker_script() as one, serving(tmp_path, one, limits) as at:
+        watch: Guard = at.worker._guard
+        await asked(await at.connect(BROKER), 1)
+        reader, writer = await at.connect(BROKER)
+        writer.write(fetch(1)[:4])  # no more first request than this
+        await eventually(lambda: watch._admission.beyond == 1, "it is above the limit")
+        for _ in range(3):
+            watch.sweep(watch._sweeps_s)
+            assert watch._sweeping_soon is not None
+        writer.close()
+        assert await ends(reader) == b""
+
+
+async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
+    limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
+    watch = Guard(spec.settings, spec.member, list)
+    now_s = watch._swept_s
+    for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.5), (90.0, 12.0, 15.5)):
+        now_s += elapsed_s
+        watch._pass(now_s, every_s)
+        assert watch._sweeps_s == pytest.approx(expected_s)
 
 
 # ---- quota

@@ -51,7 +51,11 @@ class _OnePartition(Recognizer):
         at: int = pos + _RECORDS_AT + 1
         length: int = data[at - 1]
         if length > 127:
-            length, at = varint(data, at - 1)
+            if data[at] > 127:
+                length, at = varint(data, at - 1)
+            else:  # a few records
+                length += (data[at] - 1) << 7
+                at += 1
         return at + (length or 1) - 1 + _NO_TAGS_BYTES == after
 
 
