@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,9 +35,18 @@ async def ask(connection: Connection, *, all_topics: bool = False) -> Table:
     return brokers_of(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 1)
 
 
-async def check(endpoint: Endpoint, *, all_topics: bool = False) -> None:
+def trusting(security: Mapping[str, str]) -> ssl.SSLContext | None:
+    """These settings of librdkafka for a client that is none; None for plaintext."""
+    if not security:
+        return None
+    return ssl.create_default_context(cafile=security["ssl.ca.location"])
+
+
+async def check(
+    endpoint: Endpoint, *, all_topics: bool = False, context: ssl.SSLContext | None = None
+) -> None:
     """Raises: OSError, WireError, BenchError: no Metadata, or none with brokers in it."""
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     try:
         if not await ask((reader, writer), all_topics=all_topics):
             raise BenchError(f"{endpoint} tells of no brokers")
@@ -44,12 +54,12 @@ async def check(endpoint: Endpoint, *, all_topics: bool = False) -> None:
         writer.close()
 
 
-def await_answer(endpoint: Endpoint) -> None:
+def await_answer(endpoint: Endpoint, context: ssl.SSLContext | None = None) -> None:
     """Wait until it answers. Raises: BenchError: it does not."""
     deadline_s = time.monotonic() + _LIMIT_S
     while True:
         try:
-            asyncio.run(check(endpoint))
+            asyncio.run(check(endpoint, context=context))
             return
         except (OSError, asyncio.IncompleteReadError) as error:
             if time.monotonic() > deadline_s:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import resource
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Final
 import psutil
 import uvloop
 
-from benchmarks.asking import Connection, ask
+from benchmarks.asking import Connection, ask, trusting
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
@@ -83,13 +84,13 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
     Raises:  BenchError: it does not work.
     """
     proxies = target.proxies()
-    files = open_files(target)
+    files, context = open_files(target), trusting(target.security)
     endpoints = itertools.cycle(parse_endpoint(each) for each in sorted(advertised(target)))
     found = {}
     try:
         async with asyncio.timeout(_LIMIT_S), _connections() as connections:
             began_s, before_s = time.perf_counter(), cpu_s(proxies)
-            await at_once([partial(_come, next(endpoints), connections) for _ in range(size)])
+            await at_once([partial(_come, next(endpoints), context, connections) for _ in range(size)])
             found["connects_per_s"] = size / (time.perf_counter() - began_s)
             if proxies:
                 found["cpu_us_per_connect"] = 1e6 * (cpu_s(proxies) - before_s) / size
@@ -135,8 +136,8 @@ async def _connections() -> AsyncIterator[list[Connection]]:
             await writer.wait_closed()
 
 
-async def _come(endpoint: Endpoint, connections: list[Connection]) -> None:
-    connection = await asyncio.open_connection(endpoint.host, endpoint.port)
+async def _come(endpoint: Endpoint, context: ssl.SSLContext | None, connections: list[Connection]) -> None:
+    connection = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
     connections.append(connection)
     await ask(connection)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import ssl
 import struct
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -18,7 +20,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.produce.v9 import request as produce_v9
 from kio.serial import entity_writer
 
-from benchmarks.asking import ask
+from benchmarks.asking import ask, trusting
 from benchmarks.errors import BenchError
 from fleet.config.schema import parse_endpoint
 from fleet.model import BrokerId, Endpoint
@@ -97,10 +99,10 @@ class _Client(asyncio.Protocol):
         self._transport.close()
 
 
-async def _leader(servers: str, broker_id: BrokerId) -> Endpoint:
+async def _leader(servers: str, broker_id: BrokerId, context: ssl.SSLContext | None) -> Endpoint:
     """Where a broker is, for whoever asks there."""
     at = parse_endpoint(servers.split(",")[0])
-    reader, writer = await asyncio.open_connection(at.host, at.port)
+    reader, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
     table = await ask((reader, writer))
     writer.close()
     return table[broker_id]
@@ -109,25 +111,38 @@ async def _leader(servers: str, broker_id: BrokerId) -> Endpoint:
 class Outstanding:
     """So many clients, connected to the leader of a topic of one partition; for one thread.
 
+    Args:   security: settings of librdkafka, for listeners that want some.
     Raises: BenchError, OSError: it does not work; of every method.
     """
 
     def __init__(
-        self, servers: str, topic: str, broker_id: BrokerId, connections: int, size_bytes: int
+        self,
+        servers: str,
+        topic: str,
+        broker_id: BrokerId,
+        connections: int,
+        size_bytes: int,
+        security: Mapping[str, str],
     ) -> None:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         request = produce_request(topic, random.randbytes(size_bytes))
         self._clients: list[_Client] = self._runner.run(
-            self._connect(servers, topic, broker_id, connections, request)
+            self._connect(servers, topic, broker_id, connections, request, trusting(security))
         )
 
     async def _connect(
-        self, servers: str, topic: str, broker_id: BrokerId, connections: int, request: bytes
+        self,
+        servers: str,
+        topic: str,
+        broker_id: BrokerId,
+        connections: int,
+        request: bytes,
+        context: ssl.SSLContext | None,
     ) -> list[_Client]:
-        at = await _leader(servers, broker_id)
+        at = await _leader(servers, broker_id, context)
         loop = asyncio.get_running_loop()
         made = [
-            await loop.create_connection(lambda: _Client(topic, request), at.host, at.port)
+            await loop.create_connection(lambda: _Client(topic, request), at.host, at.port, ssl=context)
             for _ in range(connections)
         ]
         return [protocol for _, protocol in made]

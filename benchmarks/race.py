@@ -41,7 +41,7 @@ class Plan:
 
     Args:
         scale: how many records, as a multiple of what is usual.
-        crowds: on how many connections `sync` is run; above 1 they speak plaintext.
+        crowds: on how many connections `sync` is run.
     """
 
     workloads: Sequence[Name]

@@ -1,6 +1,6 @@
 """Storms: a thousand clients ask for all Metadata at once, as after a takeover; the brokers are scripted.
 
-    python -m benchmarks.storm HOST:PORT CLIENTS      the clients, as the benchmark starts them
+    python -m benchmarks.storm HOST:PORT CLIENTS [AUTHORITY]      the clients, as the benchmark starts them
 
 They connect and ask for the brokers alone, print `ready`, wait for a line, ask for everything, and print how
 many seconds later the last of them had all of its answer.
@@ -9,25 +9,26 @@ many seconds later the last of them had all of its answer.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import uvloop
 
 from benchmarks import peers
-from benchmarks.asking import ROOT, await_answer, check, client
+from benchmarks.asking import ROOT, await_answer, check, client, trusting
 from benchmarks.connections import allow_files
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
-from benchmarks.stage import Target, in_turn, of_fleet, one_member
+from benchmarks.stage import Seal, Target, in_turn, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
@@ -45,18 +46,26 @@ _PAUSE_S: Final = 0.05
 
 
 def samples(
-    rounds: int, clients: int = CLIENTS, cases: Sequence[tuple[int, int]] = CASES
+    rounds: int,
+    clients: int = CLIENTS,
+    cases: Sequence[tuple[int, int]] = CASES,
+    lines: Mapping[str, PeerLine] | None = None,
+    seal: Seal | None = None,
 ) -> Iterator[Sample]:
     """Each case with each target; measures end with the brokers and partitions.
 
+    Args:
+        lines: other peers than those of `RACED`.
+        seal: TLS on the clients' side, of all but the brokers, which do not speak it.
     Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
     """
     allow_files()
-    lines = {name: line for name, line in peers.load().items() if name in RACED}
+    if lines is None:
+        lines = {name: line for name, line in peers.load().items() if name in RACED}
     for brokers, partitions in cases:
         with (
             tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
-            staged(Path(folder), brokers, partitions, lines) as targets,
+            staged(Path(folder), brokers, partitions, lines, seal) as targets,
         ):
             for number, target in ((n, each) for n in range(rounds) for each in in_turn(targets, n)):
                 for measure, value in storm(target, clients).items():
@@ -68,7 +77,9 @@ def storm(target: Target, clients: int) -> dict[str, float]:
     """One storm. Returns: its measures; of proxies their CPU time and the most memory that they had."""
     server = target.bootstrap_servers.split(",")[0]
     what = f"a storm of {clients:,} clients"
-    with client("benchmarks.storm", server, str(clients), what=what, target=target.name) as go:
+    authority = [target.security["ssl.ca.location"]] if target.security else []
+    arguments = (server, str(clients), *authority)
+    with client("benchmarks.storm", *arguments, what=what, target=target.name) as go:
         proxies = target.proxies()
         for pid in proxies:
             # The peak begins anew. Source: proc_pid_clear_refs(5)
@@ -91,9 +102,9 @@ def _peak_kib(pid: int) -> int:
 
 @contextmanager
 def staged(
-    folder: Path, brokers: int, partitions: int, lines: Mapping[str, PeerLine]
+    folder: Path, brokers: int, partitions: int, lines: Mapping[str, PeerLine], seal: Seal | None = None
 ) -> Iterator[Sequence[Target]]:
-    """The brokers, and everybody in front of them: these peers, and a fleet of one member."""
+    """The brokers, where TLS is not wanted of them, and in front of them these peers, and one member."""
     scripted, *ports = free_ports(1 + 3 * len(lines))
     known = range(1, brokers + 1)
     with ExitStack() as running:
@@ -102,26 +113,34 @@ def staged(
         running.callback(end, [process], 0.0)
         there = Endpoint(host_of(1), scripted)
         await_answer(there)
-        targets = [Target(DIRECT, str(there))]
+        targets = [] if seal else [Target(DIRECT, str(there))]
         for number, (name, line) in enumerate(lines.items()):
-            targets.append(
-                _peer(running, name, line, folder / name, there, ports[3 * number : 3 * number + 3])
-            )
+            free = ports[3 * number : 3 * number + 3]
+            targets.append(_peer(running, name, line, folder / name, there, free, seal))
+        options: Mapping[str, Any] = seal.of_fleet if seal else {}
         space = IdentitySpace(first_id=1, count=brokers)
-        fleet = running.enter_context(one_member(folder / FLEET, FLEET, [there], identities=space))
-        targets.append(of_fleet(fleet, broker_ids=known))
+        fleet = running.enter_context(one_member(folder / FLEET, FLEET, [there], identities=space, **options))
+        targets.append(of_fleet(fleet, FLEET, seal.security if seal else {}, known))
         yield targets
 
 
 def _peer(
-    running: ExitStack, name: str, line: PeerLine, folder: Path, there: Endpoint, ports: Sequence[int]
+    running: ExitStack,
+    name: str,
+    line: PeerLine,
+    folder: Path,
+    there: Endpoint,
+    ports: Sequence[int],
+    seal: Seal | None,
 ) -> Target:
     listens = {known: Endpoint("127.0.0.1", port) for known, port in enumerate(ports, 1)}
-    peer = Peer(name, line, Places(listens, dict.fromkeys(listens, there), folder))
+    security = seal.security if seal else {}
+    files = {"certificate": seal.certificate, "authority": seal.authority} if seal else {}
+    peer = Peer(name, line, Places(listens, dict.fromkeys(listens, there), folder, files))
     running.callback(peer.stop)
     peer.start()
-    await_answer(listens[1])
-    return Target(name, peer.bootstrap_servers, peer.pids, peer.pids)
+    await_answer(listens[1], trusting(security))
+    return Target(name, peer.bootstrap_servers, peer.pids, peer.pids, security)
 
 
 # ---- the clients
@@ -157,15 +176,16 @@ class _Client(asyncio.Protocol):
             self._answered.set_exception(BenchError(f"a client is hung up on: {exc}"))
 
 
-async def clients(endpoint: Endpoint, count: int) -> None:
-    """All of it; prints."""
+async def clients(endpoint: Endpoint, count: int, authority: str | None = None) -> None:
+    """All of it; prints. ``authority``: for TLS, the file with who has issued the certificate."""
+    context = None if authority is None else ssl.create_default_context(cafile=authority)
     loop = asyncio.get_running_loop()
     made: list[_Client] = []
     async with asyncio.timeout(_LIMIT_S):
-        await check(endpoint, all_topics=True)
+        await check(endpoint, all_topics=True, context=context)
         for _ in range(0, count, _AT_ONCE):
             some = range(min(_AT_ONCE, count - len(made)))
-            there = [loop.create_connection(_Client, endpoint.host, endpoint.port) for _ in some]
+            there = [loop.create_connection(_Client, endpoint.host, endpoint.port, ssl=context) for _ in some]
             made += [protocol for _, protocol in await asyncio.gather(*there)]
             await asyncio.gather(*(each.ask(metadata_request(1)) for each in made[-len(some) :]))
         print("ready", flush=True)
@@ -178,4 +198,4 @@ async def clients(endpoint: Endpoint, count: int) -> None:
 
 if __name__ == "__main__":
     allow_files()
-    uvloop.run(clients(parse_endpoint(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(clients(parse_endpoint(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

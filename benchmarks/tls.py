@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from benchmarks import peers
+from benchmarks import peers, storm
+from benchmarks.connections import allow_files, crowds
+from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
 from benchmarks.stage import Seal, staged
@@ -18,7 +20,11 @@ from fleet import certs
 
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
-"""Not `sparse`: ten seconds for each target and side, of which hardly any are TLS."""
+"""Not `sparse`: twenty seconds for each target and side, of which hardly any are TLS."""
+SIZES: Final = (100, 1_000)
+"""Of crowds: how many clients connect, with a handshake each."""
+STORMS: Final = storm.CASES[:2]
+"""Of the third one the clients alone would decrypt four gigabytes for each target."""
 CLIENT, BOTH = "client", "both"
 """Where a proxy speaks TLS. A direct connection is to brokers that do, either way."""
 _ALL: Final = "all"
@@ -30,13 +36,22 @@ def samples(rounds: int, scale: float, say: Say) -> Iterator[Sample]:
 
     Raises: BenchError, DemoError: as `staged` and `race`.
     """
+    allow_files()
     for side, lines in peers.load_sides().items():
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as made:
-            folder = Path(made)
-            sealed = seal(folder / "certificates", to_brokers=side == BOTH)
-            with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
-                for each in race(stage, Plan(WORKLOADS, rounds, scale, crowds=(1,)), say):
-                    yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
+            for each in _of_side(side, lines, Path(made), rounds, scale, say):
+                yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
+
+
+def _of_side(
+    side: str, lines: dict[str, PeerLine], folder: Path, rounds: int, scale: float, say: Say
+) -> Iterator[Sample]:
+    sealed = seal(folder / "certificates", to_brokers=side == BOTH)
+    with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
+        yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
+        yield from race(stage, Plan(WORKLOADS, rounds, scale), say)
+    if side == CLIENT:
+        yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
 
 
 def seal(folder: Path, *, to_brokers: bool) -> Seal:

@@ -98,7 +98,7 @@ def sync(spec: Spec, begin: Begin) -> Measured:
 
 def _sync_on_many(spec: Spec, begin: Begin) -> Measured:
     each = max(1, spec.count // spec.connections)
-    clients = Outstanding(spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES)
+    clients = Outstanding(spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES, spec.security)
     clients.ask(max(1, _WARM_UP["sync"] // spec.connections))
     begin()
     began_s = time.perf_counter()

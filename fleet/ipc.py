@@ -1,8 +1,8 @@
 """What control and workers say to each other: JSON lines over a Unix socket; the last directory as a file.
 
 The supervisor binds the socket, control accepts on it, each worker connects to it. Control sends directories,
-and which brokers can be reached; workers say hello once, then send their counters, what has passed, the
-brokers that they saw in passing responses, and those that they have lost.
+and which brokers can be reached, and asks for counters; workers say hello once, then send their counters,
+what has passed, the brokers that they saw in passing responses, and those that they have lost.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ HANDOVER_SHARE: Final = 0.5
 """The part of ``drain_timeout_s`` that control may take to hand its identities over."""
 KILL_WAIT_S: Final = 2.0
 _TICK_S: Final = 0.25
+_PAUSE_SHARE: Final = 0.25
+"""The part of ``freeze_timeout_s`` by which this loop may be late: less than children have to answer."""
 _READ_BYTES: Final = 4096
 _READS: Final = re.compile(rb"^syscr: (\d+)$", re.MULTILINE)
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -109,14 +111,17 @@ class Child:
     def look(self, now_s: float) -> None:
         """Count what it has read as a heartbeat, at the time of the look before: it may have stopped since.
 
-        Source: proc_pid_io(5), syscr. Only of a process in which nothing but its event loop reads.
+        Source: proc_pid_io(5), syscr. Only of a process in which hardly anything but its event loop reads:
+        threads that look a broker's name up do, for as long as that takes.
         """
         if self.io_fd < 0:
             return
         try:
             told = _READS.search(os.pread(self.io_fd, _READ_BYTES, 0))
-        except OSError:
-            return  # it is gone, or on its way
+        except OSError:  # it is gone, or on its way; or the kernel does not tell, and will not
+            os.close(self.io_fd)
+            self.io_fd = -1
+            return
         reads = self.reads if told is None else int(told[1])
         if reads != self.reads:
             self.heard(self.looked_s)
@@ -237,7 +242,7 @@ class Supervisor:
             wait_s = max(0.0, self._next_due_s(now_s) - now_s)
             ready = self._selector.select(wait_s)
             after_s = time.monotonic()
-            if after_s - now_s > wait_s + self._timing.freeze_timeout_s / 2:
+            if after_s - now_s > wait_s + self._timing.freeze_timeout_s * _PAUSE_SHARE:
                 self._give_fresh_time(after_s, after_s - now_s)
             for key, _ in ready:
                 if key.fd == self._wakeup_fd:
@@ -304,9 +309,11 @@ class Supervisor:
             if child.killed or not child.has_beaten:
                 continue
             child.look(now_s)
-            if not child.asked and now_s >= child.last_beat_s + self._timing.ask_child_after_s:
+            ask_after_s = self._timing.ask_child_after_s
+            if not child.asked and now_s >= child.last_beat_s + ask_after_s:
                 child.asked = True
-                with suppress(BrokenPipeError):  # it is gone, or on its way
+                child.last_beat_s = now_s - ask_after_s  # however late it is asked, it has its time to answer
+                with suppress(BrokenPipeError, BlockingIOError):  # it is gone, or has not read the last ones
                     os.write(child.lifeline_fd, b"?")
 
     def _kill_frozen(self, now_s: float) -> None:
@@ -314,7 +321,7 @@ class Supervisor:
             if child.killed or now_s < child.silence_ends_s(self._timing.freeze_timeout_s):
                 continue
             log.error(
-                "%s is frozen: no heartbeat for %.1f s; killing it", child.name, now_s - child.last_beat_s
+                "%s is frozen: no sign of life for %.1f s; killing it", child.name, now_s - child.last_beat_s
             )
             self._signal(child, signal.SIGKILL)
 
@@ -337,7 +344,8 @@ class Supervisor:
         their_lifeline_fd, child.lifeline_fd = os.pipe()
         spec_fd = os.memfd_create("child-spec")
         try:
-            os.set_blocking(child.heartbeat_fd, False)
+            for fd in (child.heartbeat_fd, child.lifeline_fd):
+                os.set_blocking(fd, False)
             spec = self._spec(child, their_heartbeat_fd, their_lifeline_fd)
             _write_all(spec_fd, spec.encode())
             fds = [*spec.fds.values(), *(each.fd for each in spec.listeners)]

@@ -27,8 +27,10 @@ from fleet.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
 
-ANSWER_LIMIT_S: Final = 0.5
+ANSWER_LIMIT_S: Final = 0.25
 """How long whoever looks at counters waits for a worker that does not answer."""
+FRESH_S: Final = 0.1
+"""A worker is not asked again so soon, however often somebody looks."""
 
 
 class Workers:
@@ -59,6 +61,7 @@ class Workers:
         self._channels: dict[Channel, WorkerCounters] = {}
         self._greeted: dict[Channel, Hello] = {}
         self._asked: dict[Channel, asyncio.Future[None]] = {}
+        self._told_s: dict[Channel, float] = {}
         self._seen: set[int] = set()
         self._pids: set[int] = set()
         self.retired = WorkerCounters()
@@ -113,7 +116,8 @@ class Workers:
 
         Of one that does not answer within ``ANSWER_LIMIT_S`` it stays what it has told last.
         """
-        answers = [self._ask(channel) for channel in self._greeted]
+        stale_s = asyncio.get_running_loop().time() - FRESH_S
+        answers = [self._ask(each) for each in self._greeted if self._told_s.get(each, 0.0) < stale_s]
         if answers:
             await asyncio.wait(answers, timeout=ANSWER_LIMIT_S)
 
@@ -151,6 +155,7 @@ class Workers:
         finally:
             self.retired = retire(self.retired, self._channels.pop(channel))
             self._greeted.pop(channel, None)
+            self._told_s.pop(channel, None)
             self._answered(channel)
             channel.close()
             self._tell_applied()
@@ -170,6 +175,7 @@ class Workers:
                 log.info("worker %d (pid %d) is connected", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
+                self._told_s[channel] = asyncio.get_running_loop().time()
                 self._answered(channel)
                 self._tell_applied()
             case TrafficMessage():

@@ -286,7 +286,7 @@ class AdminSource(Protocol):
     """What the admin interface needs from control."""
 
     def view(self) -> FleetView:
-        """The view as of now; cheap, and never waits. What workers count may be some seconds old."""
+        """The view as of now; cheap, and never waits. What workers count may be half a minute old."""
         ...
 
     async def counted(self) -> FleetView:

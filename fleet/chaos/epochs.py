@@ -50,19 +50,19 @@ def lives(dump: str) -> dict[int, Life]:
 
 
 def sent_again(log: Iterable[Event], written: Mapping[Place, Life]) -> frozenset[Place]:
-    """The entries that repeat an earlier record, which the same producer has written in an earlier epoch.
+    """The entries that repeat a record which the same producer has written last in an earlier epoch.
 
     Args:
         log: each partition in the order of its offsets.
     """
-    first: dict[Identity, Place] = {}
+    last: dict[Identity, Place] = {}
     again = set()
     for event in log:
-        place = (event.partition, event.offset)
-        earlier = first.setdefault((event.partition, event.record), place)
-        if earlier == place or earlier not in written or place not in written:
+        identity, place = (event.partition, event.record), (event.partition, event.offset)
+        before, after = written.get(last.get(identity, place)), written.get(place)
+        last[identity] = place
+        if before is None or after is None:
             continue
-        before, after = written[earlier], written[place]
         if after.producer_id == before.producer_id and after.epoch > before.epoch:
             again.add(place)
     return frozenset(again)

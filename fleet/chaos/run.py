@@ -198,7 +198,7 @@ class _Run:
 
     def _read(self, client: Client) -> Stream:
         stream = client.stream(self._kafka.bootstrap_servers)
-        if not self._plan.brokers_fail:
+        if not (self._plan.brokers_fail and stream.promise.exact):
             return stream
         again = epochs.read_again(stream.log, self._kafka, min(self._broker_ids), client.topic)
         if again:

@@ -33,7 +33,7 @@ class Admission(Generic[GuestT]):
     Args:
         most: how many there may be; most_of_source: from one address, None for any number.
         reserve: how many more may be there for as long as they ask nothing of a broker; above 0.
-        silence_s: for how long these may say nothing; above the time between two looks at them, so that
+        silence_s: for how long these may say nothing; not below the time between two looks at them, so that
             whoever has come right before one has it, too.
     """
 

@@ -88,7 +88,7 @@ class Feed:
         return regular
 
     def send_counters(self) -> None:
-        """Tell control at once: it has asked, or something has changed that it waits for.
+        """Tell control at once: something has changed that it waits for.
 
         Nothing is piled up for a control process that does not read, or that is not there yet: the supervisor
         holds the socket, so connecting to nobody succeeds. It is told later.
@@ -149,8 +149,8 @@ class Feed:
                         self.send_counters()
                     case ReachableMessage(reachable=reachable):
                         self._told(reachable)
-                    case CountMessage():
-                        self.send_counters()
+                    case CountMessage():  # one at a time, so that nothing piles up
+                        channel.send(CountersMessage(self._count()))
         except ValueError as error:
             log.error("control said what is not a message: %s", str(error).splitlines()[0])
         finally:

@@ -16,6 +16,8 @@ from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
 from fleet.sockets import connections_per_worker, most_probes
 from fleet.ticks import Regularly
 
+_LATE: Final = 1.1
+"""A sweep may come late by a tenth of the time between two."""
 SWEPT_AT_ONCE: Final = 256
 """Connections; then others get their turn."""
 
@@ -39,7 +41,7 @@ class Guard:
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
             most_probes(settings, member),
-            max(SILENCE_S, self._patience.sweep_s),
+            max(SILENCE_S, self._patience.sweep_s * _LATE),
         )
         self._sweeps_s = 0.0
         self._swept_s = asyncio.get_running_loop().time()
@@ -56,9 +58,8 @@ class Guard:
         now_s = asyncio.get_running_loop().time()
         connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
         connection.to_client_quota = self._to_client.give(connection.source, now_s)
-        if self._sweeping_soon is None:
-            self._pass(now_s, self._patience.rare_sweep_s)
-            self._sweeping_soon = Regularly(self._patience.sweep_s, self._sweep_soon)
+        self._new = True
+        self._sweep_often()
         too_many = self._admission.enter(connection, self._sweeps_s)
         if too_many is not None:
             refused, error = too_many
@@ -78,6 +79,12 @@ class Guard:
         """Sweep until that is stopped."""
         self._sweeping = Regularly(self._patience.rare_sweep_s, self._sweep_rarely)
         return self._sweeping
+
+    def _sweep_often(self) -> None:
+        """From now on, until a sweep finds nobody who is new."""
+        if self._sweeping_soon is None:
+            self._pass(asyncio.get_running_loop().time(), self._patience.rare_sweep_s)
+            self._sweeping_soon = Regularly(self._patience.sweep_s, self._sweep_soon)
 
     def _sweep_rarely(self) -> None:
         if self._sweeping_soon is None:
@@ -101,8 +108,8 @@ class Guard:
         self.sweep(self._sweeps_s)
 
     def _pass(self, now_s: float, most_s: float) -> None:
-        """Have the sweeps' clock go on, but by no more than there should be between two of them."""
-        self._sweeps_s += min(now_s - self._swept_s, most_s)
+        """Have the sweeps' clock go on, but by hardly more than there should be between two of them."""
+        self._sweeps_s += min(now_s - self._swept_s, most_s * _LATE)
         self._swept_s = now_s
 
     def sweep(self, now_s: float) -> None:
@@ -123,7 +130,8 @@ class Guard:
         loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
         for connection in connections[first:after]:
             limit, progress = connection.awaits()
-            self._new = self._new or limit == "first_request_timeout_s"
+            # Other members hold connections to ask over, and are answered.
+            self._new = self._new or (limit == "first_request_timeout_s" and not progress)
             late = connection.watch.look(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)
@@ -131,7 +139,9 @@ class Guard:
             loop.call_soon(self._look_on, connections, after, now_s)
             return
         self._under_way = False
-        if self._sweeping_soon is not None and not self._new and not self._admission.beyond:
+        if self._new or self._admission.beyond:
+            self._sweep_often()
+        elif self._sweeping_soon is not None:
             self._sweeping_soon.stop()
             self._sweeping_soon = None
         loop_s = loop.time()

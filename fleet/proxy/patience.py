@@ -1,7 +1,7 @@
 """How long a worker waits for what a client owes it; looked at in sweeps, not timed for each connection.
 
 The clock is that of the sweeps, and between two of them the loop reads what has arrived: the time in which a
-worker was frozen, or busy, is nobody's fault.
+worker was frozen, or busy, is nobody's fault but for what there is between two of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from fleet.errors import LimitReached, TimeLimit
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two sweeps at least."""
 _EXACT: Final = 5
-"""Sweeps in a time limit: it is exact to a fifth of it."""
+"""Sweeps in a time limit: it passes up to a fifth of it later."""
+_TIMERS_S: Final = 0.05
+"""By so much five sweeps may come early."""
 
 _SAID: Final[dict[TimeLimit, str]] = {
     "first_request_timeout_s": "no request",
@@ -38,14 +40,14 @@ class Patience:
             "request_timeout_s": limits.request_timeout_s,
             "idle_timeout_s": limits.idle_timeout_s,
         }
-        self.sweep_s = max(SWEEP_S, limits.first_request_timeout_s / _EXACT)
-        """Between two sweeps while somebody owes a first request, or is above a limit of connections."""
+        self.sweep_s = max(SWEEP_S, min(self._limit_s.values()) / _EXACT)
+        """Between two sweeps while somebody is new, or above a limit of connections."""
         self.rare_sweep_s = max(SWEEP_S, min(limits.request_timeout_s, limits.idle_timeout_s) / _EXACT)
         """Between two sweeps else."""
 
     def over(self, limit: TimeLimit, waited_s: float) -> LimitReached | None:
         """The error where a limit has passed."""
-        if waited_s < self._limit_s[limit]:
+        if waited_s < self._limit_s[limit] - _TIMERS_S:
             return None
         return LimitReached(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
 

@@ -130,8 +130,8 @@ class Worker(Host):
                 if end.done():
                     end.result()  # none is done but by an error
             await self._drain_all()
-            self._feed.send_counters()
         finally:
+            self._feed.send_counters()
             following.cancel()
             for each in regular:
                 each.stop()

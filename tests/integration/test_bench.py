@@ -86,6 +86,19 @@ def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: 
                 target, Spec("small", target.bootstrap_servers, topic, 3, FEW, security=target.security)
             )
             assert found["requests_per_s"] > 0
+            many = Spec(
+                "sync", target.bootstrap_servers, topic, 1, FEW * 2, connections=2, security=target.security
+            )
+            assert run(target, many)["requests_per_s"] > 0
+            crowded = asyncio.run(crowd(target, MANY, memory_bytes(target)))
+            assert crowded["connects_per_s"] > 0
+
+
+def test_a_storm_may_come_by_tls(tmp_path: Path) -> None:
+    seal = tls.seal(tmp_path / "certificates", to_brokers=False)
+    with storm.staged(tmp_path, 3, 10, {}, seal) as targets:
+        (through,) = targets
+        assert storm.storm(through, MANY).keys() == {"ms", "cpu_us", "peak_mib"}
 
 
 def test_a_request_touches_hardly_more_pages_than_in_a_forwarder(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class Source:
     outcome: Outcome | Exception = field(default_factory=lambda: Outcome(True, "", 8))
     asked: list[tuple[ProxyId, bool]] = field(default_factory=list)
     pinned: list[tuple[BrokerId, ProxyId | None]] = field(default_factory=list)
+    counts: int = 0
 
     @property
     def changes(self) -> int:
@@ -140,6 +141,7 @@ class Source:
         return self.shown
 
     async def counted(self) -> FleetView:
+        self.counts += 1
         return self.view()
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:

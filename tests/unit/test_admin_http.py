@@ -70,6 +70,12 @@ async def test_metrics_come_as_prometheus_text(member: Member) -> None:
     assert text.endswith("# EOF\n")
 
 
+async def test_what_tells_of_counters_has_workers_count(member: Member) -> None:
+    for path, counts in (("/ownership", 0), ("/readyz", 0), ("/metrics", 1), ("/traffic", 2)):
+        assert (await member.ask("GET", path))[0] == 200
+        assert member.source.counts == counts
+
+
 async def test_healthz_is_ok_whatever_the_checks_say(member: Member) -> None:
     member.source.shown = view(checks=(Check("workers", False, "0 of 1"),))
     assert await member.ask("GET", "/healthz") == (200, '{"status": "ok"}')

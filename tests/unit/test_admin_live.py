@@ -128,6 +128,7 @@ async def test_a_change_is_told_at_once_and_to_everybody() -> None:
                 document = await anext(each)
             assert document.ownership.generation == 99
     assert live._telling is None  # nothing is made for nobody
+    assert source.counts  # by the workers
 
 
 async def test_the_others_are_asked_while_somebody_looks() -> None:

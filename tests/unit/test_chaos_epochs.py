@@ -60,6 +60,12 @@ def test_only_a_later_epoch_of_the_same_producer_explains_a_record_that_is_there
     assert sent_again(LOG, written) == expected
 
 
+def test_a_record_that_is_there_twice_in_one_epoch_is_not_explained_by_an_earlier_one() -> None:
+    log = [entry(offset, 1) for offset in range(4)]
+    written = {(2, offset): Life(4, epoch) for offset, epoch in enumerate((0, 1, 1, 2))}
+    assert sent_again(log, written) == {(2, 1), (2, 3)}
+
+
 def test_logs_are_dumped_where_a_record_is_there_twice() -> None:
     assert repeated_partitions(LOG) == {2}
     assert repeated_partitions(LOG[3:]) == set()

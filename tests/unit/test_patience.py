@@ -56,3 +56,21 @@ def test_a_pause_begins_the_time_anew() -> None:
 
 def test_what_is_owed_has_a_time_of_its_own() -> None:
     assert looked(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
+
+
+def test_a_limit_is_looked_at_five_times_in_it() -> None:
+    usual = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
+    assert (usual.sweep_s, usual.rare_sweep_s) == (2.0, 12.0)
+    # Found by a review: sweeps that were to be frequent were the rarer ones.
+    odd = Patience(Limits(first_request_timeout_s=120.0, request_timeout_s=10.0, idle_timeout_s=30.0))
+    assert (odd.sweep_s, odd.rare_sweep_s) == (2.0, 2.0)
+    short = Patience(Limits(first_request_timeout_s=0.5, request_timeout_s=0.5, idle_timeout_s=0.5))
+    assert (short.sweep_s, short.rare_sweep_s) == (1.0, 1.0)
+
+
+def test_five_sweeps_that_come_a_little_early_are_enough() -> None:
+    watch, ends_s = Watch(), []
+    for sweep in range(1, 9):
+        if watch.look("first_request_timeout_s", 0, PATIENCE, sweep * 1.999) is not None:
+            ends_s.append(sweep)
+    assert ends_s[0] == 6  # it was seen first by sweep 1

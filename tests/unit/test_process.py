@@ -1,5 +1,6 @@
 import asyncio
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,8 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
     with suppress(BlockingIOError):
         while True:
             os.write(writing, b"x" * 4096)
+    loop, failures = asyncio.get_running_loop(), list[dict[str, object]]()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
     heart = process.Heart(writing, lifeline)
     await asyncio.sleep(0)  # its first byte finds no room
     os.set_blocking(reading, False)
@@ -79,8 +82,9 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
     heart.stop()
     assert os.read(reading, 1) == b""  # by which the supervisor knows that no more is to come
     os.write(asking, b"?")  # as it may have done before it read that
-    await asyncio.sleep(0.05)
-    asyncio.get_running_loop().remove_reader(lifeline)
+    await eventually(lambda: not select.select([lifeline], [], [], 0)[0], "it is read")
+    assert not failures
+    loop.remove_reader(lifeline)
     for fd in (reading, lifeline, asking):
         os.close(fd)
 

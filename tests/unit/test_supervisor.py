@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pydantic import TypeAdapter
@@ -21,7 +23,7 @@ from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Sett
 from fleet.demo.ports import free_ports
 from fleet.errors import StartError
 from fleet.model import Endpoint, IdentitySpace
-from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child
+from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child, Supervisor
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -350,8 +352,36 @@ def test_what_a_worker_has_read_counts_from_the_look_before(tmp_path: Path) -> N
     told.write_text("nothing\n")
     child.look(10.8)
     assert child.last_beat_s == 10.5
-    child.close()
-    child.look(11.0)  # where the kernel does not tell, nothing is known
+
+
+def test_a_worker_of_which_the_kernel_does_not_tell_is_asked(tmp_path: Path) -> None:
+    child = Child("worker", 0, io_fd=os.open(tmp_path, os.O_RDONLY), last_beat_s=10.0)
+    child.look(11.0)  # a folder cannot be read
+    assert (child.io_fd, child.last_beat_s) == (-1, 10.0)
+    child.look(12.0)
+
+
+def test_a_child_has_its_time_to_answer_however_late_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a review: where the supervisor was late, a child was killed right after the question."""
+    supervisor = Supervisor(make_settings(tmp_path, freeze_timeout_s=2.0), "p1")
+    reading, asking = os.pipe()
+    os.set_blocking(asking, False)
+    child = supervisor._control
+    child.process = cast("subprocess.Popen[bytes]", SimpleNamespace(pid=0))
+    child.lifeline_fd, child.last_beat_s, child.has_beaten = asking, 10.0, True
+    killed: list[Child] = []
+    monkeypatch.setattr(supervisor, "_signal", lambda each, _: killed.append(each))
+    for now_s in (10.5, 11.95, 12.9):
+        supervisor._ask_silent(now_s)
+        supervisor._kill_frozen(now_s)
+        assert not killed
+    assert os.read(reading, 10) == b"?"
+    supervisor._kill_frozen(12.95)
+    assert killed == [child]
+    os.close(reading)
+    os.close(asking)
 
 
 def test_child_that_is_not_up_yet_is_not_frozen(node: Node) -> None:

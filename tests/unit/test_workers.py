@@ -21,6 +21,7 @@ from fleet.ipc import (
     Channel,
     ConnectionRow,
     CountersMessage,
+    CountMessage,
     DirectoryMessage,
     Hello,
     ReachableMessage,
@@ -29,7 +30,7 @@ from fleet.ipc import (
     WorkerCounters,
 )
 from fleet.model import Broker, Directory
-from fleet.workers import Workers
+from fleet.workers import FRESH_S, Workers
 
 LIMIT_S = 20.0
 B1, B2 = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
@@ -118,6 +119,48 @@ async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
         first.close()
         await until(lambda: made.workers.connected == 1)
         assert [view.index for view in made.workers.views()] == [1]
+
+
+async def test_workers_count_when_somebody_looks() -> None:
+    async with control() as made:
+        looks = asyncio.create_task(made.workers.count())
+        await looks  # nobody is there to be asked
+        worker = await made.connect(Hello(0, 100))
+        looking = [asyncio.create_task(made.workers.count()) for _ in range(3)]
+        assert await received(worker) == CountMessage()
+        assert not any(each.done() for each in looking)
+        worker.send(counters(produced=5))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*looking)
+        assert [view.counters.requests for view in made.workers.views()] == [{0: 5}]
+        # All of them are one question, and what was told just now need not be asked for.
+        await made.workers.count()
+        made.workers.publish(Directory(3, 7))
+        assert await received(worker) == DirectoryMessage(Directory(3, 7))
+
+
+async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer() -> None:
+    async with control() as made:
+        quick, slow = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
+        slow.send(counters(produced=3))
+        await until(lambda: made.workers.views()[1].counters.requests == {0: 3})
+        await asyncio.sleep(2 * FRESH_S)
+        for produced in (5, 6):
+            looking = asyncio.create_task(made.workers.count())
+            assert await received(quick) == CountMessage()
+            quick.send(counters(produced=produced))
+            async with asyncio.timeout(LIMIT_S):
+                await looking
+            assert [view.counters.requests for view in made.workers.views()] == [{0: produced}, {0: 3}]
+            await asyncio.sleep(2 * FRESH_S)
+        assert await received(slow) == CountMessage()
+        looking = asyncio.create_task(made.workers.count())
+        slow.close()  # and whoever waits for it need not
+        assert await received(quick) == CountMessage()
+        quick.send(counters(produced=7))
+        async with asyncio.timeout(LIMIT_S):
+            await looking
+        await until(lambda: made.workers.connected == 1)
 
 
 async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -> None:
