@@ -1236,7 +1236,7 @@ async def test_what_a_worker_had_counted_in_the_end_is_told(
         writer.write(fetch(1))
         await read_frame(reader)
         writer.close()
-    await eventually(lambda: control.counted()[-1:] and control.counted()[-1].connections, "the last ones")
+    await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
     assert control.counted()[-1].requests == {FETCH: 1}
     assert control.counted()[-1].connections == {1: 0}
     control.die()
