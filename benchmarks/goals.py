@@ -30,6 +30,15 @@ _AGAINST_THE_FLOOR: Final = (
     ("metadata", "storm_cpu_us_100x10000"),
     ("metadata", "storm_cpu_us_1000x100000"),
 )
+_WITH_TLS: Final = (
+    *((workload, _PER_REQUEST) for workload in ("sync", "small", "deep")),
+    *(("sync", f"{_PER_REQUEST}_{connections}") for connections in (16, 256)),
+    *((workload, _PER_GB) for workload in ("produce", "consume")),
+    ("connections", "cpu_us_per_connect_1000"),
+    ("connections", f"{_PER_REQUEST}_1000"),
+    ("metadata", "storm_cpu_us_3x10"),
+    ("metadata", "storm_cpu_us_100x10000"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +169,12 @@ GOALS: Final = (
     ),
     *(
         Goal(
-            f"TLS at the clients' side over HAProxy: `{workload}`",
+            f"TLS at the clients' side over HAProxy: `{workload}`, `{measure}`",
             1.3,
             TIMES,
             _ratio("tls", f"client_{workload}_{measure}", FLEET, HAPROXY),
         )
-        for workload, measure in (("small", _PER_REQUEST), ("produce", _PER_GB), ("consume", _PER_GB))
+        for workload, measure in _WITH_TLS
     ),
     Goal("assign 10,000 to 1,000, one death", 50.0, "ms", _median("assign", "death_ms_10000x1000", FLEET)),
     Goal(
