@@ -93,21 +93,21 @@ class Clients:
         except FleetError as error:
             self._failure = error
 
-    def _run(self, workload: Name, topic: str) -> int:
+    def _run(self, workload: Name, topic: str, count: int) -> int:
         (target,) = self._stage.targets
-        count = _MORE * COUNTS[workload]
         run(target, Spec(workload, target.bootstrap_servers, topic, len(_BROKERS), count))
         return count
 
     def _batches(self) -> None:
         topic = self._stage.create_topic("batches", _BROKERS)
-        self.produced_bytes += 1_000 * self._run("produce", topic)
-        self.consumed_bytes += 1_000 * self._run("consume", topic)
+        count = _MORE * COUNTS["produce"]  # and no more than that can be consumed
+        self.produced_bytes += 1_000 * self._run("produce", topic, count)
+        self.consumed_bytes += 1_000 * self._run("consume", topic, count)
         self._stage.delete_topic(topic)
 
     def _small(self) -> None:
         topic = self._stage.create_topic("small", _BROKERS)
-        self.small_requests += self._run("small", topic)
+        self.small_requests += self._run("small", topic, _MORE * COUNTS["small"])
         self._stage.delete_topic(topic)
 
 
