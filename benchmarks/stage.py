@@ -81,6 +81,11 @@ class Seal:
         return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.certificate)}
 
     @property
+    def files(self) -> Mapping[str, Path]:
+        """What a peer may be told of, by name."""
+        return {"certificate": self.certificate, "authority": self.authority}
+
+    @property
     def of_fleet(self) -> Mapping[str, Mapping[str, object]]:
         """What a fleet is given."""
         own = {"certificate": str(self.certificate), "key": str(self.certificate)}
@@ -174,8 +179,8 @@ def staged(
                     known: kafka.listener(name, known) if name in advertised else Endpoint(at.host, at.port)
                     for known, at in kafka.brokers.items()
                 }
-                files = {"certificate": seal.certificate, "authority": seal.authority} if seal else {}
-                peer = Peer(name, peers[name], Places(listens[name], brokers, folder / name, files))
+                places = Places(listens[name], brokers, folder / name, seal.files if seal else {})
+                peer = Peer(name, peers[name], places)
                 running.callback(peer.stop)
                 peer.start()
                 targets.append(Target(name, peer.bootstrap_servers, peer.pids, peer.pids, security))

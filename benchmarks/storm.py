@@ -9,7 +9,6 @@ many seconds later the last of them had all of its answer.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import sys
 import tempfile
 import time
@@ -135,8 +134,8 @@ def _peer(
 ) -> Target:
     listens = {known: Endpoint("127.0.0.1", port) for known, port in enumerate(ports, 1)}
     security = seal.security if seal else {}
-    files = {"certificate": seal.certificate, "authority": seal.authority} if seal else {}
-    peer = Peer(name, line, Places(listens, dict.fromkeys(listens, there), folder, files))
+    places = Places(listens, dict.fromkeys(listens, there), folder, seal.files if seal else {})
+    peer = Peer(name, line, places)
     running.callback(peer.stop)
     peer.start()
     await_answer(listens[1], trusting(security))
@@ -178,7 +177,7 @@ class _Client(asyncio.Protocol):
 
 async def clients(endpoint: Endpoint, count: int, authority: str | None = None) -> None:
     """All of it; prints. ``authority``: for TLS, the file with who has issued the certificate."""
-    context = None if authority is None else ssl.create_default_context(cafile=authority)
+    context = trusting({} if authority is None else {"ssl.ca.location": authority})
     loop = asyncio.get_running_loop()
     made: list[_Client] = []
     async with asyncio.timeout(_LIMIT_S):

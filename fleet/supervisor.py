@@ -305,11 +305,11 @@ class Supervisor:
             child.last_beat_s = now_s
 
     def _ask_silent(self, now_s: float) -> None:
+        ask_after_s = self._timing.ask_child_after_s
         for child in self._running():
             if child.killed or not child.has_beaten:
                 continue
             child.look(now_s)
-            ask_after_s = self._timing.ask_child_after_s
             if not child.asked and now_s >= child.last_beat_s + ask_after_s:
                 child.asked = True
                 child.last_beat_s = now_s - ask_after_s  # however late it is asked, it has its time to answer

@@ -34,7 +34,7 @@ RECONNECT_S: Final = 0.1
 COUNT_EVERY_S = 30.0  # not Final: tests change it, and a compiler would write its value into the code
 """What a worker that is killed had counted since is lost, but for what somebody had asked for."""
 PASS_EVERY_S = 1.0  # not Final, for the same reason
-AGAIN_S: Final = 1.0
+AGAIN_S = 1.0  # not Final, for the same reason
 """After which counters are sent that could not be."""
 GATHER_S: Final = 0.05
 """Brokers seen, or lost, within this time are reported together: every client's first Metadata names all."""

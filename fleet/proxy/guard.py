@@ -18,7 +18,7 @@ from fleet.ticks import Regularly
 
 _LATE: Final = 1.1
 """A sweep may come late by a tenth of the time between two."""
-SWEPT_AT_ONCE: Final = 256
+SWEPT_AT_ONCE = 256  # not Final: tests change it, and a compiler would write its value into the code
 """Connections; then others get their turn."""
 
 

@@ -8,27 +8,28 @@ from fleet.chaos.epochs import Life, lives, repeated_partitions, sent_again
 from fleet.demo.audit import Place
 from fleet.demo.history import Event, Record
 
-# As Kafka 4 prints a log in which librdkafka 2.16.1 repeated a record while brokers were restarted.
-DUMP = """\
-Dumping /data/kafka-1/chaos-idempotent-2/00000000000000000000.log
-Log starting offset: 0
-baseOffset: 528 lastOffset: 528 count: 1 baseSequence: 528 lastSequence: 528 producerId: 0 producerEpoch: 0 \
-partitionLeaderEpoch: 1 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty \
-position: 134556 CreateTime: 1795531193010 size: 270 magic: 2 compresscodec: none \
-crc: 4192943357 isvalid: true
-baseOffset: 529 lastOffset: 531 count: 3 baseSequence: 0 lastSequence: 2 producerId: 0 producerEpoch: 1 \
-partitionLeaderEpoch: 2 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty \
-position: 135096 CreateTime: 1795531193035 size: 270 magic: 2 compresscodec: none \
-crc: 2076864982 isvalid: true
-baseOffset: 532 lastOffset: 532 count: 1 baseSequence: -1 lastSequence: -1 producerId: -1 producerEpoch: -1 \
-partitionLeaderEpoch: 2 isTransactional: false isControl: false deleteHorizonMs: OptionalLong.empty \
-position: 135366 CreateTime: 1795531193066 size: 270 magic: 2 compresscodec: none \
-crc: 44796722 isvalid: true
-baseOffset: 533 lastOffset: 533 count: 1 baseSequence: 3 lastSequence: 3 producerId: 0 producerEpoch: 2 \
-partitionLeaderEpoch: 2 isTransactional: true isControl: false deleteHorizonMs: OptionalLong.empty \
-position: 135636 CreateTime: 1795531193099 size: 270 magic: 2 compresscodec: none \
-crc: 1139161993 isvalid: true
-"""
+
+def batch(first: int, last: int, sequence: int, producer_id: int, epoch: int, *, transactional: bool) -> str:
+    """As Kafka 4 prints one."""
+    count = last - first + 1
+    return (
+        f"baseOffset: {first} lastOffset: {last} count: {count} baseSequence: {sequence} "
+        f"lastSequence: {sequence + count - 1} producerId: {producer_id} producerEpoch: {epoch} "
+        f"partitionLeaderEpoch: 1 isTransactional: {str(transactional).lower()} isControl: false "
+        "deleteHorizonMs: OptionalLong.empty position: 134556 CreateTime: 1795531193010 size: 270 magic: 2 "
+        "compresscodec: none crc: 4192943357 isvalid: true\n"
+    )
+
+
+DUMP = (
+    "Dumping /data/kafka-1/chaos-idempotent-2/00000000000000000000.log\n"
+    "Log starting offset: 0\n"
+    + batch(528, 528, 528, 0, 0, transactional=False)
+    # librdkafka 2.16.1 repeated a record here while brokers were restarted.
+    + batch(529, 531, 0, 0, 1, transactional=False)
+    + batch(532, 532, -1, -1, -1, transactional=False)
+    + batch(533, 533, 3, 0, 2, transactional=True)
+)
 
 
 def entry(offset: int, sequence: int, partition: int = 2) -> Event:

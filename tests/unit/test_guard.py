@@ -25,6 +25,7 @@ from tests.unit.test_worker import (
     DATA_BYTES,
     LIMIT_S,
     BrokerScript,
+    Client,
     Running,
     broker_script,
     ends,
@@ -39,7 +40,6 @@ from tests.unit.test_worker import (
     running,
 )
 
-Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 BROKER = 1
 
 

@@ -99,8 +99,7 @@ async def main():
     if {lifeline} >= 0:
         heart = process.Heart({heartbeat}, {lifeline})
         if {stopped}:
-            await asyncio.sleep(0)
-            heart.stop()
+            asyncio.get_running_loop().call_soon(heart.stop)
     await asyncio.sleep(60)
 if {parent}:
     process.die_with_parent({parent})

@@ -311,10 +311,8 @@ def test_frozen_child_is_killed_and_replaced_alone(node: Node, name: str) -> Non
 
 def test_worker_that_is_at_work_is_not_asked_whether_it_lives(node: Node) -> None:
     reading = node.mark("worker-0.reading")
-    silent = node.mark("worker-0.silent")
-    silent.unlink()
     node.start()
-    node.mark("worker-0.silent")
+    silent = node.mark("worker-0.silent")
     until = time.monotonic() + 3 * node.settings.timing.freeze_timeout_s
     eventually(lambda: time.monotonic() > until, "three times the freeze timeout")
     assert node.events.count("control asked") > 2

@@ -51,6 +51,7 @@ from fleet.proxy.worker import Worker
 from fleet.tcp import BROKER_VANISHED_S
 from tests.certificates import Authority
 
+Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
@@ -1193,33 +1194,38 @@ async def test_worker_follows_one_control_process_after_another(
         control.die()
 
 
-async def test_counters_are_told_when_control_asks_and_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
-    control = ControlScript(tmp_path / "control.sock")
+@contextlib.asynccontextmanager
+async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
+    """Control, and a client that a worker has served once since it said hello."""
+    control = ControlScript(folder / "control.sock")
     await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+    async with broker_script() as one, running(folder, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         await eventually(lambda: control.said, "hello")
-        reader, writer = await at.connect(1)
-        writer.write(fetch(1))
-        await read_frame(reader)
+        client = await at.connect(1)
+        client[1].write(fetch(1))
+        await read_frame(client[0])
+        yield control, client
+        client[1].close()
+
+
+async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
+    async with counting(tmp_path) as (control, _):
         assert not control.counted()
-        for times in (1, 2):
-            control.channels[0].send(CountMessage())
-            await eventually(lambda times=times: len(control.counted()) == times, "what was asked for")  # type: ignore[misc]
+        control.channels[0].send(CountMessage())
+        await eventually(control.counted, "what was asked for")
+        control.channels[0].send(CountMessage())
+        await eventually(lambda: len(control.counted()) == 2, "the same once more")
         assert control.counted()[-1].requests == {FETCH: 1}
-        writer.close()
         control.die()
+
+
+async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
-    await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        writer = (await at.connect(1))[1]
+    async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
-        writer.close()
         control.die()
 
 
@@ -1227,15 +1233,8 @@ async def test_what_a_worker_had_counted_in_the_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
-    control = ControlScript(tmp_path / "control.sock")
-    await control.start()
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([one]))
-        await eventually(lambda: control.said, "hello")
-        reader, writer = await at.connect(1)
-        writer.write(fetch(1))
-        await read_frame(reader)
-        writer.close()
+    async with counting(tmp_path) as (control, _):
+        pass
     await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
     assert control.counted()[-1].requests == {FETCH: 1}
     assert control.counted()[-1].connections == {1: 0}
