@@ -32,11 +32,11 @@ class Greeting:
 
     Args:
         took_s: until the answer was whole.
-        size: bytes of both.
+        said: bytes of the HELLO, and not of its answer, which comes the other way.
     """
 
     took_s: float
-    size: int
+    said: int
 
 
 async def greet(link: Link, hello: Hello, padding: int = 0) -> Greeting:
@@ -58,7 +58,7 @@ async def greet(link: Link, hello: Hello, padding: int = 0) -> Greeting:
                 writer.transport.abort()
     except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
         raise NoEffect(f"a HELLO over {link.at} is not answered: {error!r}") from error
-    return Greeting(time.monotonic() - started_s, _HEADER.size + len(payload) + _HEADER.size + rest - 1)
+    return Greeting(time.monotonic() - started_s, _HEADER.size + len(payload))
 
 
 async def prove_late(link: Link, hello: Hello, *, latency_s: float, limit_s: float = LATE_LIMIT_S) -> None:
@@ -84,10 +84,14 @@ async def prove_uneven(link: Link, hello: Hello, *, spread_s: float) -> None:
 
 
 async def prove_narrow(link: Link, hello: Hello, *, bytes_per_s: int) -> None:
-    """No more than so many bytes come through. Raises: NoEffect: there are more."""
+    """No more than so many bytes come in. Raises: NoEffect: there are more.
+
+    Found: with the bytes of the answer, which nothing slows down, a link of 8,000 B/s was half a millisecond
+    too fast.
+    """
     long = await greet(link, hello, _PADDING)
-    if long.size / long.took_s > bytes_per_s:
-        raise NoEffect(f"{long.size} bytes over {link.at} took {long.took_s:.3f} s")
+    if long.said / long.took_s > bytes_per_s:
+        raise NoEffect(f"{long.said} bytes into {link.at} took {long.took_s:.3f} s")
 
 
 async def _greet_at_once(link: Link, hello: Hello) -> list[Greeting]:
