@@ -68,7 +68,7 @@ pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-check: ready-test ## Instructions, copies and system calls of a frame: no more than there were
+bench-check: ready-test ## Instructions, allocations, copies and system calls of a frame: no more than there were
 	@$(BIN)/python -m benchmarks.counted $(ARGS)
 
 docs: ready-test ## The handbook as a site, build/site/index.html; links are checked

@@ -4,7 +4,7 @@
     python -m benchmarks.alone --worker PORT BROKER    that worker, until SIGTERM
 
 Pages of memory are what counts beside a few requests a second, when none of them is in a cache. Instructions
-are counted by valgrind's callgrind, where there is one.
+and allocations are counted by valgrind's callgrind: two runs differ by less than a thousandth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import statistics
@@ -21,9 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -31,6 +31,7 @@ import psutil
 import uvloop
 
 from benchmarks.asking import ROOT, await_answer
+from benchmarks.callgrind import Callgrind, Executed, find
 from benchmarks.errors import BenchError
 from benchmarks.frames import produce
 from benchmarks.scripted import host_of
@@ -48,10 +49,11 @@ from tools import compiled
 TARGETS: Final = ("forwarder", "fleet")
 _BROKERS: Final = (1, 2, 3)
 _RECORD_BYTES: Final = 100
-_LOOKS: Final = 9
-_FEW, _MANY = 500, 10_500
-"""Requests: what is between is theirs, and not the start's. One start differs by a million from the next."""
-_SOME_CLIENTS, _MORE_CLIENTS = 100, 1_100
+_LOOKS: Final = 5
+_REQUESTS: Final = 200
+_CONNECTIONS: Final = 100
+_COUNTED: Final = {"PYTHONMALLOC": "malloc"}
+"""Python's own allocator takes most memory from what it has: of the C library's all calls can be counted."""
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
 _CALM_S: Final = 1.5
@@ -110,10 +112,16 @@ class Client:
 
 
 @contextmanager
-def running(target: str, folder: Path, through: Sequence[str] = ()) -> Iterator[tuple[int, Endpoint]]:
+def running(
+    target: str,
+    folder: Path,
+    through: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[int, Endpoint]]:
     """A target before its broker. Yields: its process, and where it listens.
 
     Args:   through: a program that becomes it, and its arguments.
+            environment: more of it, of the target alone.
     Raises: BenchError: it does not come up. NotCompiled: as `compiled.through`.
     """
     broker_port, _, port = free_ports(3)
@@ -129,8 +137,9 @@ def running(target: str, folder: Path, through: Sequence[str] = ()) -> Iterator[
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
             module = ("-m", "benchmarks.alone", "--worker", str(port), str(broker_port))
             command = [*compiled.through(), both, *through, sys.executable, *module]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}  # or one start hashes, and looks up, as no other
-        proxy = spawn(command, folder / f"{target}.log", env=environment, cwd=ROOT)
+        # Without a seed one start hashes, and looks up, as no other.
+        whole = {**os.environ, "PYTHONHASHSEED": "0", **environment}
+        proxy = spawn(command, folder / f"{target}.log", env=whole, cwd=ROOT)
         ending.callback(end, [proxy], _LIMIT_S)
         await_answer(at)
         yield proxy.pid, at
@@ -158,52 +167,63 @@ def touched(pid: int, act: Callable[[], None]) -> int:
     time.sleep(_PAUSE_S)
     Path(f"/proc/{pid}/clear_refs").write_text("1")
     act()
-    proxy = psutil.Process(pid)
-    while proxy.status() != psutil.STATUS_SLEEPING:  # the answer is there before it has nothing to do
-        time.sleep(_PAUSE_S)
+    _await_rest(psutil.Process(pid))
     referenced = re.findall(r"^Referenced: +(\d+) kB$", Path(f"/proc/{pid}/smaps").read_text(), re.MULTILINE)
     return sum(map(int, referenced)) * 1024 // os.sysconf("SC_PAGE_SIZE")
 
 
-def instructions(target: str, folder: Path) -> dict[str, float]:
-    """Of a request and its answer; and of a connection, with Metadata asked for once, and its end."""
+def executed(target: str, folder: Path) -> dict[str, float]:
+    """What a request and its answer cost, and a connection, with Metadata asked for once, and its end.
 
-    def requests(at: Endpoint, count: int) -> None:
-        client = Client(at)
-        for _ in range(count):
-            client.ask(produce(_RECORD_BYTES))
+    Raises: BenchError: as `running` and `callgrind.find`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    counting = Callgrind(find(), folder / f"{target}.callgrind")
+    with running(target, folder, counting.through, {**counting.environment, **_COUNTED}) as (pid, at):
+        proxy = psutil.Process(pid)
+
+        def of(act: Callable[[], None]) -> Executed:
+            counting.reset(pid)
+            act()
+            return counting.executed(pid)
+
+        def requests() -> None:
+            for _ in range(_REQUESTS):
+                client.ask(frame)
+            _await_rest(proxy)
+
+        def connections() -> None:
+            made = [Client(at) for _ in range(_CONNECTIONS)]
+            for each in made:
+                each.ask(metadata_request(1))
+            for each in made:
+                each.close()
+            _await_same(proxy.num_fds)  # all have ended
+
+        client, frame = Client(at), produce(_RECORD_BYTES)
+        requests()
+        # One of the middle: now and then it looks after itself, too, or two wake-ups become one.
+        looks = sorted((of(requests) for _ in range(_LOOKS)), key=lambda each: each.instructions)
+        request = looks[_LOOKS // 2]
         client.close()
-
-    def clients(at: Endpoint, count: int) -> None:
-        made = [Client(at) for _ in range(count)]
-        for each in made:
-            each.ask(metadata_request(1))
-        for each in made:
-            each.close()
-
-    few, many = (_counted(target, folder, requests, count) for count in (_FEW, _MANY))
-    some, more = (_counted(target, folder, clients, count) for count in (_SOME_CLIENTS, _MORE_CLIENTS))
+        connections()
+        connection = of(connections)
     return {
-        "instructions_per_request": (many - few) / (_MANY - _FEW),
-        "instructions_per_connection": (more - some) / (_MORE_CLIENTS - _SOME_CLIENTS),
+        "instructions_per_request": request.instructions / _REQUESTS,
+        "allocations_per_request": _allocations(request) / _REQUESTS,
+        "instructions_per_connection": connection.instructions / _CONNECTIONS,
+        "allocations_per_connection": _allocations(connection) / _CONNECTIONS,
     }
 
 
-def _counted(target: str, folder: Path, act: Callable[[Endpoint, int], None], count: int) -> int:
-    """All instructions of a process that does so much, from its start to its end."""
-    out = folder / f"{target}-{act.__name__}-{count}"
-    through = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}")
-    with running(target, folder, through) as (pid, at):
-        proxy = psutil.Process(pid)
-        act(at, count)
-        _await_same(proxy.num_fds)  # all connections have ended
-        proxy.terminate()
-        with suppress(psutil.NoSuchProcess):
-            proxy.wait(_LIMIT_S)
-    found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(), re.MULTILINE)
-    if found is None:
-        raise BenchError(f"{out} has no sum")
-    return int(found[1])
+def _allocations(done: Executed) -> int:
+    return sum(done.calls[name] for name in ("malloc", "calloc", "realloc"))
+
+
+def _await_rest(proxy: psutil.Process) -> None:
+    """The answer is there before a process has nothing to do."""
+    while proxy.status() != psutil.STATUS_SLEEPING:
+        time.sleep(_PAUSE_S)
 
 
 def _await_same(number: Callable[[], int]) -> None:
@@ -234,8 +254,7 @@ def main(worker: tuple[int, int] | None, as_json: bool) -> None:
         try:
             for target in TARGETS:
                 found[target] = {"pages_per_request": pages(target, folder)}
-                if shutil.which("valgrind") is not None:
-                    found[target] |= instructions(target, folder)
+                found[target] |= executed(target, folder)
         except (FleetError, compiled.NotCompiled, OSError, subprocess.SubprocessError) as error:
             raise click.ClickException(str(error)) from error
     if as_json:
@@ -243,8 +262,6 @@ def main(worker: tuple[int, int] | None, as_json: bool) -> None:
         return
     for target, figures in found.items():
         click.echo(f"{target:12}" + "".join(f"{value:>12,.0f} {what}" for what, value in figures.items()))
-    if shutil.which("valgrind") is None:
-        click.echo("no valgrind here: instructions are not counted", err=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What a frame costs, in what does not depend on the machine's mood: `python -m benchmarks.counted`.
 
 Of the hot path of a session, and of the two connections around it, by case: instructions of Python, and bytes
-that are held at most. Of a whole member
-under `sync`: system calls that read and write, of its worker. What was counted before is in
-`benchmarks/counted.json`, by Python; `--write` puts it there.
+that are held at most. Of a compiled worker by itself: instructions of the processor, as a multiple of a bare
+forwarder's, and allocations. Of a whole member under `sync`: system calls that read and write, of its worker.
+What was counted before is in `benchmarks/counted.json`, by Python; `--write` puts it there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from benchmarks import fetch, patch_metadata
+from benchmarks import alone, fetch, patch_metadata
 from benchmarks.cpu import system_calls
 from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produce, produced, request
 from benchmarks.patch_metadata import READ_BYTES, Limits, directory
@@ -35,6 +35,7 @@ from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.wire.counters import WireCounters
+from tools.compiled import NotCompiled
 
 BASELINE: Final = Path(__file__).with_suffix(".json")
 TOLERANCE: Final = 0.05
@@ -42,6 +43,7 @@ TOLERANCE: Final = 0.05
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 ANY: Final = "any"
 SYSTEM_CALLS: Final = "a member under sync, per request"
+WORKER: Final = "a compiled worker"
 ROUNDS: Final = 3
 LARGE_BYTES: Final = 1_000_000
 
@@ -238,6 +240,20 @@ def held_bytes(act: Callable[[], None]) -> int:
         tracemalloc.stop()
 
 
+def compiled_worker(folder: Path) -> dict[str, float]:
+    """Of a request, and of a connection; beside a forwarder, which has the same Python and libraries.
+
+    Raises: BenchError, NotCompiled: as `alone.executed`.
+    """
+    bare, worker = (alone.executed(target, folder) for target in alone.TARGETS)
+    found: dict[str, float] = {}
+    for per in ("per_request", "per_connection"):
+        instructions, allocations = f"instructions_{per}", f"allocations_{per}"
+        found[f"{instructions}_of_forwarder"] = round(worker[instructions] / bare[instructions], 3)
+        found[allocations] = round(worker[allocations], 1)
+    return found
+
+
 def calls_per_request(stage: Stage) -> float:
     """Of the worker of a stage's one member, under `sync`, in the best round: it beats and reports, too."""
     (target,) = stage.targets
@@ -304,13 +320,14 @@ def main(core: bool, keep: bool, as_json: bool) -> None:
     found = {case.name: count(case) for case in cases()}
     try:
         if not core:
-            with (
-                tempfile.TemporaryDirectory(prefix="fleet-counted-") as folder,
-                staged(Path(folder), (FLEET,), {}, say) as stage,
-            ):
-                say("counting system calls")
-                found[SYSTEM_CALLS] = {"system_calls": calls_per_request(stage)}
-    except FleetError as error:
+            with tempfile.TemporaryDirectory(prefix="fleet-counted-") as made:
+                folder = Path(made)
+                say("counting instructions and allocations of a compiled worker")
+                found[WORKER] = compiled_worker(folder / "worker")
+                with staged(folder, (FLEET,), {}, say) as stage:
+                    say("counting system calls")
+                    found[SYSTEM_CALLS] = {"system_calls": calls_per_request(stage)}
+    except (FleetError, NotCompiled) as error:
         raise click.ClickException(str(error)) from error
     if keep:
         write(found)
