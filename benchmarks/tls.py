@@ -14,6 +14,7 @@ from benchmarks.connections import allow_files, crowds
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
+from benchmarks.scripted import host_of
 from benchmarks.stage import Seal, staged
 from benchmarks.workloads import Name
 from fleet import certs
@@ -25,8 +26,8 @@ SIZES: Final = (100, 1_000)
 """Of crowds: how many clients connect, with a handshake each."""
 STORMS: Final = storm.CASES[:2]
 """Of the third one the clients alone would decrypt four gigabytes for each target."""
-CLIENT, BOTH = "client", "both"
-"""Where a proxy speaks TLS. A direct connection is to brokers that do, either way."""
+BOTH: Final = "both"
+"""The side where proxies speak TLS to brokers, too; a direct connection is to brokers that do, either way."""
 _ALL: Final = "all"
 _DAYS: Final = 7
 
@@ -50,14 +51,15 @@ def _of_side(
     with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
         yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
         yield from race(stage, Plan(WORKLOADS, rounds, scale), say)
-    if side == CLIENT:
-        yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
+    sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
+    yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
 
 
-def seal(folder: Path, *, to_brokers: bool) -> Seal:
-    """One certificate for all servers of this machine."""
+def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
+    """One certificate for all servers of this machine, and for so many scripted brokers."""
     folder.mkdir()
-    certs.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: ("127.0.0.1",)})
+    hosts = ("127.0.0.1", *map(host_of, range(1, 1 + brokers)))
+    certs.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
     files = certs.files_in(folder, _ALL)
     both = folder / "both.pem"
     both.touch(0o600)
