@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, get_args
 
-from benchmarks import peers, storm
+from benchmarks import peers, storm, workloads
 from benchmarks.connections import allow_files, crowds
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
@@ -20,8 +21,9 @@ from benchmarks.workloads import Name
 from fleet import certs
 
 TLS: Final = "tls"
-WORKLOADS: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
-"""Not `sparse`: twenty seconds for each target and side, of which hardly any are TLS."""
+WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
+COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
+"""Six seconds of the sparse one, and not ten: there are seven targets on the two sides."""
 SIZES: Final = (100, 1_000)
 """Of crowds: how many clients connect, with a handshake each."""
 STORMS: Final = storm.CASES[:2]
@@ -50,7 +52,7 @@ def _of_side(
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
     with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
         yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
-        yield from race(stage, Plan(WORKLOADS, rounds, scale), say)
+        yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS), say)
     sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
     yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
 

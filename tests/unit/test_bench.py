@@ -18,7 +18,7 @@ import click
 import jsonschema
 import pytest
 
-from benchmarks import goals, haproxy, peers, race, report
+from benchmarks import goals, haproxy, peers, race, report, tls
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
 from benchmarks.connections import most_to_mean
@@ -402,6 +402,13 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
     assert stage.events.count("create consume on 3") == 1
     assert "delete consume" not in stage.events
+
+
+def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
+    plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS)
+    assert "sparse" in plan.workloads
+    assert plan.count("sparse") < race.Plan(tls.WORKLOADS, rounds=1).count("sparse") == 100
+    assert plan.count("sync") == race.Plan(tls.WORKLOADS, rounds=1).count("sync")
 
 
 # ---- the report
