@@ -48,10 +48,11 @@ def allow_files() -> None:
 
 
 def fits(target: Target, size: int) -> bool:
-    """Whether a target's proxies may have as many files open as so many clients take."""
+    """Whether the clients, and a target's proxies, if it has any, may have as many files open as it takes."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    processes = max(1, len(target.proxies()))
-    return size + _OTHER_FILES <= allowed and 2 * size / processes + _OTHER_FILES <= allowed
+    processes = len(target.proxies())
+    most = max(size, 2 * size / processes if processes else 0)
+    return most + _OTHER_FILES <= allowed
 
 
 def crowds(stage: Stage, rounds: int, say: Say, sizes: Sequence[int] = SIZES) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Final, TypedDict, cast
 
@@ -40,17 +40,19 @@ class Plan:
     """What to run.
 
     Args:
-        scale: how many records, as a multiple of what is usual.
+        scale: how many records, as a multiple of `counts`.
         crowds: on how many connections `sync` is run.
+        counts: how many records are usual.
     """
 
     workloads: Sequence[Name]
     rounds: int
     scale: float = 1.0
     crowds: Sequence[int] = CROWDS
+    counts: Mapping[Name, int] = field(default_factory=lambda: COUNTS)
 
     def count(self, workload: Name) -> int:
-        usual = COUNTS[workload]
+        usual = self.counts[workload]
         return max(min(usual, BATCH_RECORDS), round(usual * self.scale))
 
 

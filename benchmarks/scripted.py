@@ -1,16 +1,17 @@
 """Brokers that are not there: one process that answers for all of them, out of memory.
 
-    python -m benchmarks.scripted PORT BROKERS PARTITIONS
+    python -m benchmarks.scripted PORT BROKERS PARTITIONS [CERTIFICATE]
 
 Broker N is at `host_of(N)`, and one topic has all the partitions. It knows ApiVersions and Metadata,
 in the versions that a fleet asks for (0 and 5) and that of the clients in `storm.py` (12), acknowledges
-what `frames.produce` sends, and has nothing for Fetch.
+what `frames.produce` sends, and has nothing for Fetch. With a certificate (PEM, with its key) it speaks TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import ssl
 import struct
 import sys
 from datetime import timedelta
@@ -112,12 +113,18 @@ class _Asked(asyncio.Protocol):
             self._kept = self._kept[end:]
 
 
-async def serve(port: int, brokers: int, partitions: int) -> None:
+async def serve(port: int, brokers: int, partitions: int, certificate: str | None = None) -> None:
     """Answer until killed."""
     made = partial(_Asked, Answers(port, brokers, partitions))
-    await asyncio.get_running_loop().create_server(made, "0.0.0.0", port, backlog=_BACKLOG)
+    context = None
+    if certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    loop = asyncio.get_running_loop()
+    await loop.create_server(made, "0.0.0.0", port, backlog=_BACKLOG, ssl=context)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(*map(int, sys.argv[1:])))
+    _port, _brokers, _partitions = map(int, sys.argv[1:4])
+    uvloop.run(serve(_port, _brokers, _partitions, *sys.argv[4:]))

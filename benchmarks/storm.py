@@ -55,7 +55,7 @@ def samples(
 
     Args:
         lines: other peers than those of `RACED`.
-        seal: TLS on the clients' side, of all but the brokers, which do not speak it.
+        seal: TLS; its certificate is for all brokers of the cases, too, where they are to speak it.
     Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
     """
     allow_files()
@@ -103,23 +103,30 @@ def _peak_kib(pid: int) -> int:
 def staged(
     folder: Path, brokers: int, partitions: int, lines: Mapping[str, PeerLine], seal: Seal | None = None
 ) -> Iterator[Sequence[Target]]:
-    """The brokers, where TLS is not wanted of them, and in front of them these peers, and one member."""
+    """The scripted brokers, and in front of them these peers, and one member.
+
+    Clients are at the brokers, too, unless those are to speak no TLS and clients are.
+    """
     scripted, *ports = free_ports(1 + 3 * len(lines))
     known = range(1, brokers + 1)
     with ExitStack() as running:
-        arguments = ("-m", "benchmarks.scripted", str(scripted), str(brokers), str(partitions))
+        arguments = ["-m", "benchmarks.scripted", str(scripted), str(brokers), str(partitions)]
+        security = seal.security if seal else {}
+        if seal and seal.to_brokers:
+            arguments.append(str(seal.certificate))
         process = spawn([sys.executable, *arguments], folder / "brokers.log", cwd=ROOT)
         running.callback(end, [process], 0.0)
         there = Endpoint(host_of(1), scripted)
-        await_answer(there)
-        targets = [] if seal else [Target(DIRECT, str(there))]
+        straight = seal is None or seal.to_brokers
+        await_answer(there, trusting(security) if straight else None)
+        targets = [Target(DIRECT, str(there), security=security)] if straight else []
         for number, (name, line) in enumerate(lines.items()):
             free = ports[3 * number : 3 * number + 3]
             targets.append(_peer(running, name, line, folder / name, there, free, seal))
         options: Mapping[str, Any] = seal.of_fleet if seal else {}
         space = IdentitySpace(first_id=1, count=brokers)
         fleet = running.enter_context(one_member(folder / FLEET, FLEET, [there], identities=space, **options))
-        targets.append(of_fleet(fleet, FLEET, seal.security if seal else {}, known))
+        targets.append(of_fleet(fleet, FLEET, security, known))
         yield targets
 
 

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, get_args
 
-from benchmarks import peers, storm
+from benchmarks import peers, storm, workloads
 from benchmarks.connections import allow_files, crowds
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
+from benchmarks.scripted import host_of
 from benchmarks.stage import Seal, staged
 from benchmarks.workloads import Name
 from fleet import certs
 
 TLS: Final = "tls"
-WORKLOADS: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
-"""Not `sparse`: twenty seconds for each target and side, of which hardly any are TLS."""
+WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
+COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
+"""Six seconds of the sparse one, and not ten: there are seven targets on the two sides."""
 SIZES: Final = (100, 1_000)
 """Of crowds: how many clients connect, with a handshake each."""
 STORMS: Final = storm.CASES[:2]
 """Of the third one the clients alone would decrypt four gigabytes for each target."""
-CLIENT, BOTH = "client", "both"
-"""Where a proxy speaks TLS. A direct connection is to brokers that do, either way."""
+BOTH: Final = "both"
+"""The side where proxies speak TLS to brokers, too; a direct connection is to brokers that do, either way."""
 _ALL: Final = "all"
 _DAYS: Final = 7
 
@@ -49,15 +52,16 @@ def _of_side(
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
     with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
         yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
-        yield from race(stage, Plan(WORKLOADS, rounds, scale), say)
-    if side == CLIENT:
-        yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
+        yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS), say)
+    sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
+    yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
 
 
-def seal(folder: Path, *, to_brokers: bool) -> Seal:
-    """One certificate for all servers of this machine."""
+def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
+    """One certificate for all servers of this machine, and for so many scripted brokers."""
     folder.mkdir()
-    certs.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: ("127.0.0.1",)})
+    hosts = ("127.0.0.1", *map(host_of, range(1, 1 + brokers)))
+    certs.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
     files = certs.files_in(folder, _ALL)
     both = folder / "both.pem"
     both.touch(0o600)

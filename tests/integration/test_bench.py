@@ -94,11 +94,14 @@ def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: 
             assert crowded["connects_per_s"] > 0
 
 
-def test_a_storm_may_come_by_tls(tmp_path: Path) -> None:
-    seal = tls.seal(tmp_path / "certificates", to_brokers=False)
+@pytest.mark.parametrize("to_brokers", [False, True])
+def test_a_storm_may_come_by_tls(tmp_path: Path, *, to_brokers: bool) -> None:
+    """Straight to the brokers, too, where they speak it."""
+    seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers, brokers=3)
     with storm.staged(tmp_path, 3, 10, {}, seal) as targets:
-        (through,) = targets
-        assert storm.storm(through, MANY).keys() == {"ms", "cpu_us", "peak_mib"}
+        found = {target.name: storm.storm(target, MANY) for target in targets}
+    assert found.keys() == ({DIRECT, FLEET} if to_brokers else {FLEET})
+    assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
 
 
 def test_a_request_touches_hardly_more_pages_than_in_a_forwarder(tmp_path: Path) -> None:

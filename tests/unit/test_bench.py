@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -18,10 +19,10 @@ import click
 import jsonschema
 import pytest
 
-from benchmarks import goals, haproxy, peers, race, report
+from benchmarks import goals, haproxy, peers, race, report, tls
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
-from benchmarks.connections import most_to_mean
+from benchmarks.connections import fits, most_to_mean
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, Places
@@ -402,6 +403,25 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
     assert stage.events.count("create consume on 3") == 1
     assert "delete consume" not in stage.events
+
+
+def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
+    plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS)
+    assert "sparse" in plan.workloads
+    assert plan.count("sparse") < race.Plan(tls.WORKLOADS, rounds=1).count("sparse") == 100
+    assert plan.count("sync") == race.Plan(tls.WORKLOADS, rounds=1).count("sync")
+
+
+@pytest.mark.parametrize(
+    ("processes", "allowed", "enough"),
+    [(0, 20_000, True), (0, 10_000, False), (1, 20_000, False), (1, 25_000, True), (2, 20_000, True)],
+)
+def test_ten_thousand_connections_want_open_files_of_clients_and_proxies(
+    monkeypatch: pytest.MonkeyPatch, *, processes: int, allowed: int, enough: bool
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
+    target = Target("it", "127.0.0.1:1", lambda: tuple(range(processes)))
+    assert fits(target, 10_000) is enough
 
 
 # ---- the report
