@@ -21,6 +21,8 @@ from fleet.demo.workload import ClientSettings
 Command: TypeAlias = Callable[..., Any]
 
 FLOW_LIMIT_S: Final = 60.0
+RATE_PER_S: Final = 180
+"""Of each client, as in the chaos runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,11 @@ def choice_of(kinds: Mapping[str, Kind]) -> Callable[[Command], Command]:
 
 @asynccontextmanager
 async def at_work(
-    running: Stage, purpose: str, kinds: Mapping[str, Kind]
+    running: Stage, purpose: str, kinds: Mapping[str, Kind], rate_per_s: int = RATE_PER_S
 ) -> AsyncIterator[dict[str, Client]]:
     """Have clients produce and consume meanwhile, each on a topic of its own; yields them once records flow.
 
+    Args:   rate_per_s: records per second that each of them produces.
     Raises: DemoError: they do not.
     """
     stamp = time.time_ns() // 1_000_000
@@ -75,6 +78,7 @@ async def at_work(
                 running.folder / topic,
                 kind.settings,
                 str(config),
+                rate_per_s,
             )
             clients[name] = client
             stack.callback(client.workload.kill)

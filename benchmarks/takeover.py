@@ -4,9 +4,10 @@
 
 It is the demo, and what it measures, with three measures more: how long a record was under way at most, from
 `produce()` to its delivery report, how many Metadata requests one client made, and how many of the answers
-still had an address of the member that was killed. Exit code 1 where a
-takeover or the audit failed; that a goal was missed is said, and only `--strict` makes a failure of it,
-because a goal is for a quiet machine.
+still had an address of the member that was killed. That is librdkafka, with its defaults or the recommended
+settings; of the Java client and of aiokafka there are the stalls alone (`benchmarks.stalls`). Exit code 1
+where a takeover or the audit failed; that a goal was missed is said, and only `--strict` makes a failure of
+it, because a goal is for a quiet machine.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, get_args
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import stalls
+from benchmarks.clients import RATE_PER_S as OTHERS_RATE_PER_S
 from benchmarks.errors import BenchError
 from benchmarks.refreshes import Refreshes
 from benchmarks.results import FLEET, Sample
+from benchmarks.stalls import Stall
 from fleet.demo.audit import Audit, audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
@@ -40,8 +44,11 @@ from fleet.demo.run import PARTITIONS, Options, Stage, create_topic, delete_topi
 from fleet.demo.view import Lines, milliseconds, round_line
 from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
 from fleet.errors import FleetError
+from fleet.model import ProxyId
 
 Key: TypeAlias = tuple[int, Record]
+Kills: TypeAlias = "Sequence[Kill | Stall]"
+"""Under librdkafka, or under another client."""
 
 MEASURES: Final = (
     "detected_ms",
@@ -76,9 +83,12 @@ def _goals(delivery_ms: float) -> tuple[Goal, ...]:
     )
 
 
-GOALS: Final[dict[ClientSettings, tuple[Goal, ...]]] = {
+SETTINGS: Final[tuple[ClientSettings, ...]] = get_args(ClientSettings)
+"""Of librdkafka."""
+GOALS: Final[dict[str, tuple[Goal, ...]]] = {
     "default": _goals(600.0),
     "recommended": _goals(150.0),
+    **dict.fromkeys(stalls.CLIENTS, ()),
 }
 
 
@@ -97,6 +107,14 @@ class Kill:
     delivery_ms: float
     metadata_requests: int
     stale_answers: int
+
+    @property
+    def killed(self) -> ProxyId:
+        return self.round.killed
+
+    @property
+    def was_leader(self) -> bool:
+        return self.round.was_leader
 
     def value(self, measure: str) -> float | None:
         found: float | None = getattr(self if hasattr(self, measure) else self.round, measure)
@@ -203,9 +221,13 @@ async def _kill(
     return Kill(measured, longest_ms, refreshes.requests - requests, stale)
 
 
-def figures(kills: Sequence[Kill]) -> dict[str, Figures]:
+def measures_of(client: str) -> Sequence[str]:
+    return stalls.MEASURES if client in stalls.CLIENTS else MEASURES
+
+
+def figures(kills: Kills, measures: Sequence[str] = MEASURES) -> dict[str, Figures]:
     """The median and the worst of each measure; None where a kill has none, or there was no kill."""
-    return {each: spread([kill.value(each) for kill in kills]) for each in MEASURES}
+    return {each: spread([kill.value(each) for kill in kills]) for each in measures}
 
 
 def spread(values: Sequence[float | None]) -> Figures:
@@ -228,12 +250,20 @@ def missed(found: dict[str, Figures], goals: Sequence[Goal]) -> list[str]:
     return said
 
 
-def document(client: ClientSettings, verdict: Audit, kills: Sequence[Kill]) -> dict[str, object]:
+def document(client: str, verdict: Audit, kills: Kills) -> dict[str, object]:
     """What `--json` prints."""
-    found = figures(kills)
+    measures = measures_of(client)
+    found = figures(kills, measures)
     return {
         "client": client,
-        "kills": [{**asdict(kill.round), **{each: kill.value(each) for each in MEASURES}} for kill in kills],
+        "kills": [
+            {
+                "killed": kill.killed,
+                "was_leader": kill.was_leader,
+                **{each: kill.value(each) for each in measures},
+            }
+            for kill in kills
+        ],
         "figures": {each: asdict(value) for each, value in found.items()},
         "missed": missed(found, GOALS[client]),
         "audit": asdict(verdict),
@@ -244,12 +274,13 @@ def count(value: float | None) -> str:
     return "never" if value is None else f"{value:g}"
 
 
-def show(client: ClientSettings, kills: Sequence[Kill], console: Console) -> None:
+def show(client: str, kills: Kills, console: Console) -> None:
     """The figures for people."""
-    table = Table(title=f"{len(kills)} kills, librdkafka with its {client} settings")
+    who = f"librdkafka with its {client} settings" if client in SETTINGS else client
+    table = Table(title=f"{len(kills)} kills, {who}")
     for column in ("from the kill", MEDIAN, WORST, "goals"):
         table.add_column(column, justify="left" if column in ("from the kill", "goals") else "right")
-    for each, value in figures(kills).items():
+    for each, value in figures(kills, measures_of(client)).items():
         goals = [
             f"{goal.figure} {milliseconds(goal.limit_ms)}" for goal in GOALS[client] if goal.measure == each
         ]
@@ -268,51 +299,74 @@ async def run(options: Options, rate_per_s: int) -> tuple[Audit, tuple[Kill, ...
 
 
 def samples(rounds: int) -> Iterator[Sample]:
-    """Kill the leader and a follower in each round, under clients with either settings.
+    """Kill the leader and a follower in each round: under librdkafka with either settings, under the others.
 
-    Raises: BenchError: a takeover, or the audit, failed.
+    Raises: BenchError: a takeover, or an audit, failed. DemoError: the same, see `benchmarks.stalls`.
     """
-    for client in GOALS:
-        options = Options(kills=("leader", "follower") * rounds, client=client)
-        verdict, kills, late = asyncio.run(run(options, RATE_PER_S))
+    wishes = ("leader", "follower") * rounds
+    for settings in SETTINGS:
+        verdict, kills, late = asyncio.run(run(Options(kills=wishes, client=settings), RATE_PER_S))
         if late or not verdict.passed:
             raise BenchError(f"{TAKEOVER}: {', '.join(late) or verdict}")
-        for number, kill in enumerate(kills):
-            who = "leader" if kill.round.was_leader else "follower"
-            for measure in MEASURES:
-                value = kill.value(measure)
-                if value is not None:
-                    yield Sample(TAKEOVER, f"{measure}_{who}_{client}", FLEET, number // 2, value)
+        yield from _samples_of(settings, kills)
+    others = asyncio.run(stalls.run(Options(kills=wishes), tuple(stalls.CLIENTS), OTHERS_RATE_PER_S))
+    for client, outcome in others.items():
+        if not outcome.audit.passed:
+            raise BenchError(f"{TAKEOVER}: {client}: {outcome.audit}")
+        yield from _samples_of(client, outcome.stalls)
+
+
+def _samples_of(client: str, kills: Kills) -> Iterator[Sample]:
+    for number, kill in enumerate(kills):
+        who = "leader" if kill.was_leader else "follower"
+        for measure in measures_of(client):
+            value = kill.value(measure)
+            if value is not None:
+                yield Sample(TAKEOVER, f"{measure}_{who}_{client}", FLEET, number // 2, value)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How many.")
-@click.option("--client", type=click.Choice(["default", "recommended"]), default="default", show_default=True)
 @click.option(
-    "--rate", type=click.IntRange(1), default=RATE_PER_S, show_default=True, help="Records per second."
+    "--client",
+    type=click.Choice(list(GOALS)),
+    default="default",
+    show_default=True,
+    help="librdkafka with its default or the recommended settings, or another client, and its stalls alone.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1),
+    help=f"Records per second.  [default: {RATE_PER_S}; of java and aiokafka {OTHERS_RATE_PER_S}]",
 )
 @click.option(
     "--brokers", metavar="HOST:PORT,…", default="", help="Use this cluster instead of starting one."
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 where a goal was missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output.")
-def main(kills: int, client: ClientSettings, rate: int, brokers: str, strict: bool, as_json: bool) -> None:
+def main(kills: int, client: str, rate: int | None, brokers: str, strict: bool, as_json: bool) -> None:
     """Kill the Raft leader and a follower in turn, and measure how long each takeover lasts."""
-    options = Options(
-        brokers=parse_brokers(brokers), kills=plan_kills(None, kills, Options().proxies), client=client
-    )
+    options = Options(brokers=parse_brokers(brokers), kills=plan_kills(None, kills, Options().proxies))
     try:
-        verdict, measured, late = asyncio.run(run(options, rate))
+        verdict, measured, late = asyncio.run(_run(client, options, rate))
     except FleetError as error:
         sys.exit(f"takeover: {error}")
     show(client, measured, Console(stderr=True))
-    failed = missed(figures(measured), GOALS[client])
+    failed = missed(figures(measured, measures_of(client)), GOALS[client])
     for line in (*late, *(f"missed: {each}" for each in failed)):
         print(line, file=sys.stderr)
     if as_json:
         print(json.dumps(document(client, verdict, measured)))
     if not verdict.passed or late or (strict and failed):
         sys.exit(1)
+
+
+async def _run(client: str, options: Options, rate_per_s: int | None) -> tuple[Audit, Kills, list[str]]:
+    for settings in SETTINGS:
+        if client == settings:
+            return await run(replace(options, client=settings), rate_per_s or RATE_PER_S)
+    outcome = (await stalls.run(options, [client], rate_per_s or OTHERS_RATE_PER_S))[client]
+    return outcome.audit, outcome.stalls, []
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Options:
         kills: whom to kill in each round: "leader", "follower" or a member's id.
         duration_s: the clients run at least for so long.
         data_dir: where Kafka's data stays for the next time; None for a temporary folder.
+        timing: values that differ from the defaults of `fleet.config.Timing`.
     """
 
     proxies: int = 3
@@ -50,6 +51,7 @@ class Options:
     client: ClientSettings = "default"
     duration_s: float = 0.0
     data_dir: Path | None = None
+    timing: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,11 @@ async def stage(options: Options, view: View) -> AsyncIterator[Stage]:
         broker_ids = await in_thread(lambda: known_brokers(endpoints))
         view.say(f"starting {options.proxies} proxies")
         fleet = LocalFleet(
-            run_folder / "fleet", endpoints, options.proxies, identities=identities_for(broker_ids)
+            run_folder / "fleet",
+            endpoints,
+            options.proxies,
+            identities=identities_for(broker_ids),
+            timing=options.timing,
         )
         fleet.start()
         await in_thread(fleet.await_ready)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import alone, scripted, storm, tls
+from benchmarks import alone, scripted, stalls, storm, tls
 from benchmarks.asking import ask
+from benchmarks.clients import RATE_PER_S
 from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
 from benchmarks.errors import BenchError
@@ -16,8 +17,11 @@ from benchmarks.race import run
 from benchmarks.results import DIRECT, FLEET
 from benchmarks.stage import Stage, Target, of_fleet, staged
 from benchmarks.workloads import Spec
+from fleet.chaos.workloads import PARTITIONS
 from fleet.config.schema import parse_endpoint
+from fleet.demo import run as demo
 from fleet.demo.kafka import KafkaCluster
+from fleet.demo.view import Lines
 from tests.conftest import MakeFleet
 from tests.integration.clients import count
 
@@ -151,3 +155,21 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     # As it was before: nobody is drained, and everybody lives.
     fleet.await_settled(broker_ids)
     assert not any(each.drained for each in fleet.ownership(fleet.members[0]).members)
+
+
+async def test_others_than_librdkafka_wait_and_lose_nothing_when_a_member_is_killed(
+    kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet, folder = make_fleet(3), tmp_path / "clients"
+    folder.mkdir()
+    brokers = ",".join(map(str, kafka.endpoints))
+    running = demo.Stage(fleet, brokers, frozenset(kafka.brokers), folder)
+    found = await stalls.measure(running, ("follower",), tuple(stalls.CLIENTS), RATE_PER_S, Lines())
+    assert found.keys() == stalls.CLIENTS.keys()
+    for outcome in found.values():
+        (stall,) = outcome.stalls
+        assert outcome.audit.passed
+        assert {stall.killed} == set(fleet.members) - set(fleet.running)
+        assert not stall.was_leader
+        # Something comes on a partition every 33 ms when nobody is killed.
+        assert min(stall.producer_stall_ms, stall.consumer_stall_ms) > 1000 * PARTITIONS / RATE_PER_S

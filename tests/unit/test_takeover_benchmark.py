@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import takeover
+from benchmarks import stalls, takeover
 from benchmarks.errors import BenchError
 from benchmarks.refreshes import Answers, requests_in
+from benchmarks.stalls import Outcome, Stall
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
 from fleet.demo.result import Round
 from fleet.demo.workload import Workload, WorkloadSpec
 from fleet.model import Endpoint
+
+CLEAN = Audit(10, 10, 0, 0, 0, 0)
 
 
 class Histories:
@@ -93,7 +98,7 @@ def test_median_and_worst_and_what_they_miss() -> None:
 def test_what_never_came_about_is_no_figure_and_reaches_no_goal() -> None:
     kills = [kill(40.0, 100.0), kill(None, 100.0)]
     assert figures(kills)["advertised_ms"] == Figures(None, None)
-    said = document("default", Audit(1, 1, 0, 0, 0, 0), kills)["missed"]
+    said = document("default", CLEAN, kills)["missed"]
     assert said == [
         "advertised_ms: median never, wanted 100 ms",
         "advertised_ms: worst never, wanted 500 ms",
@@ -125,7 +130,17 @@ def outcome(*kills: Kill, late: tuple[str, ...] = ()) -> Callable[..., Awaitable
     """What stands for a run that came to this."""
 
     async def run(*_: object) -> object:
-        return Audit(10, 10, 0, 0, 0, 0), kills, list(late)
+        return CLEAN, kills, list(late)
+
+    return run
+
+
+def outcomes(**audits: Audit) -> Callable[..., Awaitable[object]]:
+    """What stands for a run of other clients, by client: a leader was killed, and a follower, once each."""
+    stalled = (Stall("p1", True, 300.0, 400.0), Stall("p2", False, 100.0, 200.0))
+
+    async def run(*_: object) -> object:
+        return {client: Outcome(audit, stalled) for client, audit in audits.items()}
 
     return run
 
@@ -134,6 +149,7 @@ def test_kills_become_samples_by_round_victim_and_client(monkeypatch: pytest.Mon
     leader, follower = kill(40.0, 100.0), kill(None, 200.0)
     follower = replace(follower, round=replace(follower.round, was_leader=False))
     monkeypatch.setattr(takeover, "run", outcome(leader, follower, leader, follower))
+    monkeypatch.setattr(stalls, "run", outcomes())
     found = list(takeover.samples(2))
     assert {each.measure for each in found if each.measure.startswith("advertised")} == {
         "advertised_ms_leader_default",
@@ -144,7 +160,61 @@ def test_kills_become_samples_by_round_victim_and_client(monkeypatch: pytest.Mon
     ] == [(0, 200.0), (1, 200.0)]
 
 
+def test_of_other_clients_the_stalls_are_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "run", outcome())
+    monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN, aiokafka=CLEAN))
+    found = list(takeover.samples(1))
+    assert {each.measure: each.value for each in found} == {
+        f"{whose}_stall_ms_{who}_{client}": value
+        for client in ("java", "aiokafka")
+        for (whose, who), value in {
+            ("producer", "leader"): 300.0,
+            ("consumer", "leader"): 400.0,
+            ("producer", "follower"): 100.0,
+            ("consumer", "follower"): 200.0,
+        }.items()
+    }
+    assert {(each.workload, each.target, each.round) for each in found} == {("takeover", "fleet", 0)}
+
+
 def test_a_takeover_that_failed_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "run", outcome(late=("p1 did not come back",)))
     with pytest.raises(BenchError, match="p1 did not come back"):
         list(takeover.samples(1))
+
+
+def test_a_record_that_another_client_lost_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "run", outcome())
+    monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN, aiokafka=replace(CLEAN, lost=1)))
+    with pytest.raises(BenchError, match=r"aiokafka: .*lost=1"):
+        list(takeover.samples(1))
+
+
+def test_of_another_client_the_document_has_stalls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "run", outcomes(java=CLEAN))
+    found = CliRunner().invoke(takeover.main, ["--client", "java", "--kills", "2", "--strict", "--json"])
+    assert found.exit_code == 0, found.output
+    said = json.loads(found.stdout)
+    assert said["client"] == "java"
+    assert said["kills"][0] == {
+        "killed": "p1",
+        "was_leader": True,
+        "producer_stall_ms": 300.0,
+        "consumer_stall_ms": 400.0,
+    }
+    assert said["figures"] == {
+        "producer_stall_ms": {"median": 200.0, "worst": 300.0},
+        "consumer_stall_ms": {"median": 300.0, "worst": 400.0},
+    }
+    assert said["missed"] == []
+
+
+@pytest.mark.parametrize(
+    ("client", "lost", "code"), [("recommended", 0, 0), ("aiokafka", 0, 0), ("aiokafka", 1, 1)]
+)
+def test_the_exit_code_is_that_of_the_client_that_was_asked_for(
+    client: str, lost: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeover, "run", outcome(kill(40.0, 100.0)))
+    monkeypatch.setattr(stalls, "run", outcomes(aiokafka=replace(CLEAN, lost=lost)))
+    assert CliRunner().invoke(takeover.main, ["--client", client]).exit_code == code
