@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.debian import brought
 from benchmarks.errors import BenchError
-from tools.bootstrap import BUILD, unpack_debian_program
+from tools.bootstrap import BUILD
 
 FOLDER = BUILD / "valgrind"
 _ADVICE = "install it (apt-get install valgrind)"
@@ -55,20 +56,13 @@ def find() -> Valgrind:
 
     Raises: BenchError: there is none, and none can be had; says what to do.
     """
-    program, vgdb = shutil.which("valgrind"), shutil.which("vgdb")
-    if program is not None and vgdb is not None:
-        return Valgrind(Path(program), Path(vgdb), {})
-    usr, brought = FOLDER / "debian" / "usr", FOLDER / "vgdb"
-    if not brought.exists():
-        try:
-            unpack_debian_program("valgrind", "usr/bin/vgdb", FOLDER)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise BenchError(
-                f"no valgrind here, and Debian's cannot be brought ({error}): {_ADVICE}"
-            ) from error
-    return Valgrind(
-        usr / "bin" / "valgrind.bin", brought, {"VALGRIND_LIB": str(usr / "libexec" / "valgrind")}
-    )
+    installed, vgdb = shutil.which("valgrind"), shutil.which("vgdb")
+    if installed is not None and vgdb is not None:
+        return Valgrind(Path(installed), Path(vgdb), {})
+    launcher = brought("valgrind", "usr/bin/vgdb", FOLDER, _ADVICE)
+    usr = FOLDER / "debian" / "usr"
+    tools = {"VALGRIND_LIB": str(usr / "libexec" / "valgrind")}
+    return Valgrind(usr / "bin" / "valgrind.bin", launcher, tools)
 
 
 class Callgrind:

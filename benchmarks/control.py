@@ -68,11 +68,16 @@ def one_round(fleet: LocalFleet, broker_ids: frozenset[BrokerId], workers: int) 
 
 def follower(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:
     """One that owns something."""
-    leader = fleet.leader()
-    for each in fleet.members:
-        if each != leader and owns(fleet, each, broker_ids):
-            return each
+    for each in followers(fleet, fleet.leader(), broker_ids):
+        return each
     raise BenchError(f"{CONTROL}: no follower of {', '.join(fleet.members)} owns a broker")
+
+
+def followers(
+    fleet: LocalFleet, leader: ProxyId | None, broker_ids: frozenset[BrokerId]
+) -> Iterator[ProxyId]:
+    """Those that own something, in the order of the members."""
+    return (each for each in fleet.members if each != leader and owns(fleet, each, broker_ids))
 
 
 def leading_owner(fleet: LocalFleet, broker_ids: frozenset[BrokerId]) -> ProxyId:

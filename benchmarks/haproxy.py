@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from benchmarks.errors import BenchError
-from tools.bootstrap import BUILD, unpack_debian_program
+from benchmarks.debian import brought
+from tools.bootstrap import BUILD
 
 FOLDER = BUILD / "haproxy"
 _ADVICE = "install it (apt-get install haproxy), or leave it out (--targets direct,forwarder,fleet)"
@@ -21,15 +21,7 @@ def find() -> Path:
     installed = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin")
     if installed is not None:
         return Path(installed)
-    launcher = FOLDER / "haproxy"
-    if not launcher.exists():
-        try:
-            unpack_debian_program("haproxy", "usr/sbin/haproxy", FOLDER)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise BenchError(
-                f"no HAProxy here, and Debian's cannot be brought ({error}): {_ADVICE}"
-            ) from error
-    return launcher
+    return brought("HAProxy", "usr/sbin/haproxy", FOLDER, _ADVICE)
 
 
 def version(haproxy: Path) -> str:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
-from benchmarks.control import owns
+from benchmarks.control import followers
 from fleet.chaos.workloads import Client
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
@@ -119,8 +119,8 @@ def choose(fleet: LocalFleet, broker_ids: frozenset[BrokerId], wish: str, back: 
     """
     fleet.wait_until(lambda: fleet.leader() is not None, "a member leads")
     leader = fleet.leader()
-    followers = [each for each in fleet.members if each != leader and owns(fleet, each, broker_ids)]
-    found = [leader] if wish == "leader" else sorted(followers, key=lambda each: each in back)
+    others = followers(fleet, leader, broker_ids)
+    found = [leader] if wish == "leader" else sorted(others, key=lambda each: each in back)
     if not found or found[0] is None:
         raise DemoError(f"there is no {wish}")
     return found[0]

@@ -19,7 +19,7 @@ import click
 import jsonschema
 import pytest
 
-from benchmarks import goals, haproxy, peers, race, report, tls
+from benchmarks import debian, goals, haproxy, peers, race, report, tls
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
 from benchmarks.connections import fits, most_to_mean
@@ -297,7 +297,7 @@ def test_where_no_haproxy_can_be_had_it_says_what_to_do(
 
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(haproxy, "FOLDER", tmp_path / "haproxy")
-    monkeypatch.setattr(haproxy, "unpack_debian_program", no_apt)
+    monkeypatch.setattr(debian, "unpack_debian_program", no_apt)
     with pytest.raises(BenchError, match=r"apt-get install haproxy.*--targets"):
         haproxy.find()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import callgrind
+from benchmarks import callgrind, debian
 from benchmarks.errors import BenchError
 
 PROFILE = """\
@@ -65,6 +65,6 @@ def test_where_valgrind_cannot_be_had_it_is_said_what_to_do(
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(callgrind, "FOLDER", tmp_path / "valgrind")
-    monkeypatch.setattr(callgrind, "unpack_debian_program", offline)
+    monkeypatch.setattr(debian, "unpack_debian_program", offline)
     with pytest.raises(BenchError, match="apt-get install valgrind"):
         callgrind.find()

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from benchmarks import stalls
+from benchmarks import control
 from benchmarks.stalls import CLIENTS, MEASURES, SOON, Stall, choose, line
 from benchmarks.takeover import MEASURES as OF_LIBRDKAFKA
 from fleet.chaos.workloads import KINDS
@@ -62,12 +62,12 @@ class Members:
 def test_a_follower_is_killed_that_clients_have_known_for_a_while(
     wish: str, owners: str, back: str, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stalls, "owns", lambda _fleet, each, _ids: each in owners.split())
+    monkeypatch.setattr(control, "owns", lambda _fleet, each, _ids: each in owners.split())
     fleet = cast("LocalFleet", Members())
     assert choose(fleet, frozenset({1, 2, 3}), wish, set(back.split())) == victim
 
 
 def test_a_follower_that_owns_nothing_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "owns", lambda *_: False)
+    monkeypatch.setattr(control, "owns", lambda *_: False)
     with pytest.raises(DemoError, match="no follower"):
         choose(cast("LocalFleet", Members()), frozenset({1}), "follower", set())
