@@ -31,6 +31,7 @@ from benchmarks.workloads import COUNTS, Spec, sync
 from fleet.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection
+from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
@@ -144,6 +145,7 @@ class _Host:
 
     write_buffer_bytes = 1 << 20
     linger_s = 1.0
+    leaving: Deadlines[BrokerConnection]
     sampling = Sampling()
 
     def opened(self, _: ClientConnection) -> None: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from fleet.directory import pick
 from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId
@@ -20,11 +20,14 @@ KEPT_HEAD_BYTES: Final = 256 * 1024
 OnBrokerSeen = Callable[[Broker], None]
 
 
-class Head(NamedTuple):
+class Head:
     """A response from behind its correlation id up to its last address; and what takes the place of that."""
 
-    found: bytes
-    rewritten: bytes
+    __slots__ = ("found", "rewritten")
+
+    def __init__(self, found: bytes, rewritten: bytes) -> None:
+        self.found = found
+        self.rewritten = rewritten
 
 
 class AddressBook:

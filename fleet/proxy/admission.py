@@ -45,7 +45,8 @@ class Admission(Generic[GuestT]):
         self._most_of_source = most_of_source
         self._reserve = reserve
         self._admitted: set[GuestT] = set()
-        self._of_source: Counter[str] = Counter()
+        self._of_source: dict[str, int] = {}
+        """How many of these have come from one address; those that have none are left out."""
         self._beyond: dict[GuestT, tuple[LimitReached, float]] = {}
         """Above which limit, and since when."""
 
@@ -84,11 +85,14 @@ class Admission(Generic[GuestT]):
 
     def leave(self, guest: GuestT) -> None:
         """A connection has ended."""
-        self._beyond.pop(guest, None)
+        if self._beyond:
+            self._beyond.pop(guest, None)
         if guest in self._admitted:
             self._admitted.remove(guest)
-            self._of_source[guest.source] -= 1
-            if not self._of_source[guest.source]:
+            others = self._of_source[guest.source] - 1
+            if others:
+                self._of_source[guest.source] = others
+            else:
                 del self._of_source[guest.source]
 
     def _least_like_a_member(self, newest: GuestT) -> GuestT:
@@ -102,12 +106,11 @@ class Admission(Generic[GuestT]):
 
     def _admit(self, guest: GuestT) -> LimitReached | None:
         source = guest.source
-        if self._most_of_source is not None and self._of_source[source] >= self._most_of_source:
-            return LimitReached(
-                "max_connections_per_source", f"{self._of_source[source]} connections of {source} are open"
-            )
+        others = self._of_source.get(source, 0)
+        if self._most_of_source is not None and others >= self._most_of_source:
+            return LimitReached("max_connections_per_source", f"{others} connections of {source} are open")
         if len(self._admitted) >= self._most:
             return LimitReached("max_connections", f"{len(self._admitted)} connections are open")
         self._admitted.add(guest)
-        self._of_source[source] += 1
+        self._of_source[source] = others + 1
         return None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
+    from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
 
@@ -57,6 +58,8 @@ class Host(Protocol):
     write_buffer_bytes: int
     linger_s: float
     """How long a goodbye may take before the connection is cut."""
+    leaving: Deadlines[BrokerConnection]
+    """Those whose client is gone, for as long as their goodbye takes."""
     sampling: Sampling
 
     def opened(self, connection: ClientConnection) -> None: ...
@@ -102,9 +105,12 @@ class ClientConnection(asyncio.Protocol):
         traffic: where its bytes count.
         listener: the name of that port's.
         make_session: called with the peer's host once it is connected.
+        secured: whether it is TLS: then its transport ends it in order, and nothing is forwarded after the
+            goodbye.
     """
 
     __slots__ = (
+        "_address",
         "_answer_s",
         "_broker",
         "_client_spoke",
@@ -127,7 +133,6 @@ class ClientConnection(asyncio.Protocol):
         "listener",
         "moving",
         "number",
-        "peer",
         "session",
         "since_s",
         "source",
@@ -142,8 +147,6 @@ class ClientConnection(asyncio.Protocol):
     session: Session
     write: Write
     """To the client."""
-    _secured: bool
-    """Whether it is TLS: then its transport ends it in order, and nothing is forwarded after the goodbye."""
     _transport: asyncio.Transport
 
     def __init__(
@@ -153,6 +156,7 @@ class ClientConnection(asyncio.Protocol):
         traffic: Traffic,
         listener: str,
         make_session: Callable[[str], Session],
+        secured: bool = False,
     ) -> None:
         # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
         self._broker: BrokerConnection | None = None
@@ -176,7 +180,8 @@ class ClientConnection(asyncio.Protocol):
         self.since_s = 0.0
         self.end: ConnectionEnd = "client"
         self._make_session = make_session
-        self.peer = "?"
+        self._secured = secured
+        self._address: tuple[str, int] = ("?", 0)
         self.source = "?"
         """The address that limits are counted by."""
         self.answered = 0
@@ -197,6 +202,11 @@ class ClientConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size()
 
     @property
+    def peer(self) -> str:
+        """The client's address; ? where the system did not know it."""
+        return f"{self._address[0]}:{self._address[1]}"
+
+    @property
     def ends(self) -> str:
         """Between whom it is, as far as that is known."""
         broker = None if self._broker is None else self._broker.transport.get_extra_info("peername")
@@ -209,11 +219,11 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(self._host.write_buffer_bytes)
-        address = transport.get_extra_info("peername") or ("?", 0)
-        self.source = address[0]
-        self.peer = f"{address[0]}:{address[1]}"
-        self.session = self._make_session(address[0])
-        self._secured = transport.get_extra_info("ssl_object") is not None
+        address = transport.get_extra_info("peername")
+        if address:
+            self._address = (address[0], address[1])  # IPv6 has more
+            self.source = address[0]
+        self.session = self._make_session(self.source)
         self._host.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -279,6 +289,10 @@ class ClientConnection(asyncio.Protocol):
         self._host.closed(self)
 
     # ---- called by the broker's side and by whoever dials
+
+    def broker_side(self) -> BrokerConnection:
+        """A new one, for the connection that is dialled for it."""
+        return BrokerConnection(self._host, self)
 
     def join(self, broker: BrokerConnection) -> bool:
         """The broker is connected; False where the client is gone by now."""
@@ -352,6 +366,16 @@ class ClientConnection(asyncio.Protocol):
         if self.session.in_flight:
             return None, 0
         return "idle_timeout_s", self._spoken
+
+    def watch_broker(self) -> bool:
+        """Have the kernel ask whether the broker is still there; False while that is being dialled.
+
+        Not in the moment in which it is connected, of which there are thousands at once after a takeover:
+        it is six system calls.
+        """
+        if self._broker is not None:
+            self._broker.be_watched()
+        return self.state is not State.DIALLING
 
     def overdraw(self, quota: Quota) -> None:
         """Read no more from the client before ``repaid``; what it has asked for is answered."""
@@ -521,7 +545,7 @@ class ClientConnection(asyncio.Protocol):
 class BrokerConnection(asyncio.Protocol):
     """The broker's side of a client's connection."""
 
-    __slots__ = ("_client", "_host", "_kept", "_timer", "transport", "write")
+    __slots__ = ("_client", "_host", "_kept", "_watched", "transport", "write")
 
     transport: asyncio.Transport
     write: Write
@@ -531,16 +555,13 @@ class BrokerConnection(asyncio.Protocol):
         self._host = host
         self._client: ClientConnection | None = client
         self._kept = b""
-        self._timer: asyncio.TimerHandle | None = None
+        self._watched = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(self._host.write_buffer_bytes)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            keep_alive(sock.fileno(), BROKER_VANISHED_S)
         if self._client is None or not self._client.join(self):
             self._client = None
             transport.abort()
@@ -578,8 +599,7 @@ class BrokerConnection(asyncio.Protocol):
             self._client.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._host.leaving.done(self)
         self._lose_client()
 
     @property
@@ -602,7 +622,20 @@ class BrokerConnection(asyncio.Protocol):
             self.transport.resume_reading()
         else:
             self.transport.close()  # TLS: that sends the rest, then its own end, and discards what comes
-        self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self.transport.abort)
+        self._host.leaving.begin(self)
+
+    def be_watched(self) -> None:
+        """By the kernel, which ends it where nobody is there any more."""
+        if self._watched or self.transport.is_closing():
+            return
+        self._watched = True
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            keep_alive(sock.fileno(), BROKER_VANISHED_S)
+
+    def abort(self) -> None:
+        """Cut it: its goodbye has taken too long."""
+        self.transport.abort()
 
     def _lose_client(self) -> None:
         client, self._client = self._client, None

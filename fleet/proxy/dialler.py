@@ -7,11 +7,11 @@ import logging
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 from fleet.model import BrokerId
-from fleet.proxy.connection import BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.connection import ClientConnection, State
+from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.upstream_tls import NOT_REACHED, explain_dial
 
@@ -25,7 +25,6 @@ class Dialler:
     """The connections of one worker that wait for a broker.
 
     Args:
-        host: the worker.
         upstreams: where brokers are, and which of them to try.
         context: called for the TLS to speak to brokers, None where that is plaintext.
         timeout_s: how long one broker may take to be connected, its TLS handshake included.
@@ -34,23 +33,19 @@ class Dialler:
 
     def __init__(
         self,
-        host: Host,
         upstreams: Upstreams,
         context: Callable[[], ssl.SSLContext] | None,
         timeout_s: float,
         lost: Callable[[BrokerId], None],
     ) -> None:
-        self._host = host
         self._upstreams = upstreams
         self._context = context
         self._timeout_s = timeout_s
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
-        self._due_s: dict[ClientConnection, float] = {}
-        """When each attempt has taken too long, the oldest first: all may take as long."""
+        self._attempts = Deadlines(timeout_s, self._end_late)
         self._late: set[ClientConnection] = set()
-        self._timed = False
         self.connect = self._connect
 
     def dial(self, connection: ClientConnection) -> None:
@@ -77,7 +72,7 @@ class Dialler:
                     break  # the client has better proxies to try
                 if not self._upstreams.admits(candidate, now_s):
                     continue
-                self._begin(connection)
+                self._attempts.begin(connection)
                 try:
                     await self.connect(connection, candidate)
                 except NOT_REACHED as error:
@@ -94,8 +89,9 @@ class Dialler:
                     self._upstreams.succeeded(candidate)
                     return
                 finally:
-                    self._late.discard(connection)
-                    self._due_s.pop(connection, None)
+                    if self._late:
+                        self._late.discard(connection)
+                    self._attempts.done(connection)
                 if connection.state is State.JOINED:
                     return
             connection.broker_unreachable()
@@ -111,18 +107,12 @@ class Dialler:
         known = self._upstreams.broker(connection.broker_id)
         return [] if known is None else [known]
 
-    def _begin(self, connection: ClientConnection) -> None:
-        self._due_s[connection] = self._loop.time() + self._timeout_s
-        if not self._timed:
-            self._look_later(self._timeout_s)
-
     def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
         """Raises, when awaited: what connecting raises."""
         at = candidate.endpoint
-        context = None if self._context is None else self._context()
-        return self._loop.create_connection(
-            partial(BrokerConnection, self._host, connection), at.host, at.port, ssl=context
-        )
+        if self._context is None:
+            return self._loop.create_connection(connection.broker_side, at.host, at.port)
+        return self._loop.create_connection(connection.broker_side, at.host, at.port, ssl=self._context())
 
     def _was_late(self, connection: ClientConnection) -> bool:
         """Whether an attempt was cancelled because it took too long; if so, the task goes on."""
@@ -142,21 +132,8 @@ class Dialler:
             why = explain_dial(error)
             log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
 
-    def _look_later(self, delay_s: float) -> None:
-        """One timer serves all attempts: most are done before it is due."""
-        self._timed = True
-        self._loop.call_later(delay_s, self._end_late)
-
-    def _end_late(self) -> None:
-        self._timed = False
-        now_s = self._loop.time()
-        while self._due_s:
-            connection, due_s = next(iter(self._due_s.items()))
-            if due_s > now_s:
-                self._look_later(due_s - now_s)
-                return
-            del self._due_s[connection]
-            task = self._tasks.get(connection)
-            if task is not None:
-                self._late.add(connection)
-                task.cancel()
+    def _end_late(self, connection: ClientConnection) -> None:
+        task = self._tasks.get(connection)
+        if task is not None:
+            self._late.add(connection)
+            task.cancel()

@@ -55,9 +55,10 @@ class Guard:
         self._indebted: dict[Quota, set[ClientConnection]] = {}
 
     def opened(self, connection: ClientConnection) -> None:
-        now_s = asyncio.get_running_loop().time()
-        connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
-        connection.to_client_quota = self._to_client.give(connection.source, now_s)
+        if self._to_broker.limited or self._to_client.limited:
+            now_s = asyncio.get_running_loop().time()
+            connection.to_broker_quota = self._to_broker.give(connection.source, now_s)
+            connection.to_client_quota = self._to_client.give(connection.source, now_s)
         self._new = True
         self._sweep_often()
         too_many = self._admission.enter(connection, self._sweeps_s)
@@ -131,7 +132,8 @@ class Guard:
         for connection in connections[first:after]:
             limit, progress = connection.awaits()
             # Other members hold connections to ask over, and are answered.
-            self._new = self._new or (limit == "first_request_timeout_s" and not progress)
+            if not connection.watch_broker() or (limit == "first_request_timeout_s" and not progress):
+                self._new = True
             late = connection.watch.look(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)

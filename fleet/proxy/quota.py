@@ -69,6 +69,10 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._of)
 
+    @property
+    def limited(self) -> bool:
+        return self._bytes_per_second is not None
+
     def give(self, source: str, now_s: float) -> Quota | None:
         """That of a source, for one connection more; None where there is no limit."""
         if self._bytes_per_second is None:

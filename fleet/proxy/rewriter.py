@@ -103,7 +103,7 @@ class Rewriter:
             if mark <= stop:
                 if pos > run:
                     self._write_before(memoryview(data), run, pos, write)
-                size = pack_int32(after - mark + 4 + len(head.rewritten))
+                size = (after - mark + 4 + len(head.rewritten)).to_bytes(4, "big")
                 small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))

@@ -80,6 +80,8 @@ _NO_RESPONSE: Final = -3
 _NOTHING: Final = -1
 """In place of the oldest request in flight: there is none."""
 _PLANS_KNOWN: Final = len(PLAN_TABLE)
+_NONE_BEHIND: Final[deque[int]] = deque()
+"""Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
 
 class Limits(Protocol):
@@ -151,7 +153,7 @@ class Session:
         self._max_request_bytes: i64 = limits.max_request_bytes
         self._oldest: i64 = _NOTHING
         """What is remembered of the oldest request in flight; of those behind it, ``_queue`` has it."""
-        self._queue: deque[int] = deque()
+        self._queue = _NONE_BEHIND
         self._requests = counters.requests
         self.local_replies: list[bytes] = []
         self._broker_left: i64 = 0
@@ -293,12 +295,18 @@ class Session:
                 if self._oldest == _NOTHING:
                     self._oldest = plan
                 else:
-                    self._queue.append(plan)
+                    self._remember(plan)
             if after >= end:
                 if after > end:
                     self._client_left = after - end
                 return end
             pos = after
+
+    def _remember(self, entry: int) -> None:
+        """Behind the oldest."""
+        if self._queue is _NONE_BEHIND:
+            self._queue = deque()
+        self._queue.append(entry)
 
     def receive_sampled(self, data: bytes) -> int:
         """As ``receive_from_client``; and have the answer timed to the first request in what has arrived.
@@ -433,22 +441,26 @@ class Session:
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return _WAIT
-        size, api, correlation_id, client_id_length = read_request_header(data, pos)
-        after = pos + 4 + int(size)
-        if api >> 16 == API_VERSIONS and api not in PLANS and 10 <= size <= HEADER_LIMIT_BYTES - 4:
+        size: int = read_i32_be(data, pos)
+        after = pos + 4 + size
+        if (
+            read_i16_be(data, pos + 4) == API_VERSIONS
+            and int(read_i32_be(data, pos + 4)) not in PLANS
+            and 10 <= size <= HEADER_LIMIT_BYTES - 4
+        ):
             if after > end:
                 return _WAIT
-            self.local_replies.append(error_reply(correlation_id))
+            self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
             self.discard_bytes = after
             self._counters.local_replies += 1
             return after
         if not 10 <= size <= self._max_request_bytes:
             return _ORDINARY  # it is refused there, and nobody waits for the rest of an HTTP request
         begins = pos + REQUEST_HEADER_BYTES
-        ends = begins + max(client_id_length, 0)
+        ends = begins + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
             return _WAIT
-        self._rewriter.client_key += b"\0" + data[begins:ends]
+        self._rewriter.client_key = b"\0".join((self._rewriter.client_key, data[begins:ends]))
         self._mode &= ~_FIRST
         return _ORDINARY
 
@@ -551,7 +563,7 @@ class Session:
         if self._oldest == _NOTHING:
             self._oldest = _TOKEN
         else:
-            self._queue.append(_TOKEN)
+            self._remember(_TOKEN)
         return int(pos + 4 + size)
 
     def _token_answer(self, data: bytes, pos: int, end: int) -> int:
@@ -579,6 +591,42 @@ class Session:
     def _token_answered(self) -> None:
         self._oldest = self._queue.popleft() if self._queue else _NOTHING
         self._tokens -= 1
+
+
+class Sessions:
+    """Makes those of one port's clients.
+
+    Args: as of ``Session``.
+    """
+
+    __slots__ = ("_addresses", "_clock", "_counters", "_limits", "_observe_answer", "_observe_rewrite")
+
+    def __init__(
+        self,
+        addresses: AddressSource,
+        limits: Limits,
+        counters: WireCounters,
+        clock: Callable[[], float],
+        observe_rewrite: Callable[[float], None],
+        observe_answer: Callable[[int, int, int, float], None],
+    ) -> None:
+        self._addresses = addresses
+        self._limits = limits
+        self._counters = counters
+        self._clock = clock
+        self._observe_rewrite = observe_rewrite
+        self._observe_answer = observe_answer
+
+    def make(self, client_host: str) -> Session:
+        return Session(
+            self._addresses,
+            self._limits,
+            self._counters,
+            client_host,
+            self._clock,
+            self._observe_rewrite,
+            self._observe_answer,
+        )
 
 
 def _unlisted(api_key: int, version: int) -> int:

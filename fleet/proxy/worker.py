@@ -19,14 +19,15 @@ from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMes
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.connection import ClientConnection, Host, State
+from fleet.proxy.connection import BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
+from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
 from fleet.proxy.quota import Quota
 from fleet.proxy.server_names import ServerNames
-from fleet.proxy.session import Session
+from fleet.proxy.session import Session, Sessions
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.upstream import Upstreams
@@ -76,6 +77,7 @@ class Worker(Host):
         self._log: TrafficLog | None = None
         self._dialled_for = 0
         self.sampling = Sampling()
+        self.leaving = Deadlines(self.linger_s, BrokerConnection.abort)
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
             self._log = TrafficLog(life, self._counters.rows, time.monotonic())
@@ -104,7 +106,7 @@ class Worker(Host):
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s = self._timing.upstream_connect_timeout_s
-        self._dialler = Dialler(self, self._upstreams, context, timeout_s, self._feed.lost)
+        self._dialler = Dialler(self._upstreams, context, timeout_s, self._feed.lost)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -218,25 +220,26 @@ class Worker(Host):
         key = BOOTSTRAP if broker_id is None else broker_id
         source = self._sources[listener]
 
+        secured = listener in self._tls
+        traffic: Traffic | None = None
+        make_session: Callable[[str], Session] | None = None
+
         def connection() -> ClientConnection:
-            # Not before there is one: most of many thousand ports may never see any.
-            traffic = self._counters.traffic(listener, key)
-            return ClientConnection(
-                self, broker_id, traffic, listener, partial(self._session, source, traffic)
-            )
+            nonlocal traffic, make_session
+            if traffic is None or make_session is None:
+                # Not before there is one: most of many thousand ports may never see any.
+                traffic = self._counters.traffic(listener, key)
+                make_session = Sessions(
+                    source,
+                    self._limits,
+                    traffic.wire,
+                    time.perf_counter,
+                    self._counters.rewrote,
+                    traffic.answered,
+                ).make
+            return ClientConnection(self, broker_id, traffic, listener, make_session, secured)
 
         return connection
-
-    def _session(self, source: AddressSource, traffic: Traffic, client_host: str) -> Session:
-        return Session(
-            source,
-            self._limits,
-            traffic.wire,
-            client_host,
-            time.perf_counter,
-            self._counters.rewrote,
-            traffic.answered,
-        )
 
     def opened(self, connection: ClientConnection) -> None:
         connection.traffic.connections += 1

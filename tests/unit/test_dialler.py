@@ -37,7 +37,7 @@ class Dialling:
         self.lost: list[int] = []
         self.begun = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(cast(Host, NoHost()), self.upstreams, None, timeout_s, self.lost.append)
+        self.dialler = Dialler(self.upstreams, None, timeout_s, self.lost.append)
         self.dialler.connect = self.connect
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
@@ -56,7 +56,7 @@ class Dialling:
 
     @property
     def open(self) -> int:
-        return len(self.dialler._tasks) + len(self.dialler._due_s) + len(self.dialler._late)
+        return len(self.dialler._tasks) + len(self.dialler._attempts) + len(self.dialler._late)
 
 
 async def settled() -> None:

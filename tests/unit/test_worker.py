@@ -329,7 +329,9 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         for transport in (connection._transport, connection._broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        await eventually(
+            lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1, "the next sweep sees it"
+        )
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
 
