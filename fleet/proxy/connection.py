@@ -367,15 +367,13 @@ class ClientConnection(asyncio.Protocol):
             return None, 0
         return "idle_timeout_s", self._spoken
 
-    def watch_broker(self) -> bool:
-        """Have the kernel ask whether the broker is still there; False while that is being dialled.
+    def watch_broker(self, before_s: float) -> None:
+        """Have the kernel ask whether the broker is still there, if it was dialled before then (monotonic).
 
-        Not in the moment in which it is connected, of which there are thousands at once after a takeover:
-        it is six system calls.
+        Not as soon as it is connected: after a takeover thousands are, and all of these ask for Metadata.
         """
-        if self._broker is not None:
+        if self._broker is not None and self.since_s <= before_s:
             self._broker.be_watched()
-        return self.state is not State.DIALLING
 
     def overdraw(self, quota: Quota) -> None:
         """Read no more from the client before ``repaid``; what it has asked for is answered."""

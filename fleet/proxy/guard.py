@@ -21,6 +21,10 @@ _LATE: Final = 1.1
 SWEPT_AT_ONCE = 256  # not Final: tests change it, and a compiler would write its value into the code
 """Connections; then others get their turn."""
 
+SETTLED_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
+"""After so long the kernel is asked to watch over a broker's connection: six system calls for what matters
+after minutes, and in the first seconds after a takeover there is enough to do."""
+
 
 class Guard:
     """Watches over the connections of one worker, which has its share of its member's limits.
@@ -129,11 +133,12 @@ class Guard:
 
     def _look_at_some(self, connections: list[ClientConnection], first: int, now_s: float) -> None:
         loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
+        settled_s = loop.time() - SETTLED_S
         for connection in connections[first:after]:
             limit, progress = connection.awaits()
             # Other members hold connections to ask over, and are answered.
-            if not connection.watch_broker() or (limit == "first_request_timeout_s" and not progress):
-                self._new = True
+            self._new = self._new or (limit == "first_request_timeout_s" and not progress)
+            connection.watch_broker(settled_s)
             late = connection.watch.look(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)

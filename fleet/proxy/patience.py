@@ -13,6 +13,8 @@ from fleet.errors import LimitReached, TimeLimit
 
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two sweeps at least."""
+RAREST_SWEEP_S: Final = 30.0
+"""However long the time limits are: a sweep does what is to be done soon after a connection is made, too."""
 _EXACT: Final = 5
 """Sweeps in a time limit: it passes up to a fifth of it later."""
 _TIMERS_S: Final = 0.05
@@ -40,9 +42,10 @@ class Patience:
             "request_timeout_s": limits.request_timeout_s,
             "idle_timeout_s": limits.idle_timeout_s,
         }
-        self.sweep_s = max(SWEEP_S, min(self._limit_s.values()) / _EXACT)
+        self.sweep_s = max(SWEEP_S, min(*self._limit_s.values(), _EXACT * RAREST_SWEEP_S) / _EXACT)
         """Between two sweeps while somebody is new, or above a limit of connections."""
-        self.rare_sweep_s = max(SWEEP_S, min(limits.request_timeout_s, limits.idle_timeout_s) / _EXACT)
+        rare_s = min(limits.request_timeout_s, limits.idle_timeout_s) / _EXACT
+        self.rare_sweep_s = max(SWEEP_S, min(rare_s, RAREST_SWEEP_S))
         """Between two sweeps else."""
 
     def over(self, limit: TimeLimit, waited_s: float) -> LimitReached | None:

@@ -22,7 +22,7 @@ async def test_who_is_not_done_is_told_of_in_the_order_in_which_it_began() -> No
 async def test_one_that_begins_while_the_timer_runs_has_all_of_its_time() -> None:
     late: dict[str, float] = {}
     loop = asyncio.get_running_loop()
-    deadlines = Deadlines(LIMIT_S, lambda thing: late.setdefault(thing, loop.time()))
+    deadlines: Deadlines[str] = Deadlines(LIMIT_S, lambda thing: late.setdefault(thing, loop.time()))
     deadlines.begin("first")
     half_s = loop.time() + LIMIT_S / 2
     await eventually(lambda: loop.time() > half_s, "half of it has passed")

@@ -66,6 +66,8 @@ def test_a_limit_is_looked_at_five_times_in_it() -> None:
     assert (odd.sweep_s, odd.rare_sweep_s) == (2.0, 2.0)
     short = Patience(Limits(first_request_timeout_s=0.5, request_timeout_s=0.5, idle_timeout_s=0.5))
     assert (short.sweep_s, short.rare_sweep_s) == (1.0, 1.0)
+    long = Patience(Limits(first_request_timeout_s=3600, request_timeout_s=3600, idle_timeout_s=3600))
+    assert (long.sweep_s, long.rare_sweep_s) == (30.0, 30.0)
 
 
 def test_five_sweeps_that_come_a_little_early_are_enough() -> None:

@@ -43,7 +43,7 @@ from fleet.ipc import (
 )
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import MODULES, ChildSpec, ListenerFd
-from fleet.proxy import counters, feed, upstream
+from fleet.proxy import counters, feed, guard, upstream
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
@@ -317,8 +317,11 @@ async def running(
 # ---- forwarding
 
 
-async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(tmp_path: Path) -> None:
+async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client's is, too: it has that from the member's listening socket (`tests/unit/test_tcp.py`)."""
+    monkeypatch.setattr(guard, "SETTLED_S", -1.0)
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
