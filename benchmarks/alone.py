@@ -56,6 +56,8 @@ _CONNECTIONS: Final = 100
 _COUNTED: Final = {"PYTHONMALLOC": "malloc"}
 """Python's own allocator takes most memory from what it has: of the C library's all calls can be counted."""
 _LIMIT_S: Final = 120.0
+_START_LIMIT_S: Final = 600.0
+"""Under valgrind a worker was up after 27 s, and after 106 s a minute before, on the same machine."""
 _PAUSE_S: Final = 0.05
 _CALM_S: Final = 1.5
 
@@ -142,7 +144,7 @@ def running(
         whole = {**os.environ, "PYTHONHASHSEED": "0", **environment}
         proxy = spawn(command, folder / f"{target}.log", env=whole, cwd=ROOT)
         ending.callback(end, [proxy], _LIMIT_S)
-        await_answer(at)
+        await_answer(at, limit_s=_START_LIMIT_S)
         yield proxy.pid, at
 
 
