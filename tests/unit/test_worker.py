@@ -321,7 +321,7 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's is, too: it has that from the member's listening socket (`tests/unit/test_tcp.py`)."""
-    monkeypatch.setattr(guard, "SETTLED_S", -1.0)
+    monkeypatch.setattr(guard, "SETTLED_S", 3600.0)
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -332,9 +332,11 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         for transport in (connection._transport, connection._broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        await eventually(
-            lambda: sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1, "the next sweep sees it"
-        )
+        at.worker._guard.sweep(0.0)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # it is too young
+        monkeypatch.setattr(guard, "SETTLED_S", -1.0)
+        at.worker._guard.sweep(0.0)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
 
