@@ -23,6 +23,7 @@ import asyncio
 import fcntl
 import struct
 import termios
+from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -629,7 +630,8 @@ class BrokerConnection(asyncio.Protocol):
         self._watched = True
         sock = self.transport.get_extra_info("socket")
         if sock is not None:
-            keep_alive(sock.fileno(), BROKER_VANISHED_S)
+            with suppress(OSError):  # one that has just gone says so itself, and must not end a sweep
+                keep_alive(sock.fileno(), BROKER_VANISHED_S)
 
     def abort(self) -> None:
         """Cut it: its goodbye has taken too long."""
