@@ -410,6 +410,14 @@ def test_an_impossible_api_versions_is_answered_without_a_broker() -> None:
     assert play.counters.local_replies == 1
 
 
+@pytest.mark.parametrize("correlation_id", [-1, -68, -(1 << 31), (1 << 31) - 1])
+def test_an_impossible_api_versions_is_answered_whatever_its_correlation_id(correlation_id: int) -> None:
+    """Found by fuzzing: a negative one ended the connection with an error that nobody expects."""
+    play = Play.new()
+    play.client(request(API_VERSIONS, 32_767, correlation_id, b"\0" * 30))
+    assert struct.unpack_from(">i", play.to_client, 4) == (correlation_id,)
+
+
 def test_the_client_goes_on_with_a_version_it_was_told() -> None:
     play = Play.new()
     good = request(API_VERSIONS, 0, 3)

@@ -16,7 +16,7 @@ UNSUPPORTED_VERSION: Final = 35
 
 _read_range: Final = Struct(">hhh").unpack_from
 _pack_range: Final = Struct(">hhh").pack
-_pack_error_reply: Final = Struct(">iIhihhh").pack
+_pack_error_reply: Final = Struct(">iihihhh").pack
 
 
 def error_reply(correlation_id: int) -> bytes:
