@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Final, TypedDict, cast
+from typing import Final, TypeAlias, TypedDict, cast
 
 from benchmarks.asking import ROOT, client
 from benchmarks.cpu import cpu_s
@@ -56,7 +57,43 @@ class Plan:
         return max(min(usual, BATCH_RECORDS), round(usual * self.scale))
 
 
-def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
+Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[None]]
+"""What goes on, around the clients' work, beside a proxy's processes."""
+
+
+def _nothing(_: Sequence[int]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def run(target: Target, spec: Spec, watch: Watch = _nothing) -> dict[str, float]:
+    """One workload with one target, in a process of its own. Returns: its measures.
+
+    Of `sparse`, where proxies have little else to do, what they do at rest is told apart.
+    """
+    work = SPEC.dump_json(spec).decode()
+    with client("benchmarks.workloads", work, what=spec.workload, target=target.name) as go:
+        proxies, member = target.proxies(), target.member()
+        at_rest = _at_rest(proxies) if spec.workload == "sparse" else None
+        with watch(proxies):
+            began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
+            line = go()
+            used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
+            took_s = time.monotonic() - began_s
+    measured: Measured = MEASURED.validate_json(line)
+    if not proxies:
+        return measures(spec.workload, measured, None, None)
+    found = measures(spec.workload, measured, used_s, member_used_s)
+    if at_rest is not None:
+        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - at_rest * took_s) / measured.requests
+        found["rest_cpu_ms_per_s"] = 1000 * at_rest
+    return found
+
+
+Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
+"""One workload with one target, and its measures."""
+
+
+def race(stage: Stage, plan: Plan, say: Say, run: Run = run) -> Iterator[Sample]:
     """Run the plan; in each round another target is the first.
 
     Raises: BenchError: a client failed, or a proxy ended.
@@ -77,29 +114,6 @@ def race(stage: Stage, plan: Plan, say: Say) -> Iterator[Sample]:
                 for measure, value in found.items():
                     name = measure if connections == 1 else f"{measure}_{connections}"
                     yield Sample(workload, name, target.name, number, value)
-
-
-def run(target: Target, spec: Spec) -> dict[str, float]:
-    """One workload with one target, in a process of its own. Returns: its measures.
-
-    Of `sparse`, where proxies have little else to do, what they do at rest is told apart.
-    """
-    work = SPEC.dump_json(spec).decode()
-    with client("benchmarks.workloads", work, what=spec.workload, target=target.name) as go:
-        proxies, member = target.proxies(), target.member()
-        at_rest = _at_rest(proxies) if spec.workload == "sparse" else None
-        began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
-        line = go()
-        used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
-        took_s = time.monotonic() - began_s
-    measured: Measured = MEASURED.validate_json(line)
-    if not proxies:
-        return measures(spec.workload, measured, None, None)
-    found = measures(spec.workload, measured, used_s, member_used_s)
-    if at_rest is not None:
-        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - at_rest * took_s) / measured.requests
-        found["rest_cpu_ms_per_s"] = 1000 * at_rest
-    return found
 
 
 def _at_rest(proxies: Sequence[int]) -> float:

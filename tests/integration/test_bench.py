@@ -13,6 +13,7 @@ from benchmarks.clients import RATE_PER_S
 from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
 from benchmarks.errors import BenchError
+from benchmarks.profiled import KERNEL, OTHERS, profile
 from benchmarks.race import run
 from benchmarks.results import DIRECT, FLEET
 from benchmarks.stage import Stage, Target, of_fleet, staged
@@ -27,6 +28,7 @@ from tests.integration.clients import count
 
 MANY = 3 * AT_ONCE
 FEW = 5
+REQUESTS = 500
 CROWD = {"connects_per_s", "cpu_us_per_connect", "memory_mb", "kib_per_connection", "cpu_us_per_request"}
 
 
@@ -77,6 +79,21 @@ def test_a_record_that_is_refused_ends_the_measurement(stage: Stage) -> None:
     (target,) = stage.targets
     with pytest.raises(BenchError, match="sync could not begin"):
         run(target, Spec("sync", target.bootstrap_servers, "no-such-topic", 1, FEW, connections=2))
+
+
+def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path: Path) -> None:
+    (target,) = stage.targets
+    topic = stage.create_topic("sync", (1,))
+    found = profile(tmp_path, target, Spec("sync", target.bootstrap_servers, topic, 1, REQUESTS))
+    parts = [value for name, value in found.items() if name.startswith("cpu_us_per_request_")]
+    assert len(parts) > 2
+    assert sum(parts) == pytest.approx(found["cpu_us_per_request"], rel=0.02)
+    assert found[f"cpu_us_per_request_{KERNEL}"] > found[f"cpu_us_per_request_{OTHERS}"]
+    # It waits for each request and for each answer, mostly; and reads and writes both.
+    assert 0.5 < found["waits_per_record"] < 4
+    assert 1.5 < found["read_calls_per_record"] < 4
+    assert 1.5 < found["write_calls_per_record"] < 4
+    stage.delete_topic(topic)
 
 
 @pytest.mark.parametrize("to_brokers", [False, True])

@@ -1,0 +1,246 @@
+"""Where the CPU time of proxies goes, by workload.
+
+    python -m benchmarks.profiled --only sync --connections 256 --targets fleet,fleet-2
+
+In each round a target runs a workload three times: by itself; under `perf record`, which tells what share of
+the CPU time a library has, or the kernel; and under `strace -c`, which counts system calls. Times are of
+the first run, since whoever watches has their price. A proxy is one thread in each of its processes here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Final
+
+import click
+import psutil
+from rich.console import Console
+
+from benchmarks import peers, report
+from benchmarks.__main__ import chosen
+from benchmarks.debian import brought
+from benchmarks.errors import BenchError
+from benchmarks.race import Plan, race, run
+from benchmarks.results import FLEET, HAPROXY, document, figures
+from benchmarks.stage import WORKERS, Target, staged
+from benchmarks.workloads import Name, Spec
+from fleet.errors import FleetError
+from fleet.process import die_with_parent
+from tools.bootstrap import BUILD
+
+PROFILED: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
+HERTZ: Final = 4_999
+LEAST_SHARE: Final = 0.01
+"""Of the CPU time; what has less is told of together."""
+KERNEL: Final = "kernel"
+OTHERS: Final = "others"
+_LIMIT_S: Final = 60.0
+_PAUSE_S: Final = 0.02
+_PACKAGES: Final = {"perf": "linux-perf", "strace": "strace"}
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """How often the kernel had processes wait for work, and how often for others who want the CPU."""
+
+    waits: int
+    preemptions: int
+
+
+def switches(pids: Sequence[int]) -> Switches:
+    """Of the first thread of each, since its start. Raises: BenchError: one has ended."""
+    try:
+        each = [psutil.Process(pid).num_ctx_switches() for pid in pids]
+    except psutil.Error as error:
+        raise BenchError(f"a proxy has ended: {error}") from error
+    return Switches(sum(one.voluntary for one in each), sum(one.involuntary for one in each))
+
+
+def profile(folder: Path, target: Target, spec: Spec) -> dict[str, float]:
+    """Three runs.
+
+    Returns: measures: the CPU time, and that of each library, in the workload's own unit; waits, preemptions
+        and system calls, each for a record.
+    Raises: BenchError: a client failed, a proxy ended, or perf or strace cannot watch it.
+    """
+    seen: list[Switches] = []
+
+    @contextmanager
+    def counted(pids: Sequence[int]) -> Iterator[None]:
+        seen.append(switches(pids))
+        yield
+        seen.append(switches(pids))
+
+    by_itself = run(target, spec, counted)
+    measure = next(name for name in by_itself if name.startswith("cpu_"))
+    before, after = seen
+    found = {
+        measure: by_itself[measure],
+        "waits_per_record": (after.waits - before.waits) / spec.count,
+        "preemptions_per_record": (after.preemptions - before.preemptions) / spec.count,
+    }
+    samples, calls = folder / "perf.data", folder / "strace.txt"
+    run(target, spec, partial(sampled, samples))
+    run(target, spec, partial(traced, calls))
+    for library, share in shares(report_of(samples)).items():
+        found[f"{measure}_{library}"] = by_itself[measure] * share
+    for name, count in counts(calls.read_text()).items():
+        found[f"{name}_calls_per_record"] = count / spec.count
+    return found
+
+
+@contextmanager
+def sampled(out: Path, pids: Sequence[int]) -> Iterator[None]:
+    """With perf, which writes what it sees of these processes. Raises: BenchError: it cannot."""
+
+    def opened(watcher: int) -> bool:
+        return any("perf_event" in os.readlink(fd) for fd in Path(f"/proc/{watcher}/fd").iterdir())
+
+    watched = ",".join(map(str, pids))
+    with _beside(
+        [program("perf"), "record", "-e", "cpu-clock", "-F", str(HERTZ), "-p", watched, "-o", str(out)],
+        opened,
+    ):
+        yield
+
+
+@contextmanager
+def traced(out: Path, pids: Sequence[int]) -> Iterator[None]:
+    """With strace, which writes how often these processes call what. Raises: BenchError: it cannot."""
+
+    def attached(_: int) -> bool:
+        # Source: proc_pid_status(5)
+        return not any("TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text() for pid in pids)
+
+    watched = [option for pid in pids for option in ("-p", str(pid))]
+    with _beside([program("strace"), "-c", "-U", "calls,name", "-f", *watched, "-o", str(out)], attached):
+        yield
+
+
+@contextmanager
+def _beside(command: Sequence[str], ready: Callable[[int], bool]) -> Iterator[None]:
+    """With a program that watches until it is interrupted."""
+    with tempfile.TemporaryFile("w+") as said, _started(command, said) as process:
+
+        def failed() -> BenchError:
+            said.seek(0)
+            return BenchError(f"{Path(command[0]).name} cannot watch: {said.read().strip()[-400:]}")
+
+        try:
+            deadline_s = time.monotonic() + _LIMIT_S
+            while not _is(ready, process.pid):
+                if process.poll() is not None or time.monotonic() > deadline_s:
+                    raise failed()
+                time.sleep(_PAUSE_S)
+            yield
+            process.send_signal(signal.SIGINT)
+            if process.wait(_LIMIT_S) not in (0, -signal.SIGINT):
+                raise failed()
+        finally:
+            process.kill()
+
+
+def _is(ready: Callable[[int], bool], pid: int) -> bool:
+    try:
+        return ready(pid)
+    except OSError:
+        return False  # what was looked at has just gone
+
+
+def _started(command: Sequence[str], said: IO[str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )
+    except OSError as error:
+        raise BenchError(f"{Path(command[0]).name} cannot be started: {error}") from error
+
+
+def program(name: str) -> str:
+    """perf or strace: the machine's, or Debian's package, unpacked below `build` without being root.
+
+    Raises: BenchError: there is none, and none can be had; says what to do.
+    """
+    package = _PACKAGES[name]
+    advice = f"install it (apt-get install {package})"
+    return shutil.which(name) or str(brought(package, f"usr/bin/{name}", BUILD / name, advice))
+
+
+def report_of(samples: Path) -> str:
+    """What perf has seen, as text: a line for each library, its share in percent and its name."""
+    command = (program("perf"), "report", "-i", str(samples), "--stdio", "-q", "--sort", "dso", "-t", ",")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def shares(report: str) -> dict[str, float]:
+    """Of the CPU time, by library, the largest first; what has little is told of together."""
+    found: dict[str, float] = {}
+    for line in report.splitlines():
+        percent, _, name = line.partition(",")
+        if name:
+            share = float(percent.strip().rstrip("%")) / 100
+            name = KERNEL if name.startswith("[kernel") else name.strip()
+            name = name if share >= LEAST_SHARE else OTHERS
+            found[name] = found.get(name, 0.0) + share
+    return found
+
+
+def counts(summary: str) -> dict[str, int]:
+    """How often each system call was made, by strace's summary of calls and names."""
+    lines = (line.split() for line in summary.splitlines())
+    return {
+        line[1]: int(line[0]) for line in lines if len(line) == 2 and line[0].isdigit() and line[1] != "total"
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--only", metavar="NAME,…", default="sync", show_default=True, help=f"Of {', '.join(PROFILED)}."
+)
+@click.option("--connections", type=click.IntRange(1), default=1, show_default=True, help="Of sync.")
+@click.option("--targets", metavar="NAME,…", default=f"{HAPROXY},forwarder,{FLEET}", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON list, and nothing else, on standard output."
+)
+def main(only: str, connections: int, targets: str, rounds: int, scale: float, as_json: bool) -> None:
+    """Tell where the CPU time of proxies goes, for each record: libraries, waits and system calls.
+
+    It takes perf and strace, and the right to use them on processes of one's own.
+    """
+    terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    lines = peers.load()
+    raced = chosen(targets, (*lines, *WORKERS), "--targets")
+    wanted = chosen(only, PROFILED, "--only")
+    plan = Plan(tuple(each for each in PROFILED if each in wanted), rounds, scale, (connections,))
+    try:
+        with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, terminal.status("") as status:
+            folder = Path(made)
+            with staged(folder, raced, lines, status.update) as stage:
+                found = figures(list(race(stage, plan, status.update, partial(profile, folder))))
+    except FleetError as error:
+        sys.exit(f"profiled: {error}")
+    report.show(found, terminal)
+    if as_json:
+        print(json.dumps(document(found), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What perf and strace say, read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.errors import BenchError
+from benchmarks.profiled import KERNEL, OTHERS, counts, sampled, shares, switches
+
+REPORT = """\
+ 54.87% ,[kernel.kallsyms]   
+ 38.55% ,libpython3.11.so.1.0
+ 5.40%  ,libc.so.6           
+ 0.69%  ,[vdso]              
+ 0.49%  ,libm.so.6
+
+"""
+SUMMARY = """\
+calls     syscall
+--------- ----------------
+    44016 read
+        7 epoll_wait
+--------- ----------------
+    44023 total
+"""
+
+
+def test_shares_are_of_libraries_and_the_kernel_and_small_ones_are_added_up() -> None:
+    found = shares(REPORT)
+    assert list(found) == [KERNEL, "libpython3.11.so.1.0", "libc.so.6", OTHERS]
+    assert list(found.values()) == pytest.approx([0.5487, 0.3855, 0.054, 0.0118])
+
+
+def test_calls_are_counted_by_name_and_the_total_is_none() -> None:
+    assert counts(SUMMARY) == {"read": 44016, "epoll_wait": 7}
+
+
+def test_a_wait_is_a_switch() -> None:
+    before = switches([os.getpid()])
+    for _ in range(3):
+        os.sched_yield()
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+    assert switches([os.getpid()]).waits > before.waits
+
+
+def test_a_process_that_has_ended_is_told_of(tmp_path: Path) -> None:
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    with pytest.raises(BenchError, match="a proxy has ended"):
+        switches([pid])
+    with pytest.raises(BenchError, match="perf cannot watch"), sampled(tmp_path / "perf.data", [pid]):
+        pytest.fail("nobody to watch")
