@@ -3,8 +3,8 @@
     python -m benchmarks.profiled --only sync --connections 256 --targets fleet,fleet-2
 
 In each round a target runs a workload three times: by itself; under `perf record`, which tells what share of
-the CPU time a library has, or the kernel; and under `strace -c`, which counts system calls. Times are of
-the first run, since whoever watches has their price. A proxy is one thread in each of its processes here.
+the CPU time a library has, or the kernel; and under `strace -c`, which counts system calls. Times are those
+of the first run, since whoever watches has their price. A proxy is one thread in each of its processes here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import click
 import psutil
@@ -36,8 +36,8 @@ from benchmarks.race import Plan, race, run
 from benchmarks.results import FLEET, HAPROXY, document, figures
 from benchmarks.stage import WORKERS, Target, staged
 from benchmarks.workloads import Name, Spec
+from fleet.demo.spawn import spawn
 from fleet.errors import FleetError
-from fleet.process import die_with_parent
 from tools.bootstrap import BUILD
 
 PROFILED: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
@@ -109,10 +109,8 @@ def sampled(out: Path, pids: Sequence[int]) -> Iterator[None]:
         return any("perf_event" in os.readlink(fd) for fd in Path(f"/proc/{watcher}/fd").iterdir())
 
     watched = ",".join(map(str, pids))
-    with _beside(
-        [program("perf"), "record", "-e", "cpu-clock", "-F", str(HERTZ), "-p", watched, "-o", str(out)],
-        opened,
-    ):
+    options = ["record", "-e", "cpu-clock", "-F", str(HERTZ), "-p", watched]
+    with _beside("perf", options, out, opened):
         yield
 
 
@@ -125,18 +123,19 @@ def traced(out: Path, pids: Sequence[int]) -> Iterator[None]:
         return not any("TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text() for pid in pids)
 
     watched = [option for pid in pids for option in ("-p", str(pid))]
-    with _beside([program("strace"), "-c", "-U", "calls,name", "-f", *watched, "-o", str(out)], attached):
+    with _beside("strace", ["-c", "-U", "calls,name", "-f", *watched], out, attached):
         yield
 
 
 @contextmanager
-def _beside(command: Sequence[str], ready: Callable[[int], bool]) -> Iterator[None]:
-    """With a program that watches until it is interrupted."""
-    with tempfile.TemporaryFile("w+") as said, _started(command, said) as process:
+def _beside(name: str, options: Sequence[str], out: Path, ready: Callable[[int], bool]) -> Iterator[None]:
+    """With a program that watches until it is interrupted. Raises: BenchError, DemoError: it cannot."""
+    log = out.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    with spawn([program(name), *options, "-o", str(out)], log) as process:
 
         def failed() -> BenchError:
-            said.seek(0)
-            return BenchError(f"{Path(command[0]).name} cannot watch: {said.read().strip()[-400:]}")
+            return BenchError(f"{name} cannot watch: {log.read_text().strip()[-400:]}")
 
         try:
             deadline_s = time.monotonic() + _LIMIT_S
@@ -157,19 +156,6 @@ def _is(ready: Callable[[int], bool], pid: int) -> bool:
         return ready(pid)
     except OSError:
         return False  # what was looked at has just gone
-
-
-def _started(command: Sequence[str], said: IO[str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
-    except OSError as error:
-        raise BenchError(f"{Path(command[0]).name} cannot be started: {error}") from error
 
 
 def program(name: str) -> str:

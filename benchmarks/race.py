@@ -57,15 +57,11 @@ class Plan:
         return max(min(usual, BATCH_RECORDS), round(usual * self.scale))
 
 
-Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[None]]
+Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[object]]
 """What goes on, around the clients' work, beside a proxy's processes."""
 
 
-def _nothing(_: Sequence[int]) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def run(target: Target, spec: Spec, watch: Watch = _nothing) -> dict[str, float]:
+def run(target: Target, spec: Spec, watch: Watch = nullcontext) -> dict[str, float]:
     """One workload with one target, in a process of its own. Returns: its measures.
 
     Of `sparse`, where proxies have little else to do, what they do at rest is told apart.
@@ -93,11 +89,13 @@ Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
 """One workload with one target, and its measures."""
 
 
-def race(stage: Stage, plan: Plan, say: Say, run: Run = run) -> Iterator[Sample]:
+def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Iterator[Sample]:
     """Run the plan; in each round another target is the first.
 
+    Args:   measured: in place of `run`, which measures a workload with a target.
     Raises: BenchError: a client failed, or a proxy ended.
     """
+    measured = measured or run
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
         for workload in plan.workloads:
@@ -108,7 +106,7 @@ def race(stage: Stage, plan: Plan, say: Say, run: Run = run) -> Iterator[Sample]
                 spec = _spec(plan, workload, target, topic)
                 if connections > 1:
                     spec = replace(spec, connections=connections, count=spec.count * MORE)
-                found = run(target, spec)
+                found = measured(target, spec)
                 if workload != "consume":
                     stage.delete_topic(topic)
                 for measure, value in found.items():

@@ -88,7 +88,8 @@ def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path
     parts = [value for name, value in found.items() if name.startswith("cpu_us_per_request_")]
     assert len(parts) > 2
     assert sum(parts) == pytest.approx(found["cpu_us_per_request"], rel=0.02)
-    assert found[f"cpu_us_per_request_{KERNEL}"] > found[f"cpu_us_per_request_{OTHERS}"]
+    # There may be no library that has less than a hundredth of so few samples.
+    assert found[f"cpu_us_per_request_{KERNEL}"] > found.get(f"cpu_us_per_request_{OTHERS}", 0.0)
     # It waits for each request and for each answer, mostly; and reads and writes both.
     assert 0.5 < found["waits_per_record"] < 4
     assert 1.5 < found["read_calls_per_record"] < 4
