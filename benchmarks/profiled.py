@@ -46,6 +46,8 @@ LEAST_SHARE: Final = 0.01
 """Of the CPU time; what has less is told of together."""
 KERNEL: Final = "kernel"
 OTHERS: Final = "others"
+WIDTH: Final = 160
+"""Of a table in characters, where nobody's terminal has another: names of libraries are long."""
 _LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 _PACKAGES: Final = {"perf": "linux-perf", "strace": "strace"}
@@ -211,7 +213,7 @@ def main(only: str, connections: int, targets: str, rounds: int, scale: float, a
 
     It takes perf and strace, and the right to use them on processes of one's own.
     """
-    terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
+    terminal = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH)
     lines = peers.load()
     raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
