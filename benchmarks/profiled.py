@@ -217,7 +217,8 @@ def main(only: str, connections: int, targets: str, rounds: int, scale: float, a
     lines = peers.load()
     raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
-    plan = Plan(tuple(each for each in PROFILED if each in wanted), rounds, scale, (connections,))
+    workloads = tuple(each for each in PROFILED if each in wanted)
+    plan = Plan(workloads, rounds, scale, (connections,), runs=dict.fromkeys(workloads, 1))
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, terminal.status("") as status:
             folder = Path(made)

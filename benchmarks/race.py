@@ -17,7 +17,7 @@ from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
 from benchmarks.stage import Stage, Target, in_turn
-from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, SPEC, Measured, Name, Spec
+from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, RUNS, SPEC, Measured, Name, Spec
 
 METADATA: Final = "metadata"
 _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
@@ -31,8 +31,8 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
 
 CROWDS: Final = (1, 16, 256)
 """The connections of `sync`."""
-REST_S: Final = 5.0
-MORE: Final = 5
+REST_S: Final = 3.0
+MORE: Final = 10
 """So many times the requests, where there are more than one."""
 
 
@@ -43,7 +43,8 @@ class Plan:
     Args:
         scale: how many records, as a multiple of `counts`.
         crowds: on how many connections `sync` is run.
-        counts: how many records are usual.
+        counts: how many records are usual in a round.
+        runs: among how many runs of a round they are divided.
     """
 
     workloads: Sequence[Name]
@@ -51,10 +52,12 @@ class Plan:
     scale: float = 1.0
     crowds: Sequence[int] = CROWDS
     counts: Mapping[Name, int] = field(default_factory=lambda: COUNTS)
+    runs: Mapping[Name, int] = field(default_factory=lambda: RUNS)
 
     def count(self, workload: Name) -> int:
-        usual = self.counts[workload]
-        return max(min(usual, BATCH_RECORDS), round(usual * self.scale))
+        """Records of one run."""
+        usual = self.counts[workload] / self.runs[workload]
+        return round(max(min(usual, BATCH_RECORDS), usual * self.scale))
 
 
 Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[object]]
@@ -90,7 +93,7 @@ Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
 
 
 def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Iterator[Sample]:
-    """Run the plan; in each round another target is the first.
+    """Run the plan; in each run of a round another target is the first.
 
     Args:   measured: in place of `run`, which measures a workload with a target.
     Raises: BenchError: a client failed, or a proxy ended.
@@ -98,20 +101,28 @@ def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Ite
     measured = measured or run
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
-        for workload in plan.workloads:
-            crowds = plan.crowds if workload == "sync" else (1,)
-            for connections, target in product(crowds, in_turn(stage.targets, number)):
-                say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
-                topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
-                spec = _spec(plan, workload, target, topic)
-                if connections > 1:
-                    spec = replace(spec, connections=connections, count=spec.count * MORE)
-                found = measured(target, spec)
-                if workload != "consume":
-                    stage.delete_topic(topic)
-                for measure, value in found.items():
-                    name = measure if connections == 1 else f"{measure}_{connections}"
-                    yield Sample(workload, name, target.name, number, value)
+        for workload, connections, turn, target in _runs(plan, stage.targets, number):
+            say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
+            topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
+            spec = _spec(plan, workload, target, topic)
+            if connections > 1:
+                spec = replace(spec, connections=connections, count=spec.count * MORE)
+            found = measured(target, spec)
+            if workload != "consume":
+                stage.delete_topic(topic)
+            for measure, value in found.items():
+                name = measure if connections == 1 else f"{measure}_{connections}"
+                yield Sample(workload, name, target.name, turn, value)
+
+
+def _runs(plan: Plan, targets: Sequence[Target], number: int) -> Iterator[tuple[Name, int, int, Target]]:
+    """The runs of a round, with their connections; those of one turn follow one another."""
+    for workload in plan.workloads:
+        runs = plan.runs[workload]
+        turns = range(number * runs, (number + 1) * runs)
+        for connections, turn in product(plan.crowds if workload == "sync" else (1,), turns):
+            for target in in_turn(targets, turn):
+                yield workload, connections, turn, target
 
 
 def _at_rest(proxies: Sequence[int]) -> float:

@@ -25,7 +25,11 @@ Values: TypeAlias = Mapping[tuple[str, str, str], Rounds]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of one target in one round."""
+    """One value of one target.
+
+    Args:
+        round: which of the runs, of which a round has one or more; targets are compared within each.
+    """
 
     workload: str
     measure: str

@@ -233,9 +233,9 @@ def of_fleet(
     return Target(name, fleet.bootstrap(), workers, member, security)
 
 
-def in_turn(targets: Sequence[Target], round_number: int) -> tuple[Target, ...]:
-    """The targets in a round's order: in each another one is the first."""
-    first = round_number % len(targets)
+def in_turn(targets: Sequence[Target], turn: int) -> tuple[Target, ...]:
+    """The targets in the order of a turn: in each another one is the first."""
+    first = turn % len(targets)
     return (*targets[first:], *targets[:first])
 
 

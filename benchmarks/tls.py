@@ -24,6 +24,7 @@ TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
 """Six seconds of the sparse one, and not ten: there are seven targets on the two sides."""
+RUNS: Final[Mapping[Name, int]] = MappingProxyType({**dict.fromkeys(WORKLOADS, 2), "sparse": 1})
 SIZES: Final = (100, 1_000)
 """Of crowds: how many clients connect, with a handshake each."""
 STORMS: Final = storm.CASES[:2]
@@ -52,7 +53,7 @@ def _of_side(
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
     with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
         yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
-        yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS), say)
+        yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS, runs=RUNS), say)
     sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
     yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
 

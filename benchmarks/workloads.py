@@ -26,10 +26,18 @@ SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 750_000, "sparse": 100}
+    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 750_000, "sparse": 120}
 )
-"""How many records one run of a workload has: about two seconds, or as many as measure CPU well (a worker
-that is consumed from is busy for a twentieth of its time); ten seconds of the sparse one.
+"""How many records a round of a workload has: about two seconds, or as many as measure CPU well (a worker
+that is consumed from is busy for a twentieth of its time); twelve seconds of the sparse one.
+"""
+RUNS: Final[Mapping[Name, int]] = MappingProxyType(
+    {"sync": 4, "small": 4, "deep": 8, "produce": 4, "consume": 4, "sparse": 2}
+)
+"""In so many runs, each with a client of its own.
+
+Runs of the same target differ by a tenth, of `deep` by a third, and longer ones by no less: where its threads
+and pages have come to be, and how many requests find one another in a read, stays so for a run.
 """
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}

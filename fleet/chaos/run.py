@@ -40,6 +40,8 @@ from fleet.model import Endpoint, IdentitySpace
 BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3
 HISTORY: Final = "history.jsonl"
+ENOUGH: Final = 100
+"""Records that a client has acknowledged before it is judged, however long a fault has kept it waiting."""
 _LISTENER = "FLEET"
 _FLOW_LIMIT_S = 60.0
 _SPARE_IDENTITIES = 1
@@ -186,7 +188,9 @@ class _Run:
                 Injector(self._fleet, self._kafka, self._network, observer.taken_over, self._say)
             )
             self._whole_since_s = time.monotonic()
-            await happens(lambda: self._flow_since(self._whole_since_s), _FLOW_LIMIT_S, 0.1)
+            await happens(
+                lambda: self._flow_since(self._whole_since_s) and self._is_there_enough(), _FLOW_LIMIT_S, 0.1
+            )
             self._until_s = time.monotonic()
             await self._stop_clients()
             for client in self._clients:
@@ -319,6 +323,12 @@ class _Run:
 
     def _flow_since(self, since_s: float) -> bool:
         return all([self._has_given_up(each) or each.traffic.flows_since(since_s) for each in self._clients])
+
+    def _is_there_enough(self) -> bool:
+        return all(
+            self._has_given_up(each) or len(each.traffic.acknowledged.events) > ENOUGH
+            for each in self._clients
+        )
 
     def _has_given_up(self, client: Client) -> bool:
         return self._plan.brokers_fail and client.gave_up()

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.run import Ground, perform, toxiproxy
+from fleet.chaos.run import ENOUGH, Ground, perform, toxiproxy
 from fleet.chaos.schedule import CHOSEN, chosen
 from fleet.demo.kafka import KafkaCluster
-
-ENOUGH = 100
 
 
 @pytest.fixture(scope="module")

@@ -386,7 +386,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
         return {"m": float(len(runs))}
 
     monkeypatch.setattr(race, "run", fake_run)
-    plan = race.Plan(("sync", "consume"), rounds=2, scale=0.5)
+    plan = race.Plan(("sync", "consume"), rounds=2, scale=0.5, runs={"sync": 1, "consume": 1})
     found = list(race.race(cast(Stage, stage), plan, lambda _: None))
     turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
     assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
@@ -405,11 +405,32 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     assert "delete consume" not in stage.events
 
 
+def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def fake_run(target: Target, spec: Spec) -> dict[str, float]:
+        counts.append(spec.count)
+        return {"m": 1.0}
+
+    monkeypatch.setattr(race, "run", fake_run)
+    plan = race.Plan(("small",), rounds=2, counts={"small": 9_000}, runs={"small": 3})
+    found = list(race.race(cast(Stage, FakeStage("direct", "fleet")), plan, lambda _: None))
+    assert counts == [3_000] * 12
+    assert [(each.round, each.target) for each in found] == [
+        (0, "direct"), (0, "fleet"),
+        (1, "fleet"), (1, "direct"),
+        (2, "direct"), (2, "fleet"),
+        (3, "fleet"), (3, "direct"),
+        (4, "direct"), (4, "fleet"),
+        (5, "fleet"), (5, "direct"),
+    ]  # fmt: skip
+
+
 def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
-    plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS)
-    assert "sparse" in plan.workloads
-    assert plan.count("sparse") < race.Plan(tls.WORKLOADS, rounds=1).count("sparse") == 100
-    assert plan.count("sync") == race.Plan(tls.WORKLOADS, rounds=1).count("sync")
+    plain = race.Plan(tls.WORKLOADS, rounds=1)
+    plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS, runs=tls.RUNS)
+    assert plan.count("sparse") * plan.runs["sparse"] < plain.count("sparse") * plain.runs["sparse"]
+    assert plan.count("sync") * plan.runs["sync"] == plain.count("sync") * plain.runs["sync"]
 
 
 @pytest.mark.parametrize(
