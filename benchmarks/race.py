@@ -32,6 +32,7 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
 CROWDS: Final = (1, 16, 256)
 """The connections of `sync`."""
 REST_S: Final = 3.0
+"""For how long it is watched what proxies do at rest."""
 MORE: Final = 10
 """So many times the requests, where there are more than one."""
 
@@ -93,7 +94,7 @@ Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
 
 
 def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Iterator[Sample]:
-    """Run the plan; in each run of a round another target is the first.
+    """Run the plan; in each turn, of which a round has as many as runs, another target is the first.
 
     Args:   measured: in place of `run`, which measures a workload with a target.
     Raises: BenchError: a client failed, or a proxy ended.

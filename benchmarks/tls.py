@@ -23,8 +23,9 @@ from fleet import certs
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
-"""Six seconds of the sparse one, and not ten: there are seven targets on the two sides."""
+"""Six seconds of the sparse one, and not twelve: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType({**dict.fromkeys(WORKLOADS, 2), "sparse": 1})
+"""Fewer than without TLS, since each has a client that starts."""
 SIZES: Final = (100, 1_000)
 """Of crowds: how many clients connect, with a handshake each."""
 STORMS: Final = storm.CASES[:2]

@@ -36,8 +36,8 @@ RUNS: Final[Mapping[Name, int]] = MappingProxyType(
 )
 """In so many runs, each with a client of its own.
 
-Runs of the same target differ by a tenth, of `deep` by a third, and longer ones by no less: where its threads
-and pages have come to be, and how many requests find one another in a read, stays so for a run.
+Runs of the same target differ by a tenth, of `deep` by a third, and longer ones by hardly less: where its
+threads and pages have come to be, and how many requests find one another in a read, stays so for a run.
 """
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}

@@ -34,6 +34,7 @@ from fleet.demo.background import happens, in_thread, until
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
+from fleet.demo.rounds import Traffic
 from fleet.errors import DemoError, FleetError
 from fleet.model import Endpoint, IdentitySpace
 
@@ -41,7 +42,7 @@ BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3
 HISTORY: Final = "history.jsonl"
 ENOUGH: Final = 100
-"""Records that a client has acknowledged before it is judged, however long a fault has kept it waiting."""
+"""A client has had more records acknowledged when it is judged, however long a fault has kept it waiting."""
 _LISTENER = "FLEET"
 _FLOW_LIMIT_S = 60.0
 _SPARE_IDENTITIES = 1
@@ -188,9 +189,7 @@ class _Run:
                 Injector(self._fleet, self._kafka, self._network, observer.taken_over, self._say)
             )
             self._whole_since_s = time.monotonic()
-            await happens(
-                lambda: self._flow_since(self._whole_since_s) and self._is_there_enough(), _FLOW_LIMIT_S, 0.1
-            )
+            await happens(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)
             self._until_s = time.monotonic()
             await self._stop_clients()
             for client in self._clients:
@@ -321,14 +320,13 @@ class _Run:
             self._clients.append(client)
             client.workload.start()
 
-    def _flow_since(self, since_s: float) -> bool:
-        return all([self._has_given_up(each) or each.traffic.flows_since(since_s) for each in self._clients])
+    def _flow_since(self, since_s: float, more_than: int = 0) -> bool:
+        """Whether every client sees records since then, and has had more than so many acknowledged in all."""
 
-    def _is_there_enough(self) -> bool:
-        return all(
-            self._has_given_up(each) or len(each.traffic.acknowledged.events) > ENOUGH
-            for each in self._clients
-        )
+        def flows(traffic: Traffic) -> bool:
+            return traffic.flows_since(since_s) and len(traffic.acknowledged.events) > more_than
+
+        return all([flows(each.traffic) or self._has_given_up(each) for each in self._clients])
 
     def _has_given_up(self, client: Client) -> bool:
         return self._plan.brokers_fail and client.gave_up()

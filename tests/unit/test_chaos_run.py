@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,12 @@ from fleet.chaos.checker import Outage, Rule, Violation
 from fleet.chaos.command import command, main
 from fleet.chaos.faults import Done
 from fleet.chaos.proofs import NoEffect
-from fleet.chaos.run import perform, replay, write
+from fleet.chaos.run import ENOUGH, perform, replay, write
 from fleet.chaos.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
 from fleet.chaos.workloads import PARTITIONS
+from fleet.demo.history import Event, HistoryWriter, Record
 from fleet.errors import DemoError
-from tests.unit.sample_run import PROOF, Stage, set_up
+from tests.unit.sample_run import LATER_S, PROOF, Stage, set_up
 from tests.unit.test_chaos_checker import HISTORY
 
 FAULTS = (Fault(0.0, Kind.RESET_BROKER, "1"), Fault(0.0, Kind.KILL_MEMBER, "leader"))
@@ -89,6 +92,30 @@ async def test_a_run_that_breaks_no_promise_leaves_its_whole_history(stage: Stag
     counts = Counter(line["what"] for line in lines_of(tmp_path))
     of_clients = dict.fromkeys(("acknowledged", "received", "log"), 2 * PARTITIONS)
     assert counts == {"plan": 1, "fault": 2, **SEEN, **of_clients}
+
+
+async def test_a_run_goes_on_until_there_is_enough_to_judge(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker came back late once, and clients were judged by what they had had before the fault."""
+    looked = []
+
+    async def more_in_between(condition: Callable[[], bool], limit_s: float, every_s: float) -> bool:
+        looked.append(condition())
+        for name in PLAN.workloads:
+            writer = HistoryWriter(tmp_path / name / "acknowledged.history")
+            for number in range(1, 1 + ENOUGH):
+                writer.append(
+                    Event(time.monotonic() + LATER_S, number % PARTITIONS, Record(7, number), number)
+                )
+            writer.close()
+        looked.append(condition())
+        return looked[-1]
+
+    monkeypatch.setattr(run, "happens", more_in_between)
+    result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
+    assert looked == [False, True]
+    assert {each.acknowledged for each in result.noticed.values()} == {ENOUGH + PARTITIONS}
 
 
 @pytest.mark.parametrize(
