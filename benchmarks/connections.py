@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import resource
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from itertools import cycle, product
+from types import MappingProxyType
 from typing import Final
 
 import psutil
@@ -20,15 +21,16 @@ from benchmarks.asking import Connection, ask, trusting
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
-from benchmarks.stage import Stage, Target, advertised, in_turn
+from benchmarks.stage import Stage, Target, advertised, in_turn, turns
 from fleet.config.schema import parse_endpoint
 from fleet.errors import WireError
 from fleet.model import Endpoint
 
 CONNECTIONS: Final = "connections"
-SIZES: Final = (100, 1_000, 5_000, 10_000)
+RUNS: Final[Mapping[int, int]] = MappingProxyType({100: 4, 1_000: 4, 5_000: 2, 10_000: 1})
+"""The sizes of crowds, and how many times each comes in a round: those of one target differ by a tenth."""
 MEMORY: Final = frozenset({"memory_mb", "kib_per_connection"})
-"""Measures of the first round alone, in which each size is the greatest so far."""
+"""Measures of the first time alone, when each size is the greatest so far."""
 AT_ONCE: Final = 64
 """How many clients connect, or ask, at the same time."""
 _FILES: Final = 25_000
@@ -55,26 +57,27 @@ def fits(target: Target, size: int) -> bool:
     return most + _OTHER_FILES <= allowed
 
 
-def crowds(stage: Stage, rounds: int, say: Say, sizes: Sequence[int] = SIZES) -> Iterator[Sample]:
-    """Connect ever more clients with each target; in each round another one is the first.
+def crowds(stage: Stage, rounds: int, say: Say, runs: Mapping[int, int] = RUNS) -> Iterator[Sample]:
+    """Connect ever more clients with each target; in each turn another one is the first.
 
     A size that takes more open files than a target's processes may have is left out there.
 
+    Args:   runs: by size, how many turns a round has.
     Raises: BenchError: connections are refused or not answered, or a proxy ended.
     """
     empty_bytes = {target.name: memory_bytes(target) for target in stage.targets}
-    for number in range(rounds):
-        for target in in_turn(stage.targets, number):
-            for size in sizes:
+    for number, size in product(range(rounds), runs):
+        for turn in turns(number, runs[size]):
+            for target in in_turn(stage.targets, turn):
                 if not fits(target, size):
                     continue
                 say(f"round {number + 1} of {rounds}: {size:,} connections, {target.name}")
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     found = runner.run(crowd(target, size, empty_bytes[target.name]))
                 for measure, value in found.items():
-                    if number and measure in MEMORY:
-                        continue  # a proxy keeps what it has had: of an earlier round's greatest size
-                    yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, number, value)
+                    if turn and measure in MEMORY:
+                        continue  # a proxy keeps what it has had: of an earlier turn, or a greater size
+                    yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, turn, value)
 
 
 async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
@@ -86,7 +89,7 @@ async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]
     """
     proxies = target.proxies()
     files, context = open_files(target), trusting(target.security)
-    endpoints = itertools.cycle(parse_endpoint(each) for each in sorted(advertised(target)))
+    endpoints = cycle(parse_endpoint(each) for each in sorted(advertised(target)))
     found = {}
     try:
         async with asyncio.timeout(_LIMIT_S), _connections() as connections:

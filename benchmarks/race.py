@@ -16,7 +16,7 @@ from benchmarks.asking import ROOT, client
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
-from benchmarks.stage import Stage, Target, in_turn
+from benchmarks.stage import Stage, Target, in_turn, turns
 from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, RUNS, SPEC, Measured, Name, Spec
 
 METADATA: Final = "metadata"
@@ -119,9 +119,8 @@ def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Ite
 def _runs(plan: Plan, targets: Sequence[Target], number: int) -> Iterator[tuple[Name, int, int, Target]]:
     """The runs of a round, with their connections; those of one turn follow one another."""
     for workload in plan.workloads:
-        runs = plan.runs[workload]
-        turns = range(number * runs, (number + 1) * runs)
-        for connections, turn in product(plan.crowds if workload == "sync" else (1,), turns):
+        crowds = plan.crowds if workload == "sync" else (1,)
+        for connections, turn in product(crowds, turns(number, plan.runs[workload])):
             for target in in_turn(targets, turn):
                 yield workload, connections, turn, target
 

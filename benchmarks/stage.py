@@ -233,6 +233,11 @@ def of_fleet(
     return Target(name, fleet.bootstrap(), workers, member, security)
 
 
+def turns(number: int, runs: int) -> range:
+    """The turns of a round, of those of all rounds, where each has so many runs."""
+    return range(number * runs, (number + 1) * runs)
+
+
 def in_turn(targets: Sequence[Target], turn: int) -> tuple[Target, ...]:
     """The targets in the order of a turn: in each another one is the first."""
     first = turn % len(targets)

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, cast
 
 import uvloop
 
@@ -35,8 +36,10 @@ from fleet.metadata import metadata_request
 from fleet.model import Endpoint, IdentitySpace
 
 CLIENTS: Final = 1_000
-CASES: Final = ((3, 10), (100, 10_000), (1_000, 100_000))
+Case: TypeAlias = tuple[int, int]
 """Brokers and partitions."""
+RUNS: Final[Mapping[Case, int]] = MappingProxyType({(3, 10): 4, (100, 10_000): 4, (1_000, 100_000): 2})
+"""The cases, and how many times each comes in a round."""
 RACED: Final = ("haproxy", "forwarder")
 """The peers that forward bytes: who rewrites would have to know the brokers first."""
 _AT_ONCE: Final = 64
@@ -47,13 +50,14 @@ _PAUSE_S: Final = 0.05
 def samples(
     rounds: int,
     clients: int = CLIENTS,
-    cases: Sequence[tuple[int, int]] = CASES,
+    runs: Mapping[Case, int] = RUNS,
     lines: Mapping[str, PeerLine] | None = None,
     seal: Seal | None = None,
 ) -> Iterator[Sample]:
     """Each case with each target; measures end with the brokers and partitions.
 
     Args:
+        runs: of each case, how many turns a round has.
         lines: other peers than those of `RACED`.
         seal: TLS; its certificate is for all brokers of the cases, too, where they are to speak it.
     Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
@@ -61,15 +65,15 @@ def samples(
     allow_files()
     if lines is None:
         lines = {name: line for name, line in peers.load().items() if name in RACED}
-    for brokers, partitions in cases:
+    for (brokers, partitions), times in runs.items():
         with (
             tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
             staged(Path(folder), brokers, partitions, lines, seal) as targets,
         ):
-            for number, target in ((n, each) for n in range(rounds) for each in in_turn(targets, n)):
+            for turn, target in ((t, each) for t in range(rounds * times) for each in in_turn(targets, t)):
                 for measure, value in storm(target, clients).items():
                     name = f"storm_{measure}_{brokers}x{partitions}"
-                    yield Sample("metadata", name, target.name, number, value)
+                    yield Sample("metadata", name, target.name, turn, value)
 
 
 def storm(target: Target, clients: int) -> dict[str, float]:

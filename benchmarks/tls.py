@@ -26,10 +26,10 @@ COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "spars
 """Six seconds of the sparse one, and not twelve: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType({**dict.fromkeys(WORKLOADS, 2), "sparse": 1})
 """Fewer than without TLS, since each has a client that starts."""
-SIZES: Final = (100, 1_000)
-"""Of crowds: how many clients connect, with a handshake each."""
-STORMS: Final = storm.CASES[:2]
-"""Of the third one the clients alone would decrypt four gigabytes for each target."""
+CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})
+"""How many clients connect, with a handshake each, and how many times in a round."""
+STORMS: Final[Mapping[storm.Case, int]] = MappingProxyType({(3, 10): 2, (100, 10_000): 2})
+"""Of the third case the clients alone would decrypt four gigabytes for each target."""
 BOTH: Final = "both"
 """The side where proxies speak TLS to brokers, too; a direct connection is to brokers that do, either way."""
 _ALL: Final = "all"
@@ -53,10 +53,10 @@ def _of_side(
 ) -> Iterator[Sample]:
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
     with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
-        yield from crowds(stage, rounds, say, SIZES)  # first, while the proxies have had nobody
+        yield from crowds(stage, rounds, say, CROWDS)  # first, while the proxies have had nobody
         yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS, runs=RUNS), say)
     sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
-    yield from storm.samples(rounds, cases=STORMS, lines=lines, seal=sealed)
+    yield from storm.samples(rounds, runs=STORMS, lines=lines, seal=sealed)
 
 
 def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:

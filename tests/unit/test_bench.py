@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ import click
 import jsonschema
 import pytest
 
-from benchmarks import debian, goals, haproxy, peers, race, report, tls
+from benchmarks import connections, debian, goals, haproxy, peers, race, report, storm, tls
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
 from benchmarks.connections import fits, most_to_mean
@@ -391,9 +392,9 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
     assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
         ("produce", 1, "direct"),  # what is consumed
-        *(("sync", connections, name) for connections in race.CROWDS for name in turns[0]),
+        *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[0]),
         *(("consume", 1, name) for name in turns[0]),
-        *(("sync", connections, name) for connections in race.CROWDS for name in turns[1]),
+        *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[1]),
         *(("consume", 1, name) for name in turns[1]),
     ]
     assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
@@ -444,6 +445,46 @@ def test_ten_thousand_connections_want_open_files_of_clients_and_proxies(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
     target = Target("it", "127.0.0.1:1", lambda: tuple(range(processes)))
     assert fits(target, 10_000) is enough
+
+
+def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fake_crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
+        assert empty_bytes == 0
+        return {"cpu": float(size), "memory_mb": 1.0}
+
+    monkeypatch.setattr(connections, "crowd", fake_crowd)
+    stage = cast(Stage, FakeStage("direct", "fleet"))
+    found = list(connections.crowds(stage, 2, lambda _: None, {100: 2, 1_000: 1}))
+    assert [(each.measure, each.round, each.target) for each in found] == [
+        ("cpu_100", 0, "direct"), ("memory_mb_100", 0, "direct"),
+        ("cpu_100", 0, "fleet"), ("memory_mb_100", 0, "fleet"),
+        ("cpu_100", 1, "fleet"), ("cpu_100", 1, "direct"),
+        ("cpu_1000", 0, "direct"), ("memory_mb_1000", 0, "direct"),
+        ("cpu_1000", 0, "fleet"), ("memory_mb_1000", 0, "fleet"),
+        ("cpu_100", 2, "direct"), ("cpu_100", 2, "fleet"),
+        ("cpu_100", 3, "fleet"), ("cpu_100", 3, "direct"),
+        ("cpu_1000", 1, "fleet"), ("cpu_1000", 1, "direct"),
+    ]  # fmt: skip
+
+
+def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def fake_staged(_: Path, brokers: int, *__: object) -> Iterator[list[Target]]:
+        yield [Target(name, f"{name}:{brokers}") for name in ("forwarder", "fleet")]
+
+    monkeypatch.setattr(storm, "staged", fake_staged)
+    monkeypatch.setattr(storm, "storm", lambda target, _: {"cpu_us": float(len(target.name))})
+    found = list(storm.samples(2, runs={(3, 10): 2, (100, 10): 1}, lines={}))
+    assert [(each.measure, each.round, each.target) for each in found] == [
+        ("storm_cpu_us_3x10", 0, "forwarder"), ("storm_cpu_us_3x10", 0, "fleet"),
+        ("storm_cpu_us_3x10", 1, "fleet"), ("storm_cpu_us_3x10", 1, "forwarder"),
+        ("storm_cpu_us_3x10", 2, "forwarder"), ("storm_cpu_us_3x10", 2, "fleet"),
+        ("storm_cpu_us_3x10", 3, "fleet"), ("storm_cpu_us_3x10", 3, "forwarder"),
+        ("storm_cpu_us_100x10", 0, "forwarder"), ("storm_cpu_us_100x10", 0, "fleet"),
+        ("storm_cpu_us_100x10", 1, "fleet"), ("storm_cpu_us_100x10", 1, "forwarder"),
+    ]  # fmt: skip
 
 
 # ---- the report
