@@ -20,6 +20,7 @@ from benchmarks import control, haproxy, peers, report, storm, takeover, tls
 from benchmarks.assign_scale import ASSIGN, scaled
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.control import CONTROL
+from benchmarks.cpu import pace_ms
 from benchmarks.goals import verdicts
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
@@ -81,9 +82,11 @@ def main(
     load_before = os.getloadavg()[0]
     samples: list[Sample] = []
     failed: list[str] = []
+    paces_ms: list[float] = []
 
     def add(more: Iterable[Sample]) -> None:
         """What was measured before it fails is kept: a part takes minutes."""
+        paces_ms.append(pace_ms())
         try:
             for sample in more:
                 samples.append(sample)
@@ -108,7 +111,7 @@ def main(
         report.show(found, terminal)
         if write_docs and not failed:
             version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
-            about = report.about(version, rounds, load_before)
+            about = report.about(version, rounds, load_before, [*paces_ms, pace_ms()])
             report.write_docs(found, verdicts(samples), about)
     except FleetError as error:
         sys.exit(f"bench: {error}")

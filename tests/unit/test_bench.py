@@ -543,10 +543,11 @@ def test_the_project_has_the_page() -> None:
 
 
 def test_the_machine_is_described_without_its_name() -> None:
-    said = report.about("2.6.12", 5, 0.31)
+    said = report.about("2.6.12", 5, 0.31, [71.2, 68.0, 139.6])
     assert socket.gethostname() not in said
     assert "HAProxy 2.6.12, 5 interleaved rounds, load average 0.3 before" in said
-    assert "HAProxy" not in report.about(None, 5, 0.0)
+    assert "took it 68 to 140 ms" in said
+    assert "HAProxy" not in report.about(None, 5, 0.0, [70.0])
 
 
 # ---- the command line
