@@ -21,7 +21,7 @@ from benchmarks.asking import Connection, ask, trusting
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
-from benchmarks.stage import Stage, Target, advertised, in_turn, turns
+from benchmarks.stage import Stage, Target, advertised, in_turns
 from fleet.config.schema import parse_endpoint
 from fleet.errors import WireError
 from fleet.model import Endpoint
@@ -67,17 +67,16 @@ def crowds(stage: Stage, rounds: int, say: Say, runs: Mapping[int, int] = RUNS) 
     """
     empty_bytes = {target.name: memory_bytes(target) for target in stage.targets}
     for number, size in product(range(rounds), runs):
-        for turn in turns(number, runs[size]):
-            for target in in_turn(stage.targets, turn):
-                if not fits(target, size):
-                    continue
-                say(f"round {number + 1} of {rounds}: {size:,} connections, {target.name}")
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    found = runner.run(crowd(target, size, empty_bytes[target.name]))
-                for measure, value in found.items():
-                    if turn and measure in MEMORY:
-                        continue  # a proxy keeps what it has had: of an earlier turn, or a greater size
-                    yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, turn, value)
+        for turn, target in in_turns(stage.targets, runs[size], number):
+            if not fits(target, size):
+                continue
+            say(f"round {number + 1} of {rounds}: {size:,} connections, {target.name}")
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found = runner.run(crowd(target, size, empty_bytes[target.name]))
+            for measure, value in found.items():
+                if turn and measure in MEMORY:
+                    continue  # a proxy keeps what it has had: of an earlier turn, or a greater size
+                yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, turn, value)
 
 
 async def crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:

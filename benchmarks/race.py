@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Final, TypeAlias, TypedDict, cast
 
 from benchmarks.asking import ROOT, client
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
-from benchmarks.stage import Stage, Target, in_turn, turns
+from benchmarks.stage import Stage, Target, in_turns
 from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, RUNS, SPEC, Measured, Name, Spec
 
 METADATA: Final = "metadata"
@@ -120,8 +119,8 @@ def _runs(plan: Plan, targets: Sequence[Target], number: int) -> Iterator[tuple[
     """The runs of a round, with their connections; those of one turn follow one another."""
     for workload in plan.workloads:
         crowds = plan.crowds if workload == "sync" else (1,)
-        for connections, turn in product(crowds, turns(number, plan.runs[workload])):
-            for target in in_turn(targets, turn):
+        for connections in crowds:
+            for turn, target in in_turns(targets, plan.runs[workload], number):
                 yield workload, connections, turn, target
 
 

@@ -233,15 +233,17 @@ def of_fleet(
     return Target(name, fleet.bootstrap(), workers, member, security)
 
 
-def turns(number: int, runs: int) -> range:
-    """The turns of a round, of those of all rounds, where each has so many runs."""
-    return range(number * runs, (number + 1) * runs)
+def in_turns(targets: Sequence[Target], runs: int, number: int = 0) -> Iterator[tuple[int, Target]]:
+    """The targets in each turn of a round, with the turn's number: in each another target is the first.
 
-
-def in_turn(targets: Sequence[Target], turn: int) -> tuple[Target, ...]:
-    """The targets in the order of a turn: in each another one is the first."""
-    first = turn % len(targets)
-    return (*targets[first:], *targets[:first])
+    Args:
+        runs: how many turns a round has.
+        number: of the round; turns are numbered through all of them.
+    """
+    for turn in range(number * runs, (number + 1) * runs):
+        first = turn % len(targets)
+        for target in (*targets[first:], *targets[:first]):
+            yield turn, target
 
 
 def advertised(target: Target) -> set[str]:

@@ -28,7 +28,7 @@ from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
-from benchmarks.stage import Seal, Target, in_turn, of_fleet, one_member
+from benchmarks.stage import Seal, Target, in_turns, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
@@ -70,7 +70,7 @@ def samples(
             tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
             staged(Path(folder), brokers, partitions, lines, seal) as targets,
         ):
-            for turn, target in ((t, each) for t in range(rounds * times) for each in in_turn(targets, t)):
+            for turn, target in in_turns(targets, rounds * times):
                 for measure, value in storm(target, clients).items():
                     name = f"storm_{measure}_{brokers}x{partitions}"
                     yield Sample("metadata", name, target.name, turn, value)
