@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
 
-from tools.bootstrap import BUILD, ROOT, once
+from tools.bootstrap import BUILD, ROOT, alone, once
 
 FOLDER: Final = BUILD / "compiled"
 FILES: Final = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -34,7 +34,8 @@ def build() -> Path:
     sources = [*sorted((ROOT / "fleet").rglob("*.py")), *(ROOT / name for name in FILES)]
     inputs: list[Path | str] = [*sources, *(str(each.relative_to(ROOT)) for each in sources)]
     inputs += [version("mypy"), version("setuptools"), sys.version]
-    once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_anew)
+    with alone():
+        once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_anew)
     return FOLDER
 
 

@@ -14,7 +14,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.model import ProxyId
 from tests import pages
+from tests.borrowed import borrowed
 from tests.chaos.conftest import PATIENT
 from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
@@ -286,11 +286,9 @@ class Page:
 
     def _run_spark(self, line: Line, text: str) -> None:
         assert self._spark is not None, f"{line}: the page has no Spark"
-        spark = self._spark()
         words, said = shlex.split(text, comments=True), list[str]()
-        with self._monkeypatch.context() as patched:
+        with borrowed(self._spark()), self._monkeypatch.context() as patched:
             patched.chdir(self._machines.folder)
-            patched.setattr(pipeline, "_spark", lambda *_: nullcontext(spark))
             patched.setattr(pipeline, "_say", said.append)
             assert cli.run(words[1:]) == 0, f"{line}: {said}"
 

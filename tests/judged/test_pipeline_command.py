@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from fleet import cli
 from fleet.chaos.checker import Stream, audit_of
 from fleet.chaos.spark import ledger
 from fleet.chaos.workloads import PARTITIONS, Client
@@ -26,6 +28,7 @@ from fleet.events import schema
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.outside import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
+from tests.borrowed import borrowed
 from tests.browser import chromium, complaints, pictures, text
 from tests.browser import rows as rows_of
 from tests.chaos.scene import await_flow
@@ -44,9 +47,22 @@ ENTRIES = [
     LedgerEntry("orders", "acknowledged", number % 3, 1, number // 3, number // 3, number, 1_000 * number)
     for number in range(1_500)
 ]
-ASK = [sys.executable, "-m", "fleet", "pipeline"]
-REPORT = [sys.executable, "-m", "fleet", "report"]
+Ask = Callable[..., dict[str, Any]]
 SUBMITTED = Path(__file__).resolve().parents[2] / "deploy" / "spark" / "pipeline.py"
+
+
+@pytest.fixture
+def ask(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """What a command prints that looks at tables; `fleet pipeline run` is started as operators do."""
+
+    def asked(words: list[str], code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        with borrowed(spark):
+            assert cli.run(words) == code
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return asked
 
 
 def command(config: Path, out: Path, *more: str) -> list[str]:
@@ -127,7 +143,12 @@ def committed(out: Path, job: str) -> int:
 
 @pytest.mark.timeout(900)
 def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
-    spark: SparkSession, kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic, tmp_path: Path
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    make_fleet: MakeFleet,
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    ask: Ask,
 ) -> None:
     """And what it says of its availability is what became of the member that was killed."""
     prefix = "timeline-of-a-fleet."
@@ -175,7 +196,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     assert (more["timeline"], more["connections"]) == (0, 0), "it goes on where the first run has ended"
     assert more["load"] > 0, "the fleet tells of its traffic all the time"
 
-    answer = document([*ASK, "availability", "--out", str(out), "--json", "--master", "local[1]"])
+    answer = ask(["pipeline", "availability", "--out", str(out), "--json"])
     assert {each["broker_id"] for each in answer["takeovers"]} == taken
     for each in answer["takeovers"]:
         # Asked before it was gone, and answered: what a member knows is never later than the death.
@@ -189,8 +210,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         by_identity[each["broker_id"]] += each["unavailable_ms"]
     assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
 
-    audit = [*ASK, "audit", "--out", str(out), "--json", "--master", "local[1]"]
-    audited = document(audit, code=1)
+    audited = ask(["pipeline", "audit", "--out", str(out), "--json"], code=1)
     verdicts = {each.pop("client"): each for each in audited["clients"]}
     wanted_verdict = asdict(audit_of(stream))
     one_less = {**wanted_verdict, "received": wanted_verdict["received"] - 1, "lost": 1}
@@ -199,7 +219,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     assert (set(takeover["broker_ids"]), takeover["lost"], takeover["duplicated"]) == (taken, 1, 0)
 
     page = tmp_path / "report.html"
-    reported = document([*REPORT, "--tables", str(out), "--out", str(page), "--json", "--master", "local[1]"])
+    reported = ask(["report", "--tables", str(out), "--out", str(page), "--json"])
     assert reported["availability"]["takeovers"] == answer["takeovers"]
     assert {
         each["broker_id"]: tuple(each["owners"]) for each in reported["intervals"] if each["to_ms"] is None
@@ -217,7 +237,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         assert {int(row[0]): int(row[3]) for row in rows_of(browser, "takeover-table")} == missing_ms
         assert min(pictures(browser).values()) > 0
         assert complaints(browser) == []
-    odd = document([*ASK, "anomalies", "--out", str(out), "--json", "--master", "local[1]"])
+    odd = ask(["pipeline", "anomalies", "--out", str(out), "--json"])
     assert (odd["flapping"], odd["stale_clients"]) == ([], [])
     assert {each["proxy_id"] for each in odd["one_sided"]} <= {leader}
 

@@ -138,7 +138,11 @@ async def test_a_reset_of_peers_is_proved_by_all_who_tell_of_it(play: Play) -> N
     assert play.toxics == [("reset_peer", {"timeout": 0}, "both")]
 
 
-@pytest.mark.parametrize("kept", [PAIRS, *({pair} for pair in sorted(PAIRS))], ids=str)
+@pytest.mark.parametrize(
+    "kept",
+    [PAIRS, *({pair} for pair in sorted(PAIRS))],
+    ids=lambda kept: " ".join("-".join(pair) for pair in sorted(kept)),
+)
 async def test_a_reset_of_peers_that_leaves_a_link_is_found_out(
     play: Play, kept: set[tuple[str, str]]
 ) -> None:
