@@ -204,6 +204,7 @@ def executed(target: str, folder: Path) -> dict[str, float]:
             _await_same(proxy.num_fds)  # all have ended
 
         client, frame = Client(at), produce(_RECORD_BYTES)
+        counting.begin(pid)
         requests()
         # One of the middle: now and then it looks after itself, too, or two wake-ups become one.
         looks = sorted((of(requests) for _ in range(_LOOKS)), key=lambda each: each.instructions)
