@@ -79,7 +79,7 @@ class Callgrind:
         self.environment = valgrind.environment
 
     def begin(self, pid: int) -> None:
-        """Count from now on: what starts until then is several times as fast. Raises: BenchError: as `reset`."""
+        """Count from now on: until then all is several times as fast. Raises: BenchError: as `reset`."""
         self._tell(pid, "instrumentation", "on")
 
     def reset(self, pid: int) -> None:
@@ -93,7 +93,7 @@ class Callgrind:
         return parse(self._out.with_name(f"{self._out.name}.{self._dumps}").read_text())
 
     def _tell(self, pid: int, *command: str) -> None:
-        asked = (self._valgrind.vgdb, f"--pid={pid}", *command)
+        asked = (str(self._valgrind.vgdb), f"--pid={pid}", *command)
         try:
             subprocess.run(
                 asked,
