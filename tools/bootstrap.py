@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -409,6 +410,41 @@ def alone() -> Iterator[None]:
         yield
 
 
+def bring_all(purpose: str) -> None:
+    """What one purpose needs. Python's, Java's and other packages come side by side: most of it is waiting.
+
+    Raises: CalledProcessError: a part failed; the others have ended, too
+    """
+    python = partial(make_venv, ROOT / "requirements" / ("demo.lock" if purpose == "demo" else "dev.lock"))
+    if purpose == "demo":
+        side_by_side([python], [bring_kafka])
+        return
+    side_by_side(
+        [python],
+        [bring_kafka, bring_older_kafkas, bring_kafka_clients],
+        [
+            partial(bring_program, KCAT, "kcat"),
+            *(build_franz_go, build_toxiproxy, bring_prometheus, bring_faketime, bring_browser),
+        ],
+    )
+    archive_classes()
+    if purpose == "long":
+        build_deployment_tools()
+        bring_program(ETCD, "etcd-server")
+
+
+def side_by_side(*rows: Sequence[Callable[[], None]]) -> None:
+    """Do the steps of each row one after the other, and the rows at the same time."""
+
+    def in_order(row: Sequence[Callable[[], None]]) -> None:
+        for step in row:
+            step()
+
+    with ThreadPoolExecutor(len(rows)) as pool:
+        for done in [pool.submit(in_order, row) for row in rows]:
+            done.result()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Bring what one purpose needs. Returns: the exit code."""
     parser = argparse.ArgumentParser(
@@ -421,21 +457,7 @@ def main(arguments: Sequence[str]) -> int:
             if purpose == "lock":
                 make_locks()
                 return 0
-            make_venv(ROOT / "requirements" / ("demo.lock" if purpose == "demo" else "dev.lock"))
-            bring_kafka()
-            if purpose in ("test", "long"):
-                archive_classes()
-                bring_older_kafkas()
-                bring_kafka_clients()
-                bring_program(KCAT, "kcat")
-                build_franz_go()
-                build_toxiproxy()
-                bring_prometheus()
-                bring_faketime()
-                bring_browser()
-            if purpose == "long":
-                build_deployment_tools()
-                bring_program(ETCD, "etcd-server")
+            bring_all(purpose)
     except subprocess.CalledProcessError as error:
         print(f"bootstrap: failed ({error.returncode}): {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
