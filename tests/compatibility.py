@@ -15,6 +15,7 @@ A unit test fails where the page is not what tests declare, with the versions th
 from __future__ import annotations
 
 import ast
+import fcntl
 import json
 import re
 import subprocess
@@ -197,14 +198,18 @@ class Notes:
     def pytest_sessionfinish(self) -> None:
         if not self._outcomes:
             return
-        noted = {proof: version for proof, version in read(self._path).items() if proof not in self._outcomes}
         good = [proof for proof, passed in self._outcomes.items() if passed]
         here = versions(proof.client for proof in good)
-        noted.update({proof: here[proof.client] for proof in good})
         self._path.parent.mkdir(exist_ok=True)
-        self._path.write_text(
-            json.dumps([[*proof, version] for proof, version in sorted(noted.items())], indent=0)
-        )
+        with self._path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # tests on another core have an end, too
+            noted = {
+                proof: version for proof, version in read(self._path).items() if proof not in self._outcomes
+            }
+            noted.update({proof: here[proof.client] for proof in good})
+            self._path.write_text(
+                json.dumps([[*proof, version] for proof, version in sorted(noted.items())], indent=0)
+            )
 
     @staticmethod
     def _proofs(item: pytest.Item) -> Iterator[Proof]:
