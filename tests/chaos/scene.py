@@ -31,7 +31,7 @@ from fleet.demo.workload import Workload, WorkloadSpec, read_log
 from fleet.model import BrokerId, Liveness, ProxyId
 
 PARTITIONS = 12
-RATE_PER_S = 600
+RATE_PER_S = 240
 FLOW_LIMIT_S = 60.0
 ADVERTISED_LIMIT_S = 2.5
 COMMITTED_LIMIT_S = 5.0
