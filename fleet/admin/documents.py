@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter
 
-from fleet.admin.view import Role, State
 from fleet.client_settings import Basis, Client, ClientSetting
 from fleet.model import (
     AdvertisedListener,
@@ -46,6 +46,9 @@ ErrorKind: TypeAlias = Literal[
     "pipeline",
     "internal",
 ]
+
+Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
+State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,10 +493,17 @@ T = TypeVar("T")
 
 
 class Codec(Generic[T]):
-    """One kind of document, to and from JSON."""
+    """One kind of document, to and from JSON.
+
+    What does that is made when it is first needed: no process needs all of them, and each takes milliseconds.
+    """
 
     def __init__(self, kind: type[T]) -> None:
-        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        self._kind = kind
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[T]:
+        return TypeAdapter(self._kind)
 
     def encode(self, document: T) -> bytes:
         return self._adapter.dump_json(document)

@@ -11,15 +11,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
+from fleet.admin.documents import Role, State
 from fleet.ipc import WorkerCounters
 from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Member, MemberStatus, ProxyId
 from fleet.state import Outcome
 from fleet.weighing import BalancedBy
-
-Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
-State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
 
 STATES: Final[tuple[State, ...]] = ("up", "unknown", "suspect", "down", "draining", "drained")
 TAKEOVER_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Final, NoReturn
 
 import click
 
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
-from fleet.cli import certs, chaos, clients, demo, health, journal, member, ownership, pipeline, top
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
 from fleet.errors import (
     AdminError,
@@ -52,26 +53,46 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
 )
 
 
+_COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "node": ("member", "node"),
+        "check": ("member", "check"),
+        "certs": ("certs", "certs_group"),
+        "client-config": ("clients", "client_config"),
+        "status": ("ownership", "status"),
+        "top": ("top", "top"),
+        "plan": ("ownership", "plan"),
+        "drain": ("ownership", "drain"),
+        "undrain": ("ownership", "undrain"),
+        "rolling-restart": ("ownership", "rolling_restart"),
+        "ready": ("health", "ready"),
+        "doctor": ("health", "doctor"),
+        "journal": ("journal", "journal_group"),
+        "chaos": ("chaos", "chaos"),
+        "pipeline": ("pipeline", "pipeline"),
+        "report": ("pipeline", "report"),
+        "demo": ("demo", "demo"),
+    }
+)
+"""Each with the module of `fleet.cli` that has it, and its name there."""
+
+
+class _Commands(click.Group):
+    """Imports a command's module when it is asked for: a member starts without what the others need."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return found
+
+
 @click.group(
-    commands=(
-        member.node,
-        member.check,
-        certs.certs_group,
-        clients.client_config,
-        ownership.status,
-        top.top,
-        ownership.plan,
-        ownership.drain,
-        ownership.undrain,
-        ownership.rolling_restart,
-        health.ready,
-        health.doctor,
-        journal.journal_group,
-        chaos.chaos,
-        pipeline.pipeline,
-        pipeline.report,
-        demo.demo,
-    ),
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:

@@ -8,7 +8,8 @@ import click
 from click.core import ParameterSource
 
 from fleet.admin import client
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.model import ProxyId
 
 

@@ -13,7 +13,8 @@ from fleet.admin import tables
 from fleet.admin.documents import CERTS, CertificateDocument, CertsDocument
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
-from fleet.config import PeerTlsFiles, Settings, load
+from fleet.config import PeerTlsFiles, Settings
+from fleet.config.file import load
 from fleet.errors import CertificateError
 from fleet.model import ProxyId
 

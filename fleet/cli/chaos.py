@@ -18,7 +18,8 @@ from fleet.admin.access import access_to
 from fleet.admin.commands import check_program, command_for
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document
-from fleet.config import Settings, bootstrap_endpoints, load
+from fleet.config import Settings, bootstrap_endpoints
+from fleet.config.file import load
 from fleet.errors import GameDayError
 from fleet.game_day.plan import Options, Plan, lines
 from fleet.game_day.report import GAME_DAY, print_report

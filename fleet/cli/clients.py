@@ -13,7 +13,8 @@ from fleet.admin.documents import CLIENT_CONFIG, ClientConfigDocument
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
 from fleet.client_settings import Client, as_text, basis_of, settings_for
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.model import AdvertisedListener
 
 _CLIENTS: Final[tuple[Client, ...]] = get_args(Client)

@@ -13,7 +13,7 @@ from fleet.admin.access import access_to, without_token
 from fleet.admin.documents import DOCTOR, READY, DoctorDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import FAILURE, OK, print_document
-from fleet.config import load
+from fleet.config.file import load
 
 
 @click.command(

@@ -9,7 +9,7 @@ import click
 
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import FAILURE, OK, print_document
-from fleet.config import load
+from fleet.config.file import load
 
 
 @click.group(

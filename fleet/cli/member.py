@@ -14,8 +14,9 @@ from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, No
 from fleet.admin.tokens import check_tokens
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
-from fleet.config import Settings, UpstreamSettings, advice, load, survives
+from fleet.config import Settings, UpstreamSettings, advice, survives
 from fleet.config.document import Problem
+from fleet.config.file import load
 from fleet.errors import ConfigError
 from fleet.model import ProxyId
 

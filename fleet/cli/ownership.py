@@ -15,7 +15,8 @@ from fleet.admin.status import plan as status_plan
 from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.errors import AdminError
 from fleet.model import ProxyId
 from fleet.weighing import Weighing

@@ -15,7 +15,7 @@ import click
 
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, OK, print_document
-from fleet.config import load
+from fleet.config.file import load
 from fleet.errors import PipelineError
 from fleet.pipeline.report import (
     ANOMALIES,

@@ -31,7 +31,8 @@ import yaml
 from fleet import certs
 from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners, load
+from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners
+from fleet.config.file import load
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
 from fleet.errors import AdminError, DemoError

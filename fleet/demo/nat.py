@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.local_fleet import LISTENER, LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.model import Endpoint

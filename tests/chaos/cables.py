@@ -22,7 +22,7 @@ from types import TracebackType
 
 import yaml
 
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.local_fleet import LISTENER, LocalFleet
 from fleet.model import ProxyId
 

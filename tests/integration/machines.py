@@ -22,7 +22,7 @@ import yaml
 
 from fleet.admin.access import access_to
 from fleet.admin.rolling import unrest
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.errors import AdminError

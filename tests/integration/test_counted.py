@@ -1,12 +1,18 @@
-"""System calls of a real member: no more than before; a compiled worker is in `tests/compiled`."""
+"""System calls of a real member, and what a compiled worker executes and allocates: no more than before."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from benchmarks.counted import (
+    PYTHON,
     SYSTEM_CALLS,
+    WORKER,
     calls_per_request,
+    compiled_worker,
     grown,
     known,
+    read,
 )
 from benchmarks.stage import Stage, of_fleet
 from fleet.demo.kafka import KafkaCluster
@@ -18,3 +24,15 @@ def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, m
     calls = calls_per_request(Stage(kafka, [of_fleet(make_fleet(1))]))
     assert calls >= 4
     assert grown({SYSTEM_CALLS: {"system_calls": calls}}, known()) == []
+
+
+def test_a_compiled_worker_does_no_more_for_a_request_and_a_connection_than_it_did(tmp_path: Path) -> None:
+    found = compiled_worker(tmp_path)
+    # A request takes two reads and two writes: what a forwarder has to do for them, a worker has, too.
+    assert (
+        0.5
+        < found["instructions_per_request_of_forwarder"]
+        < found["instructions_per_connection_of_forwarder"]
+    )
+    assert found["allocations_per_request"] >= 6
+    assert PYTHON not in read() or grown({WORKER: found}, known()) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LISTENER, LocalFleet
 from fleet.model import Endpoint, IdentitySpace

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fleet import config
+from fleet.config.file import load
 from fleet.config.settings import MemberSettings, Settings
 from tools.bootstrap import COMPOSE_CHECK, HELM, KUBECTL_VALIDATE, ROOT
 
@@ -128,7 +128,7 @@ def made(values: Path) -> Made:
     (configuration,) = (each for each in manifests if each["kind"] == "ConfigMap")
     path = values.with_name("fleet.yaml")
     path.write_text(configuration["data"]["fleet.yaml"])
-    return Made(manifests, config.load(path, TOKENS))
+    return Made(manifests, load(path, TOKENS))
 
 
 def test_helm_finds_nothing_to_say(values: Path) -> None:
@@ -241,7 +241,7 @@ def test_racks_are_those_that_are_named_or_zones_or_none(made: Made, values: Pat
     (container,) = made.pod["spec"]["containers"]
     assert ("FLEET_RACK" in {each["name"] for each in container["env"]}) == from_zone
     for zone in ("europe-west1-b", "1", "no", ""):
-        settings = config.load(made.settings.source, {**TOKENS, "FLEET_RACK": zone})
+        settings = load(made.settings.source, {**TOKENS, "FLEET_RACK": zone})
         for number, member in enumerate(settings.members.values()):
             assert member.rack == (zone or "unknown" if from_zone else named[number % len(named)])
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fleet import config
+from fleet.config.file import load
 from tests.chaos.scene import wait_for
 from tests.long.kubernetes_api import Document, KubernetesApi, kubernetes_api
 from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, TOKENS, helm
@@ -299,4 +299,4 @@ def rack_of_a_pod_at(place: Place, on: str) -> str | None:
     environment = {**TOKENS, "FLEET_RACK": bound["metadata"]["labels"].get(ZONE, "")}
     file = place.values.with_name("fleet.yaml")
     file.write_text(place.kept()["ConfigMap", RELEASE]["data"]["fleet.yaml"])
-    return config.load(file, environment).member(made["metadata"]["name"]).rack
+    return load(file, environment).member(made["metadata"]["name"]).rack

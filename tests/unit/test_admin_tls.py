@@ -23,7 +23,8 @@ from fleet.admin.access import Access, access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.http import serve
 from fleet.admin.tokens import Gate
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.errors import AdminError, ConfigError
 from tests.unit.sample_view import Source
 from tests.unit.test_config import tree

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
-from fleet.config import Settings, TokenSettings, load
+from fleet.config import Settings, TokenSettings
+from fleet.config.file import load
 from fleet.config.secrets import Secret
 from fleet.errors import ConfigError
 from tests.unit.test_config import tree

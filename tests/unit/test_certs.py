@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fleet import certs
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.errors import CertificateError, ConfigError
 from fleet.peer_tls import make_contexts, rehearse
 from tests.certificates import Authority

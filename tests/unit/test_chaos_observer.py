@@ -8,7 +8,7 @@ import yaml
 
 from fleet.admin.http import serve
 from fleet.chaos.observer import Observer
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.background import happens
 from tests.unit.sample_view import Source
 from tests.unit.test_admin_http import listening

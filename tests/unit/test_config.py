@@ -25,10 +25,9 @@ from fleet.config import (
     advice,
     bootstrap_endpoints,
     identity_owners,
-    load,
-    parse_text,
     survives,
 )
+from fleet.config.file import load, parse_text
 from fleet.config.rules import ORDERS
 from fleet.config.schema import (
     AdminShape,

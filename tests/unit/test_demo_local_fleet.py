@@ -11,7 +11,7 @@ import pytest
 
 from fleet import certs
 from fleet.admin.documents import IdentityDocument, OwnershipDocument, QuorumDocument
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.local_fleet import LocalFleet
 from fleet.errors import AdminError, DemoError
 from fleet.model import Endpoint, IdentitySpace

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from fleet import config
+from fleet.config.file import load
 from tools.bootstrap import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "fleet"
@@ -46,7 +46,7 @@ def test_the_charts_defaults_fit_its_schema_and_every_value_has_one() -> None:
 
 
 def test_members_of_the_compose_file_are_those_of_its_configuration(compose: dict[str, Any]) -> None:
-    settings = config.load(COMPOSE / "fleet.yaml", {})
+    settings = load(COMPOSE / "fleet.yaml", {})
     members = {
         service["environment"]["FLEET_NODE"]: name
         for name, service in compose["services"].items()
@@ -72,7 +72,7 @@ def test_the_compose_file_mounts_what_there_is(compose: dict[str, Any]) -> None:
 def test_members_of_the_compose_file_have_no_rights_and_are_asked_how_they_are(
     compose: dict[str, Any],
 ) -> None:
-    for name in config.load(COMPOSE / "fleet.yaml", {}).members:
+    for name in load(COMPOSE / "fleet.yaml", {}).members:
         service = compose["services"][name]
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert service["security_opt"] == ["no-new-privileges:true"]

@@ -13,7 +13,8 @@ import click
 import pytest
 import yaml
 
-from fleet import cli, config
+from fleet import cli
+from fleet.config.file import load
 from tools.bootstrap import ROOT
 
 PAGES = [
@@ -70,8 +71,12 @@ def commands(page: Path) -> Iterator[list[str]]:
 def test_commands_that_are_mentioned_and_their_options_exist(page: Path) -> None:
     for words in commands(page):
         command: click.Command = cli.cli
-        while isinstance(command, click.Group) and words and words[0] in command.commands:
-            command = command.commands[words.pop(0)]
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(click.Context(command), words[0])
+            if found is None:
+                break
+            command = found
+            words.pop(0)
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
         if command is cli.cli and words and not words[0].startswith("-"):
             pytest.fail(f"fleet {words[0]}: no such command")
@@ -116,7 +121,7 @@ def test_the_file_of_the_walk_through_is_a_configuration(tmp_path: Path) -> None
     assert found is not None
     file = tmp_path / "fleet.yaml"
     file.write_text(textwrap.dedent(found[1]))
-    settings = config.load(file, {})
+    settings = load(file, {})
     assert {each.peer.host for each in settings.members.values()} == {"vm-a", "vm-b", "vm-c"}
     for each in settings.members.values():
         (way_in,) = each.listeners

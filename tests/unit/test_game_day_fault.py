@@ -17,7 +17,7 @@ from fleet.admin.access import Access
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
-from fleet.config import load
+from fleet.config.file import load
 from fleet.demo.background import happens
 from fleet.errors import CommandFailed, NotProved, RestartFailed
 from fleet.game_day import fault

@@ -10,7 +10,8 @@ import pytest
 
 from fleet import cli, journal, sockets
 from fleet.cli import output
-from fleet.config import Settings, load
+from fleet.config import Settings
+from fleet.config.file import load
 from fleet.errors import JournalError, StartError
 from fleet.model import FleetState
 from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal

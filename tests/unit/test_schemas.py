@@ -20,7 +20,7 @@ from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
 from fleet.client_settings import Client, basis_of, settings_for
-from fleet.config import load
+from fleet.config.file import load
 from fleet.errors import AdminError
 from fleet.events import schema as schema_of_events
 from fleet.game_day import report as report_of_game_day

@@ -1,0 +1,82 @@
+"""A configuration file, read and checked: the one part of the configuration that runs once, where it is read.
+
+What runs for long gets settings from whoever has read them, and need not have what reads them in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleet.config.document import Problem, parse
+from fleet.config.draft import draft
+from fleet.config.rules import check_rules
+from fleet.config.settings import Settings
+from fleet.errors import ConfigError
+
+MAX_FILE_BYTES = 4 * 1024 * 1024
+
+
+def _read(path: Path, source: str) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{source}: there is no such file; give its path with --config") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{source}: is a directory; name the file in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{source}: cannot be read ({reason}); check its owner and mode") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise ConfigError(f"{source}: is above {MAX_FILE_BYTES} bytes; is it the right file?")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{source}:{line}: is not UTF-8 text; save it as UTF-8") from None
+
+
+def parse_text(text: str, environ: Mapping[str, str], source: str, base: Path) -> Settings:
+    """Settings from the text of a configuration file.
+
+    Args:
+        text: the whole file.
+        environ: where ``${NAME}`` comes from.
+        source: what errors call the file.
+        base: the directory that relative paths start from.
+
+    Raises:
+        ConfigError: every mistake, in the order of the file, one line each.
+    """
+    document = parse(text, environ)
+    if document.data is None and not document.problems:
+        raise ConfigError(f"{source}: is empty; deploy/examples/fleet.yaml is a start")
+    if document.data is None:
+        raise _error(document.problems, source)
+    found = draft(document, Path(os.path.abspath(base)))
+    check_rules(found, document)
+    if document.problems:
+        raise _error(document.problems, source)
+    return found.settings(source)
+
+
+def _error(problems: list[Problem], source: str) -> ConfigError:
+    lines = [problem.text(source) for problem in sorted(problems, key=lambda each: (each.line, each.path))]
+    return ConfigError("\n".join(dict.fromkeys(lines)))
+
+
+def load(path: str | Path, environ: Mapping[str, str]) -> Settings:
+    """Reads and validates a configuration file.
+
+    Args:
+        path: the file; relative paths in it start from its directory.
+        environ: where ``${NAME}`` and ``${NAME:-default}`` in values come from.
+
+    Raises:
+        ConfigError: the file cannot be read, or every mistake in it, one line each.
+    """
+    source = str(path)
+    file = Path(path)
+    return parse_text(_read(file, source), environ, source, file.parent)
