@@ -11,7 +11,7 @@ ARGS ?=
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(ARGS)
 # Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
-ALONE = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
+ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 export PYTHON
 export NO_MKDOCS_2_WARNING = 1
 export PATH := $(CURDIR)/build/bin:$(CURDIR)/build/prometheus/bin:$(PATH)
@@ -24,7 +24,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
-	@$(ALONE) --durations=30 tests/compiled tests/unit tests/property tests/fuzz
+	@$(ALL_CORES) --durations=30 tests/compiled tests/unit tests/property tests/fuzz
 	@$(PYTEST) --durations=30 tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
@@ -38,7 +38,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python tools/gen_reference.py --check
 
 unit: ready-test ## Unit and property tests
-	@$(ALONE) tests/unit tests/property
+	@$(ALL_CORES) tests/unit tests/property
 
 integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
 	@$(PYTEST) tests/integration

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Final, Protocol
+from typing import Final, Protocol, get_args
 
 from fleet.admin.documents import Role, State
 from fleet.ipc import WorkerCounters
@@ -19,7 +19,7 @@ from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Mem
 from fleet.state import Outcome
 from fleet.weighing import BalancedBy
 
-STATES: Final[tuple[State, ...]] = ("up", "unknown", "suspect", "down", "draining", "drained")
+STATES: Final[tuple[State, ...]] = get_args(State)
 TAKEOVER_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 RECENT_TAKEOVERS: Final = 64
 

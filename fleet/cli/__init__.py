@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import IO, Final, NoReturn
+from collections import UserDict
+from collections.abc import Sequence
+from importlib import import_module
+from typing import IO, Any, Final, NoReturn
 
 import click
 
@@ -53,7 +53,19 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
 )
 
 
-_COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+class _Commands(UserDict[str, Any]):
+    """Commands by name, each imported when it is asked for: a member starts without what the others need.
+
+    Made of the module of `fleet.cli` that has a command, and its name there.
+    """
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, attribute = self.data[name]
+        found: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
+        return found
+
+
+_COMMANDS: Final = _Commands(
     {
         "node": ("member", "node"),
         "check": ("member", "check"),
@@ -74,25 +86,10 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "demo": ("demo", "demo"),
     }
 )
-"""Each with the module of `fleet.cli` that has it, and its name there."""
-
-
-class _Commands(click.Group):
-    """Imports a command's module when it is asked for: a member starts without what the others need."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        module, name = _COMMANDS[cmd_name]
-        found: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        return found
 
 
 @click.group(
-    cls=_Commands,
+    commands=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:

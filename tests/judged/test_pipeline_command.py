@@ -65,9 +65,13 @@ def ask(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Ask:
     return asked
 
 
+def words_of(config: Path, out: Path, *more: str) -> list[str]:
+    return ["run", "--config", str(config), "--out", str(out), "--once", "--json", *more]
+
+
 def command(config: Path, out: Path, *more: str) -> list[str]:
-    start = [sys.executable, "-m", "fleet", "pipeline", "run", "--config", str(config), "--out", str(out)]
-    return [*start, "--once", "--json", "--master", "local[1]", *more]
+    own = ("--master", "local[1]")
+    return [sys.executable, "-m", "fleet", "pipeline", *words_of(config, out, *own, *more)]
 
 
 @pytest.mark.timeout(1200)
@@ -85,7 +89,7 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     jobs = [part for job in ("timeline", "load", "ledger", "weights") for part in ("--job", job)]
     small = (*jobs, "--records-per-batch", "250")
-    whole = ask(command(config, calm, *small)[3:])
+    whole = ask(["pipeline", *words_of(config, calm, *small)])
     read = {each["name"]: each["records"] for each in whole["jobs"]}
     assert read.pop("weights") > 0
     assert read == {"timeline": len(told), "load": len(traffic), "ledger": len(ENTRIES)}
@@ -192,7 +196,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
 
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(SUBMITTED)]
     some = [part for job in ("timeline", "connections", "load") for part in ("--job", job)]
-    again = document([*submit, *command(fleet.config, out)[4:-2], *some])
+    again = document([*submit, *words_of(fleet.config, out, *some)])
     more = {each["name"]: each["records"] for each in again["jobs"]}
     assert more.pop("load") > 0, "the fleet tells of its traffic all the time"
     assert more == {"timeline": 0, "connections": 0}, "it goes on where the first run has ended"
@@ -257,7 +261,7 @@ def tell_of_records(kafka: KafkaCluster, prefix: str, stream: Stream) -> None:
 
 def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path, ask: Ask) -> None:
     config = configuration(kafka, "never-made.", tmp_path)
-    error = ask(command(config, tmp_path / "out")[3:], code=1)["error"]
+    error = ask(["pipeline", *words_of(config, tmp_path / "out")], code=1)["error"]
     assert error["kind"] == "pipeline"
     assert "topic never-made.ownership" in error["message"]
 
