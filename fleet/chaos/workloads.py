@@ -14,7 +14,7 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Acks, ClientSettings, GroupProtocol, Workload, WorkloadSpec, read_log
 
 PARTITIONS: Final = 6
-_RATE_PER_S: Final = 180
+_RATE_PER_S: Final = 60
 _DESYNCHRONIZED = "Fatal error: Broker: Broker received an out of order sequence number"
 
 

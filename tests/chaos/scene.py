@@ -30,8 +30,8 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
 from fleet.model import BrokerId, Liveness, ProxyId
 
-PARTITIONS = 12
-RATE_PER_S = 240
+PARTITIONS = 6
+RATE_PER_S = 60
 FLOW_LIMIT_S = 60.0
 ADVERTISED_LIMIT_S = 2.5
 COMMITTED_LIMIT_S = 5.0

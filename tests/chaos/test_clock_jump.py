@@ -28,7 +28,7 @@ DAY_S: Final = 24 * HOUR_S
 JUMPS_S: Final = {"leader": (HOUR_S, -2 * HOUR_S), "follower": (DAY_S, -DAY_S - HOUR_S)}
 """One after the other, within the certificates' validity, which begins an hour before they were made. What is
 stamped as more than an hour from now Kafka refuses, unless its topic says otherwise."""
-RATE_PER_S: Final = 240
+RATE_PER_S: Final = 60
 WORK: Final = 2 * RATE_PER_S
 """How many records are acknowledged between a jump and the next look."""
 APART_S: Final = 60.0

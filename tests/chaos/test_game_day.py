@@ -59,6 +59,7 @@ def game_day(
         "config": str(fleet.config),
         "scenario": scenario,
         "calm": "1",
+        "rate": "10",
         "takeover-limit": str(TAKEOVER_LIMIT_S),
         "limit-s": "120",
     }

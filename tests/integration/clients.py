@@ -123,7 +123,7 @@ class Load:
         bootstrap: str,
         topic: str,
         partitions: int = 12,
-        rate_per_s: int = 240,
+        rate_per_s: int = 120,
         values: Sequence[bytes] = (b"load",),
         **config: str,
     ) -> None:

@@ -57,11 +57,14 @@ def relays() -> Iterator[Relays]:
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def fleet(
     kafka: KafkaCluster, relays: Relays, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalFleet]:
-    """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed."""
+    """Three proxies in front of `kafka`, which bind and advertise different addresses; nobody is killed.
+
+    They end with these tests: an idle fleet takes a ninth of a slow machine from all that come after.
+    """
     with behind_relays(kafka, relays, tmp_path_factory.mktemp("fleet"), NAT_HOST) as running:
         yield running
 
