@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pytest
 
+from fleet.chaos.workloads import PARTITIONS
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.scene import RATE_PER_S, Scene, under_load
@@ -86,6 +87,6 @@ def stage(kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path) -
     """Sets clients to work through a fleet, on a topic of their own."""
 
     def set_up(fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S) -> AbstractContextManager[Scene]:
-        return under_load(fleet, kafka, make_topic(), tmp_path, rate_per_s)
+        return under_load(fleet, kafka, make_topic(PARTITIONS), tmp_path, rate_per_s)
 
     return set_up

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
 from fleet.chaos.checker import audit_of
-from fleet.chaos.workloads import Client
+from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.demo.audit import audit
 from fleet.demo.background import alongside
 from fleet.demo.kafka import KafkaCluster
@@ -30,7 +30,6 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
 from fleet.model import BrokerId, Liveness, ProxyId
 
-PARTITIONS = 6
 RATE_PER_S = 60
 FLOW_LIMIT_S = 60.0
 ADVERTISED_LIMIT_S = 2.5

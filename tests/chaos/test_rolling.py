@@ -26,12 +26,9 @@ from tests.conftest import fleets
 
 OTHERS = ("java", "aiokafka")
 """What is at work beside librdkafka, each as an idempotent producer and a group."""
-RATE_PER_S = 80
-OTHERS_RATE_PER_S = 40
-"""Together what leaves more than a third of two cores free: three brokers, six clients and five members. With
-three times as much nothing is left in a whole run of the tests, where another fleet and Spark wait beside it;
-with six times as much, nothing even alone. Partitions stand still for a second then, and nobody restarts
-anything."""
+RATE_PER_S = 30
+"""Of each client. Together what leaves something of two slow cores free, for three brokers, six clients and
+five members. Where nothing is left partitions stand still for a second, and nobody restarts anything."""
 CALM_MS, CALM_S = 500.0, 5.0
 """For so long no partition has stood still for longer, before anything is restarted: clients that have just
 started, in brokers whose code is not compiled yet, do."""
@@ -63,7 +60,7 @@ def test_a_rolling_restart_is_not_noticed_by_applications(
 ) -> None:
     fleet = roomy
     others = [
-        Client(name, fleet.bootstrap(), make_topic(PARTITIONS), tmp_path / name, rate_per_s=OTHERS_RATE_PER_S)
+        Client(name, fleet.bootstrap(), make_topic(PARTITIONS), tmp_path / name, rate_per_s=RATE_PER_S)
         for name in OTHERS
     ]
     with (

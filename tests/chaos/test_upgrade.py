@@ -25,7 +25,6 @@ from tests.chaos.test_rolling import STALL_LIMIT_MS, await_calm, rolling_restart
 from tests.conftest import IMPATIENT
 from tools.bootstrap import ROOT
 
-RATE_PER_S = 120
 VERSION_SAID = re.compile(r'^fleet_build_info\{.*version="([^"]+)"', re.MULTILINE)
 NAMED = re.compile(r"kafka_proxy_fleet-([^-]+)-")
 
@@ -68,7 +67,7 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
     """In between an old member is killed: one of each version are left to agree on who stands for what."""
     fleet, (version, through) = old, before
     assert versions(fleet) == {version}
-    with stage(fleet, rate_per_s=RATE_PER_S) as scene, Manager(fleet, fleet.data) as manager:
+    with stage(fleet) as scene, Manager(fleet, fleet.data) as manager:
         first = next(each for each in fleet.members if each != scene.member("leader"))
         others = [each for each in fleet.members if each != first]
         restart_as(scene, manager, [first], (), note)

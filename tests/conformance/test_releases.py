@@ -77,7 +77,7 @@ def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> 
         )
         for name in names
     ]
-    topic = make_topic(there, "idempotent", 12)
+    topic = make_topic(there, "idempotent", PARTITIONS)
     with (
         under_load(fleet, kafka, topic, tmp_path, RATE_PER_S) as scene,
         at_work(others, kafka, silent=False),

@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fleet.chaos.workloads import PARTITIONS
 from fleet.demo.kafka import KafkaCluster
 from tests.conftest import broker_host
-from tests.hostile.run import PARTITIONS, Result, brokers, clients
+from tests.hostile.run import Result, brokers, clients
 
 TOPIC = "hostile"
 SHARE_OF_BROKERS = 10

@@ -31,7 +31,6 @@ WARM_UP: Final = 400
 MORE_MB: Final = 32.0
 MORE_FDS: Final = 12
 SETTLED_LIMIT_S: Final = 120.0
-PARTITIONS: Final = 12
 # Nobody is to be taken for dead because the machine is busy.
 PATIENT: Final = {
     **{"suspect_after_s": 5.0, "overlay_ttl_s": 15.0, "control_grace_s": 30.0},

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.chaos.workloads import PARTITIONS
 from fleet.demo.kafka import KafkaCluster
 from tests.conftest import MakeTopic
-from tests.hostile.run import PARTITIONS, Result, clients
+from tests.hostile.run import Result, clients
 
 SEED = 1
 CLIENTS = 1_800
