@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fleet.errors import DemoError
 
 T = TypeVar("T")
+LONGEST_PAUSE_S: Final = 0.1
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -40,6 +41,17 @@ async def in_thread(call: Callable[[], T]) -> T:
 
     threading.Thread(target=work, daemon=True).start()
     return await future
+
+
+def pauses_s() -> Iterator[float]:
+    """How long to wait before each further look at something: ever longer, for looks cost something, too.
+
+    One at a fleet is a request to each member, who have something else to do.
+    """
+    pause_s = 0.02
+    while True:
+        yield pause_s
+        pause_s = min(1.25 * pause_s, LONGEST_PAUSE_S)
 
 
 async def until(condition: Callable[[], bool], what: str, limit_s: float, every_s: float = 0.03) -> None:

@@ -33,6 +33,7 @@ from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
+from fleet.demo.background import pauses_s
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
 from fleet.errors import AdminError, DemoError
@@ -306,7 +307,7 @@ class LocalFleet:
     def wait_until(self, condition: Callable[[], bool], what: str, limit_s: float = READY_LIMIT_S) -> None:
         """Wait for a condition. Raises: DemoError: it did not come in time, or a member ended meanwhile."""
         deadline_s = time.monotonic() + limit_s
-        expected = self.running
+        expected, pauses = self.running, pauses_s()
         while not condition():
             for proxy_id in expected:
                 code = self._processes[proxy_id].poll()
@@ -315,7 +316,7 @@ class LocalFleet:
                     raise DemoError(f"{proxy_id} ended with code {code}; see {log}:\n{tail(log)}")
             if time.monotonic() > deadline_s:
                 raise DemoError(f"{what}: not within {limit_s:.0f} s; the logs are in {self.logs}")
-            time.sleep(0.03)
+            time.sleep(next(pauses))
 
     def is_ready(self, proxy_id: ProxyId) -> bool:
         """Whether a member says so on /readyz."""

@@ -22,7 +22,7 @@ from fleet.admin.documents import OwnershipDocument, TakeoverDocument
 from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.demo.audit import audit
-from fleet.demo.background import alongside
+from fleet.demo.background import alongside, pauses_s
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
@@ -351,18 +351,18 @@ def hold(until_s: float, check: Callable[[], None]) -> None:
         time.sleep(0.2)
 
 
-def becomes(condition: Callable[[], object], limit_s: float, *, every_s: float = 0.02) -> bool:
+def becomes(condition: Callable[[], object], limit_s: float, *, every_s: float | None = None) -> bool:
     """Wait until a condition holds. Returns: whether it does, in time."""
-    deadline_s = time.monotonic() + limit_s
+    deadline_s, pauses = time.monotonic() + limit_s, pauses_s()
     while not condition():
         if time.monotonic() >= deadline_s:
             return False
-        time.sleep(every_s)
+        time.sleep(every_s or next(pauses))
     return True
 
 
 def wait_for(
-    condition: Callable[[], object], what: str, limit_s: float = 30.0, *, every_s: float = 0.02
+    condition: Callable[[], object], what: str, limit_s: float = 30.0, *, every_s: float | None = None
 ) -> None:
     """Wait until a condition holds; fails the test where it does not in time."""
     assert becomes(condition, limit_s, every_s=every_s), f"{what}: not within {limit_s:g} s"

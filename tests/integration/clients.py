@@ -13,16 +13,16 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.model import BrokerId
+from tests.chaos.scene import becomes
 
 LIMIT_S = 60.0
 
 
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
+def wait_for(
+    condition: Callable[[], object], what: str, limit_s: float = LIMIT_S, *, every_s: float | None = None
+) -> None:
     """Wait until a condition holds; fails the test where it does not in time."""
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what}: not within {limit_s:g} s"
-        time.sleep(0.02)
+    assert becomes(condition, limit_s, every_s=every_s), f"{what}: not within {limit_s:g} s"
 
 
 def produce(bootstrap: str, topic: str, values: Collection[bytes], **config: Any) -> None:

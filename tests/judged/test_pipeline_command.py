@@ -118,7 +118,12 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as teller:
-        wait_for(lambda: begun(stormy, "weights") or teller.poll() is not None, "weights are begun", LIMIT_S)
+        wait_for(
+            lambda: begun(stormy, "weights") or teller.poll() is not None,
+            "weights are begun",
+            LIMIT_S,
+            every_s=0.02,  # and not done yet
+        )
         os.killpg(teller.pid, signal.SIGKILL)
     assert teller.returncode == -signal.SIGKILL
     assert (begun(stormy, "weights"), committed(stormy, "weights")) == (1, 0)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from itertools import islice
 
 import pytest
 
-from fleet.demo.background import alongside, happens, in_thread, until
+from fleet.demo.background import LONGEST_PAUSE_S, alongside, happens, in_thread, pauses_s, until
 from fleet.errors import DemoError
 
 
@@ -64,3 +65,9 @@ async def test_work_alongside_ends_with_the_block_and_its_failure_is_told() -> N
     with pytest.raises(ValueError, match="the block's own"):
         async with alongside(work(), fail()):
             raise ValueError("the block's own")
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    pauses = list(islice(pauses_s(), 50))
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (0.02, LONGEST_PAUSE_S)
