@@ -18,7 +18,7 @@ from fleet.events.schema import TrafficEvent
 from fleet.model import BrokerId, ProxyId
 from tests.chaos.conftest import PATIENT, Stage
 from tests.chaos.network import Surroundings, surrounded
-from tests.chaos.scene import SLOW_LIMIT_S, Scene, is_whole, wait_for
+from tests.chaos.scene import RATE_PER_S, SLOW_LIMIT_S, Scene, is_whole, wait_for
 from tests.chaos.trees import Tree
 from tests.integration.test_events import told
 from tools.bootstrap import FAKETIME
@@ -28,7 +28,6 @@ DAY_S: Final = 24 * HOUR_S
 JUMPS_S: Final = {"leader": (HOUR_S, -2 * HOUR_S), "follower": (DAY_S, -DAY_S - HOUR_S)}
 """One after the other, within the certificates' validity, which begins an hour before they were made. What is
 stamped as more than an hour from now Kafka refuses, unless its topic says otherwise."""
-RATE_PER_S: Final = 60
 WORK: Final = 2 * RATE_PER_S
 """How many records are acknowledged between a jump and the next look."""
 APART_S: Final = 60.0
@@ -105,7 +104,7 @@ def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, sta
     told that traffic had passed for as long as the jump.
     """
     fleet, around, clocks = jumpy
-    with stage(fleet, rate_per_s=RATE_PER_S) as scene:
+    with stage(fleet) as scene:
         since_s, said, at_first = time.monotonic(), scene.said(), known(fleet)
         trees = {each: Tree(fleet, each).everyone for each in fleet.members}
         assert all(has_a_clock_of_its_own(each) for tree in trees.values() for each in tree)

@@ -27,8 +27,8 @@ from tests.conftest import fleets
 OTHERS = ("java", "aiokafka")
 """What is at work beside librdkafka, each as an idempotent producer and a group."""
 RATE_PER_S = 30
-"""Of each client. Together what leaves something of two slow cores free, for three brokers, six clients and
-five members. Where nothing is left partitions stand still for a second, and nobody restarts anything."""
+"""Of each client. With several times as much two cores have no time left for three brokers, six clients and
+five members: partitions stand still for a second, and nobody restarts anything."""
 CALM_MS, CALM_S = 500.0, 5.0
 """For so long no partition has stood still for longer, before anything is restarted: clients that have just
 started, in brokers whose code is not compiled yet, do."""
