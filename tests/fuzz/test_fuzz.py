@@ -86,7 +86,7 @@ def test_what_nobody_expects_to_be_raised_would_be_found(
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="there is no atheris for this Python yet")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_guided_by_coverage_nothing_is_found(tmp_path: Path) -> None:
     said: list[str] = []
     result: Result = fuzz(INPUTS, 2, SEED, tmp_path, said.append)

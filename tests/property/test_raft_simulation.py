@@ -19,7 +19,7 @@ from tests.raft_long import play_all, too_few
 SCHEDULES = 500
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_no_fault_makes_members_differ_or_lose_what_was_acknowledged() -> None:
     counts: Counter[str] = Counter()
     broken: dict[int, tuple[str, ...]] = {}
