@@ -92,6 +92,14 @@ class Applied:
     outcome: Outcome
 
 
+def wait_s(due_in_s: float, tick_s: float, rest_s: float) -> float:
+    """How long to wait for what is due, and for no longer than a rest.
+
+    What should have been done already cannot be done yet, for reasons that each tick looks at again.
+    """
+    return min(due_in_s, rest_s) if due_in_s > 0 else tick_s
+
+
 class RaftNode:
     """One voter or observer.
 
@@ -225,13 +233,23 @@ class RaftNode:
 
     def _take_inputs(self) -> bool:
         """Wait for something to do, and do what there is; False once the node is to stop."""
+        longest_s = self._wait_s()
         with contextlib.suppress(queue.Empty):
             for number in range(_MAX_INPUTS):
-                action = self._inputs.get(block=number == 0, timeout=self._settings.tick_s)
+                action = self._inputs.get(block=number == 0, timeout=longest_s if number == 0 else None)
                 if action is None:
                     return False
                 action()
         return True
+
+    def _wait_s(self) -> float:
+        """How long nothing has to be done if nothing comes in."""
+        settings, replica = self._settings, self._replica
+        if replica is None or self._proposals or not replica.log.is_settled:
+            return settings.tick_s
+        # Above a tick, below what counts as having stood still.
+        rest_s = max(settings.tick_s, settings.append_entries_s / 2)
+        return wait_s(replica.log.due_in_s, settings.tick_s, rest_s)
 
     def _tick(self) -> None:
         now_s = time.monotonic()

@@ -64,6 +64,7 @@ share.coordinator.state.topic.num.partitions=9
 share.coordinator.state.topic.replication.factor={replication}
 share.coordinator.state.topic.min.isr={in_sync}
 log.cleaner.backoff.ms=1000
+metadata.max.idle.interval.ms=5000
 """
 LOGGING = """\
 status=ERROR

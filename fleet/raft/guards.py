@@ -19,7 +19,13 @@ from fleet.errors import RaftError
 SUPPORTED_VERSION: Final = "0.3.17"
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "pysyncobj.syncobj": ("createJournal", "createPoller", "PipeNotifier", "PIPE_NOTIFIER_ENABLED"),
+    "pysyncobj.syncobj": (
+        "createJournal",
+        "createPoller",
+        "monotonicTime",
+        "PipeNotifier",
+        "PIPE_NOTIFIER_ENABLED",
+    ),
     "pysyncobj.syncobj:SyncObj": (
         "_SyncObj__applyLogEntries",
         "_SyncObj__connectedToAnyone",
@@ -72,6 +78,7 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 INSTANCE_NAMES: Final = (
+    "_SyncObj__newAppendEntriesTime",
     "_SyncObj__raftElectionDeadline",
     "_SyncObj__raftLog",
     "_SyncObj__raftNextIndex",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pysyncobj.syncobj as library
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
 
@@ -68,7 +69,9 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     """
 
     _SyncObj__raftElectionDeadline: float
-    """The library's own: when this member stands, on its monotonic clock, unless it hears of a leader."""
+    """The library's own: when this member stands, on the library's clock, unless it hears of a leader."""
+    _SyncObj__newAppendEntriesTime: float
+    """The library's own: when a leader sends its next heartbeat."""
 
     def __init__(
         self,
@@ -110,6 +113,22 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         index: int = self._SyncObj__raftLog[-1][1]
         return index
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way: no election, no entry that is not committed and applied, no reset."""
+        at_rest: bool = self.raftLastApplied == self.raftCommitIndex == self.last_log_index
+        return at_rest and self.role != "candidate" and self._SyncObj__transport.rejoin is None
+
+    @property
+    def due_in_s(self) -> float:
+        """How long until something is to be done though nothing comes in: a heartbeat, or an election."""
+        if self.role == "observer":
+            return math.inf
+        leads = self.role == "leader"
+        due_s = self._SyncObj__newAppendEntriesTime if leads else self._SyncObj__raftElectionDeadline
+        now_s: float = library.monotonicTime()
+        return due_s - now_s
+
     def submit(self, command: bytes) -> None:
         """Hand a command to the leader, here or elsewhere; it may get lost on the way."""
         self._applyCommand(command, None, _REGULAR_TYPE)
@@ -123,7 +142,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._tick_began_s = now_s
         if late:
             self._excuses -= 1
-            anew_s = now_s + self._SyncObj__generateRaftTimeout()
+            # The library has a clock of its own, from which time.monotonic departs as NTP bends it.
+            anew_s = library.monotonicTime() + self._SyncObj__generateRaftTimeout()
             self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, anew_s)
 
     def _is_late(self, now_s: float) -> bool:

@@ -26,7 +26,7 @@ TESTS: Final = MappingProxyType(
 )
 """The tests of what is compiled, and of what it is called by."""
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.mark.parametrize("folder", TESTS)

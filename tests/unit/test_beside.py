@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,9 @@ from tools.bootstrap import ROOT
 POLICY = "import os; print('policy', os.sched_getscheduler(0))"
 
 
-def run(log: Path, patient: str, urgent: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run(log: Path, patient: str, urgent: str) -> subprocess.CompletedProcess[str]:
     python = (sys.executable, "-c")
-    beside = (sys.executable, "-m", "tools.beside", *options, str(log))
+    beside = (sys.executable, "-m", "tools.beside", str(log))
     command = [*beside, *python, patient, "--", *python, urgent]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
@@ -31,11 +33,15 @@ def test_the_first_gives_way_to_the_second_and_is_told_of_at_the_end(tmp_path: P
     assert log.read_text() == f"policy {os.SCHED_IDLE}\n"
 
 
-def test_it_may_get_a_part_of_what_others_want_too(tmp_path: Path) -> None:
-    ask = "import os; print(os.nice(0), os.sched_getscheduler(0))"
-    mine, policy = os.nice(0), os.sched_getscheduler(0)
-    said = run(tmp_path / "log", ask, ask, "--nice", "5").stdout
-    assert said == f"{mine} {policy}\n{mine + 5} {policy}\n"
+GROUP = Path("/proc/self/autogroup")
+
+
+def test_the_session_of_the_first_is_as_nice_as_can_be_where_linux_has_such_groups(tmp_path: Path) -> None:
+    ask = (
+        f"from pathlib import Path; group = Path({str(GROUP)!r}); print(group.exists() and group.read_text())"
+    )
+    said = run(tmp_path / "log", ask, "").stdout.split()
+    assert said[-1:] == (["19"] if GROUP.exists() else ["False"])
 
 
 @pytest.mark.parametrize(("patient", "urgent", "code"), [(3, 0, 3), (0, 4, 4), (3, 4, 4), (0, 0, 0)])
@@ -47,3 +53,19 @@ def test_the_first_is_waited_for(tmp_path: Path) -> None:
     told = tmp_path / "told"
     wait = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\nprint('seen')"
     assert run(tmp_path / "log", wait, f"open({str(told)!r}, 'w'); print('told')").stdout == "told\nseen\n"
+
+
+def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
+    wait = "import time\ntry: print('up', flush=True), time.sleep(60)\nexcept KeyboardInterrupt: print(1)"
+    python = (sys.executable, "-c", wait)
+    log = tmp_path / "log"
+    beside = [sys.executable, "-m", "tools.beside", str(log), *python, "--", *python]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(beside, cwd=ROOT, stdout=pipe, text=True, start_new_session=True) as both:
+        assert both.stdout is not None
+        assert both.stdout.readline() == "up\n"
+        while log.read_text() != "up\n":
+            time.sleep(0.01)
+        os.killpg(both.pid, signal.SIGINT)
+        assert both.stdout.read() == "1\nup\n1\n"
+    assert both.returncode == 0

@@ -23,7 +23,7 @@ from fleet.errors import CommandTimeout, JournalError, NoQuorum, RaftError
 from fleet.links import Kind, PeerLinks
 from fleet.model import Broker, Endpoint, FleetState, Ownership, ProxyId
 from fleet.raft import files, guards
-from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
+from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus, wait_s
 from fleet.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
 
 LIMIT_S = 20.0
@@ -33,6 +33,14 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - conditions are of all kinds
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("due_in_s", "waits_s"),
+    [(0.004, 0.004), (0.02, 0.02), (0.3, 0.025), (float("inf"), 0.025), (0.0, 0.01), (-3.0, 0.01)],
+)
+def test_it_waits_for_what_is_due_and_looks_now_and_then(due_in_s: float, waits_s: float) -> None:
+    assert wait_s(due_in_s, tick_s=0.01, rest_s=0.025) == waits_s
 
 
 class Member:

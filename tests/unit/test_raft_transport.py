@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import pysyncobj.syncobj as library
 import pytest
 from pysyncobj.node import Node
 
@@ -437,17 +438,23 @@ def test_an_early_acknowledgement_does_not_have_the_rest_sent_again(follower: Fo
 
 
 def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_one(
-    follower: Follower,
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, began_s = follower.replica.log, time.monotonic()
+    """On the library's clock, which NTP does not bend: found at 0.14 s of the other after half a day."""
+    log, began_s, ahead_s = follower.replica.log, time.monotonic(), 10_000.0
+
+    def at(now_s: float) -> None:
+        monkeypatch.setattr(library, "monotonicTime", lambda: ahead_s + began_s + now_s)
 
     def stands_after_s(now_s: float) -> int:
         """In hundreds of seconds."""
+        at(now_s)
         log.begin_tick(began_s + now_s)
-        return int((log._SyncObj__raftElectionDeadline - began_s) // 100)
+        return int((log._SyncObj__raftElectionDeadline - ahead_s - began_s) // 100)
 
     log.begin_tick(began_s)
     assert [stands_after_s(100.0 * number + 20) for number in range(1, 8)] == [2, 3, 4, 5, 6, 6, 6]
+    at(0)
     follower.append((1, 0), term=1, commit=1)
     assert stands_after_s(-1000) == 0, "no sooner than it would have"
     assert stands_after_s(720) == 8
@@ -465,6 +472,37 @@ def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: 
     log._SyncObj__raftElectionDeadline = 0.0
     follower.replica.tick()
     assert log.role == "candidate"
+
+
+def test_it_is_settled_where_all_is_applied_and_an_election_is_due_unless_it_is_heard_of(
+    follower: Follower,
+) -> None:
+    log = follower.replica.log
+    follower.append((1, 0), ("a", 2, 1), term=1, commit=1)
+    assert not log.is_settled, "it is not committed"
+    follower.append((2, 1), term=1, commit=2)
+    assert (follower.applied, log.is_settled) == (("a",), True)
+    assert 0 < log.due_in_s <= 100
+    log._SyncObj__raftElectionDeadline = 0.0
+    assert log.due_in_s < 0
+    follower.replica.tick()
+    assert (log.role, log.is_settled) == ("candidate", False)
+
+
+def test_a_leader_has_a_heartbeat_due_and_is_settled_once_its_entries_are_committed(
+    follower: Follower,
+) -> None:
+    log = follower.replica.log
+    log._SyncObj__raftElectionDeadline = 0.0
+    follower.replica.tick()
+    follower.receive(type="response_vote", term=1)
+    assert (log.role, log.is_settled) == ("leader", False)
+    assert log.due_in_s <= 0.05
+    follower.receive(type="next_node_idx", term=1, next_node_idx=3, reset=False, success=True)
+    assert log.is_settled
+    log.submit(b"a")
+    follower.replica.tick()
+    assert not log.is_settled
 
 
 # Nothing that was received or read is ever unpickled.
