@@ -29,7 +29,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 
 test: ready-test lint ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
 	@$(ALL_CORES) --durations=30 tests/compiled tests/unit
-	@$(BESIDE) build/computed.txt $(ALL_CORES) --durations=10 tests/property tests/fuzz -- \
+	@$(BESIDE) build/computed.txt $(ALL_CORES) --timeout 3600 --durations=10 tests/property tests/fuzz -- \
 	 $(PYTEST) --durations=30 tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
@@ -59,6 +59,7 @@ CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | 
 test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s tests/long >&2
+	@$(BIN)/python -m pytest --long tests/conformance tests/chaos >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2

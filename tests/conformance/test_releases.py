@@ -25,6 +25,7 @@ RECORDS = 300
 RATE_PER_S = 60
 
 
+OLDEST = OLDER_KAFKAS[0]
 older = pytest.mark.parametrize("there", OLDER_KAFKAS, indirect=True)
 """What other tests do with the newest."""
 
@@ -62,7 +63,11 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
 
 @pytest.mark.proves("librdkafka", "takeover", "Kafka 3.9", "Kafka 4.0")
 @pytest.mark.proves("Java", "takeover", "Kafka 3.9", "Kafka 4.0")
-@older
+@pytest.mark.parametrize(
+    "there",
+    [OLDEST, *(pytest.param(each, marks=pytest.mark.long) for each in OLDER_KAFKAS if each != OLDEST)],
+    indirect=True,
+)
 def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> None:
     """Of librdkafka and the newest Java client: idempotent, transactional, in groups of both protocols."""
     fleet, kafka = there.fleet, there.kafka
