@@ -402,10 +402,10 @@ def make_locks() -> None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Keep a second bootstrap of this work tree waiting until the first is through."""
+def alone(what: str = "bootstrap") -> Iterator[None]:
+    """Keep whoever would do the same in this work tree waiting until the first is through."""
     BUILD.mkdir(exist_ok=True)
-    with (BUILD / "bootstrap.lock").open("w") as file:
+    with (BUILD / f"{what}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -34,7 +34,7 @@ def build() -> Path:
     sources = [*sorted((ROOT / "fleet").rglob("*.py")), *(ROOT / name for name in FILES)]
     inputs: list[Path | str] = [*sources, *(str(each.relative_to(ROOT)) for each in sources)]
     inputs += [version("mypy"), version("setuptools"), sys.version]
-    with alone():
+    with alone("compiled"):
         once(FOLDER / "built", "compiling the data plane, a minute", inputs, _build_anew)
     return FOLDER
 

@@ -1,0 +1,12 @@
+"""See `tests.compiled.passing`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiled.passing import passes
+
+
+@pytest.mark.timeout(3600)
+def test_it_has_the_properties_of_its_modules() -> None:
+    passes("property")

@@ -1,0 +1,12 @@
+"""See `tests.compiled.passing`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiled.passing import passes
+
+
+@pytest.mark.timeout(900)
+def test_it_passes_the_tests_of_its_modules() -> None:
+    passes("unit")
