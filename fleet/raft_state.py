@@ -247,7 +247,7 @@ class RaftNode:
         settings, replica = self._settings, self._replica
         if replica is None or self._proposals or not replica.log.is_settled:
             return settings.tick_s
-        # Above a tick, below what counts as having stood still.
+        # Far below what counts as having stood still.
         rest_s = max(settings.tick_s, settings.append_entries_s / 2)
         return wait_s(replica.log.due_in_s, settings.tick_s, rest_s)
 

@@ -84,7 +84,8 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._on_command = on_command
         self._candidacies = 0
         self._excuses = _EXCUSES
-        self._late_s = settings.append_entries_s
+        # Half a heartbeat of it may be a rest (see `RaftNode`).
+        self._late_s = 1.5 * settings.append_entries_s
         self._tick_began_s = math.inf
         me = Node(settings.me) if settings.is_voter else None
         with guards.construction(journal):

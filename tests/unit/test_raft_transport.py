@@ -460,6 +460,16 @@ def test_who_stood_still_waits_for_a_leader_anew_a_few_times_until_it_hears_of_o
     assert stands_after_s(720) == 8
 
 
+def test_half_a_heartbeat_of_rest_is_no_standing_still(follower: Follower) -> None:
+    log, began_s = follower.replica.log, time.monotonic()
+    log.begin_tick(began_s)
+    log._SyncObj__raftElectionDeadline = 0.0
+    log.begin_tick(began_s + 0.07)
+    assert log._SyncObj__raftElectionDeadline == 0.0
+    log.begin_tick(began_s + 0.15)
+    assert log._SyncObj__raftElectionDeadline > 0.0
+
+
 def test_who_stood_still_in_the_middle_of_a_tick_does_not_stand_in_it(follower: Follower) -> None:
     """Found by followers that were stopped for a moment: one in 150 times, right there."""
     log, now_s = follower.replica.log, time.monotonic()
