@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test alone lint unit integration conformance pipeline chaos test-long bench bench-check docs lock clean ready-demo ready-test ready-long
+.PHONY: help demo test test-alone lint unit integration conformance pipeline chaos test-long bench bench-check docs lock clean ready-demo ready-test ready-long
 
 PYTHON ?= python3
 ARGS ?=
@@ -28,11 +28,11 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ready-test ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
-	@$(BESIDE) build/compiled.txt $(BIN)/python -m tools.compiled -- $(MAKE) lint alone
+	@$(BESIDE) build/compiled.txt $(BIN)/python -m tools.compiled -- $(MAKE) lint test-alone
 	@$(BESIDE) build/computed.txt $(ALL_CORES) --timeout 3600 --durations=10 tests/property tests/fuzz tests/compiled/test_properties.py -- \
 	 $(PYTEST) --durations=30 tests/compiled/test_units.py tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
 
-alone:
+test-alone:
 	@$(ALL_CORES) --durations=30 tests/unit
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
