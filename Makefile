@@ -62,7 +62,7 @@ CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | 
 test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s tests/long >&2
-	@$(BIN)/python -m pytest --long tests/conformance tests/chaos >&2
+	@$(BIN)/python -m pytest -m long tests/conformance tests/chaos >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2

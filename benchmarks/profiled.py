@@ -110,9 +110,20 @@ def sampled(out: Path, pids: Sequence[int]) -> Iterator[None]:
     def opened(watcher: int) -> bool:
         return any("perf_event" in os.readlink(fd) for fd in Path(f"/proc/{watcher}/fd").iterdir())
 
+    # Found beside fuzzing: 500 requests were over after perf had opened its events, and before it looked.
+    orders, answers = out.with_suffix(".orders"), out.with_suffix(".answers")
+    for fifo in (orders, answers):
+        fifo.unlink(missing_ok=True)
+        os.mkfifo(fifo)
     watched = ",".join(map(str, pids))
     options = ["record", "-e", "cpu-clock", "-F", str(HERTZ), "-p", watched]
+    options += ["--delay=-1", f"--control=fifo:{orders},{answers}"]
     with _beside("perf", options, out, opened):
+        # Source: perf-record(1), --control
+        with orders.open("w") as order, answers.open() as answer:
+            print("enable", file=order, flush=True)
+            if not answer.readline().startswith("ack"):
+                raise BenchError("perf cannot watch: it does not begin")
         yield
 
 

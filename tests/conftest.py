@@ -71,21 +71,6 @@ everywhere."""
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Notes())
-    config.addinivalue_line("markers", "long: for `make test-long` alone")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="only what others leave to `make test-long`")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each test is either for `make test` or for the long run."""
-    by_run: dict[bool, list[pytest.Item]] = {True: [], False: []}
-    for item in items:
-        by_run[item.get_closest_marker("long") is not None].append(item)
-    wanted = config.getoption("--long")
-    items[:] = by_run[wanted]
-    config.hook.pytest_deselected(items=by_run[not wanted])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -112,9 +97,9 @@ AUTHORIZER: Final = MappingProxyType(
 
 
 LASTING: Final = ("-XX:TieredStopAtLevel=4",)
-"""Of brokers that run for as long as the tests. Java's second compiler makes them cost more for some five
-minutes, and two thirds of what they cost without it from then on (60 records a second, 0.28 and 0.43 of a
-slow core)."""
+"""Of brokers that run for as long as the tests. Java's second compiler makes them cost more for two or three
+minutes, and two thirds of what they cost without it from the fourth on (60 records a second, 0.28 and 0.43 of
+a slow core)."""
 
 
 def make_cluster(folder: Path, **options: Any) -> KafkaCluster:

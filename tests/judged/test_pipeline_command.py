@@ -38,7 +38,7 @@ from tests.integration.test_events import everything
 from tests.pipeline.test_load import passing
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
-LIMIT_S = 600.0
+LIMIT_S = 280.0
 ASKED_WITHIN_MS = 5_000
 """Members ask one another every 100 ms, on a machine that has time for it."""
 THINNED = 6
@@ -74,7 +74,7 @@ def command(config: Path, out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "fleet", "pipeline", *words_of(config, out, *own, *more)]
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(1200)
 def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_twice(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, kills: int, ask: Ask
 ) -> None:
@@ -150,7 +150,7 @@ def committed(out: Path, job: str) -> int:
     return sum(each.name.isdigit() for each in out.glob(f"checkpoints/{job}/commits/*"))
 
 
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(900)
 def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     spark: SparkSession,
     kafka: KafkaCluster,

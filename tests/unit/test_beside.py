@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.scene import wait_for
 from tools.bootstrap import ROOT
 
 POLICY = "import os; print('policy', os.sched_getscheduler(0))"
@@ -51,12 +51,14 @@ def test_either_may_fail(patient: int, urgent: int, code: int, tmp_path: Path) -
 
 def test_the_first_is_waited_for(tmp_path: Path) -> None:
     told = tmp_path / "told"
-    wait = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\nprint('seen')"
-    assert run(tmp_path / "log", wait, f"open({str(told)!r}, 'w'); print('told')").stdout == "told\nseen\n"
+    os.mkfifo(told)
+    wait = f"print(open({str(told)!r}).read())"
+    tell = f"print('told'); open({str(told)!r}, 'w').write('seen')"
+    assert run(tmp_path / "log", wait, tell).stdout == "told\nseen\n"
 
 
 def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
-    wait = "import time\ntry: print('up', flush=True), time.sleep(60)\nexcept KeyboardInterrupt: print(1)"
+    wait = "import signal\ntry: print('up', flush=True), signal.pause()\nexcept KeyboardInterrupt: print(1)"
     python = (sys.executable, "-c", wait)
     log = tmp_path / "log"
     beside = [sys.executable, "-m", "tools.beside", str(log), *python, "--", *python]
@@ -64,8 +66,7 @@ def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
     with subprocess.Popen(beside, cwd=ROOT, stdout=pipe, text=True, start_new_session=True) as both:
         assert both.stdout is not None
         assert both.stdout.readline() == "up\n"
-        while log.read_text() != "up\n":
-            time.sleep(0.01)
+        wait_for(lambda: log.read_text() == "up\n", "the first is up")
         os.killpg(both.pid, signal.SIGINT)
         assert both.stdout.read() == "1\nup\n1\n"
     assert both.returncode == 0

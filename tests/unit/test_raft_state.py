@@ -518,6 +518,14 @@ class TestShapes:
         assert time.monotonic() - start_s < 1.5
         await fleet.close()
 
+    async def test_who_has_nothing_to_do_waits_longer_than_a_tick(self, tmp_path: Path) -> None:
+        fleet = Fleet(tmp_path, voters=1)
+        await fleet.start()
+        node = (await fleet.settled()).node
+        await until(lambda: node._wait_s() > node._settings.tick_s)
+        await fleet.close()
+        assert node._wait_s() == node._settings.tick_s, "it is closed"
+
     async def test_two_voters_need_both(self, tmp_path: Path) -> None:
         fleet = Fleet(tmp_path, voters=2)
         await fleet.start()
