@@ -73,8 +73,9 @@ def await_answer(
 def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Callable[[], str]]:
     """A module of these as a process that has said that it is ready.
 
-    Yields: what has it begin, and returns the line that it prints in the end, or nothing where it fails
-    Raises: BenchError: it did not become ready, or has failed, as is told after the context
+    Yields: what has it begin, and returns the line that it prints in the end; a client may know how to do so
+        again. Raises BenchError where it fails.
+    Raises: BenchError: it did not become ready
     """
     with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -84,14 +85,16 @@ def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Cal
         cwd=ROOT,
         preexec_fn=partial(die_with_parent, os.getpid()),
     ) as process:
-        said = ""
 
         def go() -> str:
-            nonlocal said
             assert process.stdin is not None
             assert process.stdout is not None
-            print("go", file=process.stdin, flush=True)
-            said = process.stdout.readline()
+            said = ""
+            if process.poll() is None:  # a client that waited for its turn may have failed meanwhile
+                print("go", file=process.stdin, flush=True)
+                said = process.stdout.readline()
+            if not said:
+                raise BenchError(f"{what} failed with {target}")
             return said
 
         try:
@@ -101,5 +104,3 @@ def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Cal
             yield go
         finally:
             process.kill()  # it has said all that is of interest, or waits for nobody
-    if not said:
-        raise BenchError(f"{what} failed with {target}")

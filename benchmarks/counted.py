@@ -277,14 +277,10 @@ def calls_per_request(stage: Stage) -> float:
 
 
 def _calls_per_request(stage: Stage, target: Target) -> float:
-    before = 0
-
-    def begin() -> None:
-        nonlocal before
-        before = system_calls(target.proxies())
-
     topic = stage.create_topic("sync", (1,))
-    done = sync(Spec("sync", target.bootstrap_servers, topic, 1, COUNTS["sync"]), begin)
+    work = sync(Spec("sync", target.bootstrap_servers, topic, 1, COUNTS["sync"]))
+    before = system_calls(target.proxies())
+    done = work()
     calls = system_calls(target.proxies()) - before
     stage.delete_topic(topic)
     return round(calls / done.requests, 2)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypedDict, cast
 
@@ -28,6 +28,12 @@ _LEADERS: Final[Mapping[Name, tuple[int, ...]]] = {
     "sparse": (1,),
 }
 
+SIDE_BY_SIDE: Final[Sequence[Name]] = ("sparse",)
+"""Here all targets' clients are ready at the same time, and work in turns.
+
+A share is two seconds, and the next target begins at once: what else the machine does weighs on both alike.
+With runs one after another, 12 seconds apart, those of one target differed by two thirds.
+"""
 CROWDS: Final = (1, 16, 256)
 """The connections of `sync`."""
 REST_S: Final = 3.0
@@ -65,26 +71,42 @@ Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[object]]
 
 
 def run(target: Target, spec: Spec, watch: Watch = nullcontext) -> dict[str, float]:
-    """One workload with one target, in a process of its own. Returns: its measures.
+    """One workload with one target, in a process of its own. Returns: its measures."""
+    with _client(target, spec) as go:
+        at_rest = _at_rest((target,)) if spec.workload in SIDE_BY_SIDE else {}
+        return _share(target, spec, go, at_rest, watch)
 
-    Of `sparse`, where proxies have little else to do, what they do at rest is told apart.
-    """
+
+Go: TypeAlias = Callable[[], str]
+"""Has a client begin, and returns what it says in the end."""
+
+
+def _client(target: Target, spec: Spec) -> AbstractContextManager[Go]:
     work = SPEC.dump_json(spec).decode()
-    with client("benchmarks.workloads", work, what=spec.workload, target=target.name) as go:
-        proxies, member = target.proxies(), target.member()
-        at_rest = _at_rest(proxies) if spec.workload == "sparse" else None
-        with watch(proxies):
-            began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
-            line = go()
-            used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
-            took_s = time.monotonic() - began_s
+    return client("benchmarks.workloads", work, what=spec.workload, target=target.name)
+
+
+def _share(
+    target: Target, spec: Spec, go: Go, at_rest: Mapping[str, float], watch: Watch = nullcontext
+) -> dict[str, float]:
+    """A client that is ready does its work once. Returns: its measures.
+
+    Args: at_rest: of targets; where this one is among them, what its proxies do at rest is told apart.
+    """
+    proxies, member = target.proxies(), target.member()
+    with watch(proxies):
+        began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
+        line = go()
+        used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
+        took_s = time.monotonic() - began_s
     measured: Measured = MEASURED.validate_json(line)
     if not proxies:
         return measures(spec.workload, measured, None, None)
     found = measures(spec.workload, measured, used_s, member_used_s)
-    if at_rest is not None:
-        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - at_rest * took_s) / measured.requests
-        found["rest_cpu_ms_per_s"] = 1000 * at_rest
+    if target.name in at_rest:
+        resting = at_rest[target.name]
+        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - resting * took_s) / measured.requests
+        found["rest_cpu_ms_per_s"] = 1000 * resting
     return found
 
 
@@ -95,40 +117,67 @@ Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
 def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Iterator[Sample]:
     """Run the plan; in each turn, of which a round has as many as runs, another target is the first.
 
-    Args:   measured: in place of `run`, which measures a workload with a target.
+    Args:   measured: in place of `run`, which measures a workload with a target; then none are side by side.
     Raises: BenchError: a client failed, or a proxy ended.
     """
-    measured = measured or run
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
-        for workload, connections, turn, target in _runs(plan, stage.targets, number):
+
+        def tell(workload: Name, target: Target, number: int = number) -> None:
             say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
-            topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
-            spec = _spec(plan, workload, target, topic)
-            if connections > 1:
-                spec = replace(spec, connections=connections, count=spec.count * MORE)
-            found = measured(target, spec)
-            if workload != "consume":
-                stage.delete_topic(topic)
-            for measure, value in found.items():
-                name = measure if connections == 1 else f"{measure}_{connections}"
-                yield Sample(workload, name, target.name, turn, value)
+
+        for workload in plan.workloads:
+            if workload in SIDE_BY_SIDE and measured is None:
+                yield from _side_by_side(stage, plan, workload, number, tell)
+                continue
+            for connections, turn, target in _runs(plan, workload, stage.targets, number):
+                tell(workload, target)
+                topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
+                spec = _spec(plan, workload, target, topic)
+                if connections > 1:
+                    spec = replace(spec, connections=connections, count=spec.count * MORE)
+                found = (measured or run)(target, spec)
+                if workload != "consume":
+                    stage.delete_topic(topic)
+                for measure, value in found.items():
+                    name = measure if connections == 1 else f"{measure}_{connections}"
+                    yield Sample(workload, name, target.name, turn, value)
 
 
-def _runs(plan: Plan, targets: Sequence[Target], number: int) -> Iterator[tuple[Name, int, int, Target]]:
+def _side_by_side(
+    stage: Stage, plan: Plan, workload: Name, number: int, tell: Callable[[Name, Target], None]
+) -> Iterator[Sample]:
+    """A round of a workload whose clients are all ready, and wait for their turns."""
+    specs: dict[str, Spec] = {}
+    clients: dict[str, Go] = {}
+    with ExitStack() as stack:
+        for target in stage.targets:
+            topic = stage.create_topic(workload, _LEADERS[workload])
+            specs[target.name] = _spec(plan, workload, target, topic)
+            clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
+        at_rest = _at_rest(stage.targets)
+        for turn, target in in_turns(stage.targets, plan.runs[workload], number):
+            tell(workload, target)
+            for measure, value in _share(target, specs[target.name], clients[target.name], at_rest).items():
+                yield Sample(workload, measure, target.name, turn, value)
+    for spec in specs.values():
+        stage.delete_topic(spec.topic)
+
+
+def _runs(
+    plan: Plan, workload: Name, targets: Sequence[Target], number: int
+) -> Iterator[tuple[int, int, Target]]:
     """The runs of a round, with their connections; those of one turn follow one another."""
-    for workload in plan.workloads:
-        crowds = plan.crowds if workload == "sync" else (1,)
-        for connections in crowds:
-            for turn, target in in_turns(targets, plan.runs[workload], number):
-                yield workload, connections, turn, target
+    for connections in plan.crowds if workload == "sync" else (1,):
+        for turn, target in in_turns(targets, plan.runs[workload], number):
+            yield connections, turn, target
 
 
-def _at_rest(proxies: Sequence[int]) -> float:
-    """The share of one CPU that processes take while nothing passes."""
-    before_s = cpu_s(proxies)
+def _at_rest(targets: Sequence[Target]) -> dict[str, float]:
+    """The share of one CPU that the proxies of each take while nothing passes."""
+    before_s = {target.name: cpu_s(target.proxies()) for target in targets}
     time.sleep(REST_S)
-    return (cpu_s(proxies) - before_s) / REST_S
+    return {target.name: (cpu_s(target.proxies()) - before_s[target.name]) / REST_S for target in targets}
 
 
 def _spec(plan: Plan, workload: Name, target: Target, topic: str) -> Spec:

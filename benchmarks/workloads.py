@@ -1,7 +1,8 @@
 """What clients do, and the process that does it: `python -m benchmarks.workloads SPEC`.
 
-It prepares (connections, Metadata, a few requests), prints `ready`, waits for a line, works, and prints its
-Measured as JSON. So whoever holds the other end can read the proxy's CPU clock right before and right after.
+It prepares (connections, Metadata, a few requests), prints `ready`, and for each line that it is given it
+works and prints its Measured as JSON. So whoever holds the other end can read the proxy's CPU clock right
+before and right after, and have several clients work in turns.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 750_000, "sparse": 120}
+    {"sync": 4_000, "small": 20_000, "deep": 60_000, "produce": 250_000, "consume": 750_000, "sparse": 200}
 )
 """How many records a round of a workload has: about two seconds, or as many as measure CPU well (a worker
-that is consumed from is busy for a twentieth of its time); twelve seconds of the sparse one.
+that is consumed from is busy for a twentieth of its time); twenty seconds of the sparse one.
 """
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4, "small": 4, "deep": 8, "produce": 4, "consume": 4, "sparse": 2}
+    {"sync": 4, "small": 4, "deep": 8, "produce": 4, "consume": 4, "sparse": 10}
 )
-"""In so many runs, each with a client of its own.
+"""In so many runs, each with a client of its own; those of the sparse one are turns of one client.
 
 Runs of the same target differ by a tenth, of `deep` by a third, and longer ones by hardly less: where its
 threads and pages have come to be, and how many requests find one another in a read, stays so for a run.
@@ -81,14 +82,14 @@ class Measured:
 
 SPEC: Final = TypeAdapter(Spec)
 MEASURED: Final = TypeAdapter(Measured)
-Begin = Callable[[], None]
-"""Called between preparation and work."""
+Work = Callable[[], Measured]
+"""What a workload that is prepared does, as often as it is called."""
 
 
-def sync(spec: Spec, begin: Begin) -> Measured:
+def sync(spec: Spec) -> Work:
     """One request of one small record outstanding, on each connection; acks=1."""
     if spec.connections > 1:
-        return _sync_on_many(spec, begin)
+        return _sync_on_many(spec)
     producer = _Produced(spec, _SMALL)
     value = random.randbytes(SMALL_BYTES)
 
@@ -100,58 +101,61 @@ def sync(spec: Spec, begin: Begin) -> Measured:
 
     for _ in range(_WARM_UP["sync"]):
         one()
-    begin()
-    return _latencies([one() for _ in range(spec.count)])
+    return lambda: _latencies([one() for _ in range(spec.count)])
 
 
-def _sync_on_many(spec: Spec, begin: Begin) -> Measured:
+def _sync_on_many(spec: Spec) -> Work:
     each = max(1, spec.count // spec.connections)
     clients = Outstanding(spec.bootstrap_servers, spec.topic, 1, spec.connections, SMALL_BYTES, spec.security)
     clients.ask(max(1, _WARM_UP["sync"] // spec.connections))
-    begin()
-    began_s = time.perf_counter()
-    took_s = clients.ask(each)
-    elapsed_s = time.perf_counter() - began_s
-    clients.close()
-    return replace(_latencies(took_s), elapsed_s=elapsed_s)
+
+    def work() -> Measured:
+        began_s = time.perf_counter()
+        took_s = clients.ask(each)
+        return replace(_latencies(took_s), elapsed_s=time.perf_counter() - began_s)
+
+    return work
 
 
-def small(spec: Spec, begin: Begin) -> Measured:
+def small(spec: Spec) -> Work:
     """Small records without a pause, each one a request of its own, five of them outstanding; acks=1."""
-    return _produce(spec, {**_SMALL, "max.in.flight": MAX_IN_FLIGHT}, SMALL_BYTES, begin)
+    return _produce(spec, {**_SMALL, "max.in.flight": MAX_IN_FLIGHT}, SMALL_BYTES)
 
 
-def deep(spec: Spec, begin: Begin) -> Measured:
+def deep(spec: Spec) -> Work:
     """As `small`, with no limit to what is outstanding: one read of a proxy has many requests."""
-    return _produce(spec, _SMALL, SMALL_BYTES, begin)
+    return _produce(spec, _SMALL, SMALL_BYTES)
 
 
-def produce(spec: Spec, begin: Begin) -> Measured:
+def produce(spec: Spec) -> Work:
     """Records of 1 KB in batches of a thousand; acks=all."""
     settings = {"linger.ms": 50, "acks": -1, "batch.num.messages": BATCH_RECORDS, "batch.size": 2_000_000}
-    return _produce(spec, settings, LARGE_BYTES, begin)
+    return _produce(spec, settings, LARGE_BYTES)
 
 
-def consume(spec: Spec, begin: Begin) -> Measured:
+def consume(spec: Spec) -> Work:
     """Read all partitions from their beginning."""
     consumer = _consumer(spec)
-    begin()
-    began_s = time.perf_counter()
-    consumer.assign([TopicPartition(spec.topic, number, 0) for number in range(spec.partitions)])
-    records, read_bytes = 0, 0
-    while records < spec.count:
-        found: list[Message] = consumer.consume(10_000, timeout=1.0)
-        for message in found:
-            if message.error() is not None:
-                raise BenchError(f"the consumer failed: {message.error()}")
-            read_bytes += len(message.value())
-        records += len(found)
-        if time.perf_counter() - began_s > _LIMIT_S:
-            raise BenchError(f"consumed {records} of {spec.count} records in {_LIMIT_S:.0f} s")
-    return Measured(records, read_bytes, time.perf_counter() - began_s)
+
+    def work() -> Measured:
+        began_s = time.perf_counter()
+        consumer.assign([TopicPartition(spec.topic, number, 0) for number in range(spec.partitions)])
+        records, read_bytes = 0, 0
+        while records < spec.count:
+            found: list[Message] = consumer.consume(10_000, timeout=1.0)
+            for message in found:
+                if message.error() is not None:
+                    raise BenchError(f"the consumer failed: {message.error()}")
+                read_bytes += len(message.value())
+            records += len(found)
+            if time.perf_counter() - began_s > _LIMIT_S:
+                raise BenchError(f"consumed {records} of {spec.count} records in {_LIMIT_S:.0f} s")
+        return Measured(records, read_bytes, time.perf_counter() - began_s)
+
+    return work
 
 
-def sparse(spec: Spec, begin: Begin) -> Measured:
+def sparse(spec: Spec) -> Work:
     """Ten small records a second, each on its way from `produce()` to a consumer that waits for it."""
     producer = _Produced(spec, _SMALL)
     consumer = _consumer(spec)
@@ -174,13 +178,16 @@ def sparse(spec: Spec, begin: Begin) -> Measured:
 
     for _ in range(_WARM_UP["sparse"]):
         one()
-    begin()
-    began_s = time.perf_counter()
-    return _latencies([at_its_time(began_s + number / SPARSE_PER_S) for number in range(spec.count)])
+
+    def work() -> Measured:
+        began_s = time.perf_counter()
+        return _latencies([at_its_time(began_s + number / SPARSE_PER_S) for number in range(spec.count)])
+
+    return work
 
 
 def _latencies(took_s: Sequence[float]) -> Measured:
-    cuts_us = [1e6 * cut for cut in statistics.quantiles(took_s, n=100)]
+    cuts_us = [1e6 * cut for cut in statistics.quantiles(took_s, n=100, method="inclusive")]
     return Measured(len(took_s), len(took_s) * SMALL_BYTES, sum(took_s), cuts_us[49], cuts_us[98])
 
 
@@ -199,18 +206,21 @@ def _consumer(spec: Spec) -> Consumer:
     return consumer
 
 
-def _produce(spec: Spec, settings: Mapping[str, object], record_bytes: int, begin: Begin) -> Measured:
+def _produce(spec: Spec, settings: Mapping[str, object], record_bytes: int) -> Work:
     producer = _Produced(spec, settings)
     value = random.randbytes(record_bytes)
     for number in range(_WARM_UP[spec.workload]):
         producer.produce(number % spec.partitions, value)
     producer.finish()
-    begin()
-    began_s = time.perf_counter()
-    for number in range(spec.count):
-        producer.produce(number % spec.partitions, value)
-    producer.finish()
-    return Measured(spec.count, spec.count * record_bytes, time.perf_counter() - began_s)
+
+    def work() -> Measured:
+        began_s = time.perf_counter()
+        for number in range(spec.count):
+            producer.produce(number % spec.partitions, value)
+        producer.finish()
+        return Measured(spec.count, spec.count * record_bytes, time.perf_counter() - began_s)
+
+    return work
 
 
 class _Produced:
@@ -251,21 +261,17 @@ class _Produced:
         self._outstanding -= 1
 
 
-WORKLOADS: Final[Mapping[Name, Callable[[Spec, Begin], Measured]]] = MappingProxyType(
+WORKLOADS: Final[Mapping[Name, Callable[[Spec], Work]]] = MappingProxyType(
     {"sync": sync, "small": small, "deep": deep, "produce": produce, "consume": consume, "sparse": sparse}
 )
 
 
-def _wait_for_go() -> None:
-    print("ready", flush=True)
-    if not sys.stdin.readline():
-        sys.exit("the benchmark has gone")
-
-
 def main() -> None:
     spec = SPEC.validate_json(sys.argv[1])
-    measured = WORKLOADS[spec.workload](spec, _wait_for_go)
-    print(MEASURED.dump_json(measured).decode(), flush=True)
+    work = WORKLOADS[spec.workload](spec)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(MEASURED.dump_json(work()).decode(), flush=True)
 
 
 if __name__ == "__main__":
