@@ -259,7 +259,9 @@ def _with_successors(
         successors = [first[broker_id]] if broker_id in first else []
         # The next on a ring of hashes: hardly any of them changes when a member comes or goes.
         start = bisect_left(places, (broker_id * 2654435761) & 0xFFFFFFFF)
-        for proxy_id in around[start : start + len(ring)]:
+        # Where everybody may own it, so many of them are enough: the owners may be among them.
+        enough = MAX_SUCCESSORS + len(owners) if allowed is fleet.everyone else len(ring)
+        for proxy_id in around[start : start + min(enough, len(ring))]:
             if len(successors) == MAX_SUCCESSORS:
                 break
             if proxy_id in allowed and proxy_id not in owners and proxy_id not in successors:
