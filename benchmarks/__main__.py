@@ -102,8 +102,8 @@ def main(
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
         add(measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted))
         if TLS in wanted:
-            with terminal.status("") as status:
-                add(tls.samples(rounds, scale, status.update))
+            with report.progress(terminal) as say:
+                add(tls.samples(rounds, scale, say))
         for name, run in ALONE.items():
             if name in wanted:
                 add(run(rounds))
@@ -137,11 +137,11 @@ def measure(
     folder = Path(tempfile.mkdtemp(prefix="fleet-bench-"))
     keep = False
     try:
-        with terminal.status("") as status, staged(folder, targets, lines, status.update) as stage:
+        with report.progress(terminal) as say, staged(folder, targets, lines, say) as stage:
             # First, while the proxies have had nobody: memory that they have had they keep.
             if with_crowds:
-                yield from crowds(stage, plan.rounds, status.update)
-            yield from race(stage, plan, status.update)
+                yield from crowds(stage, plan.rounds, say)
+            yield from race(stage, plan, say)
     except FleetError:
         terminal.print(f"logs: {folder}")
         keep = True

@@ -40,7 +40,7 @@ from fleet.demo.spawn import spawn
 from fleet.errors import FleetError
 from tools.bootstrap import BUILD
 
-PROFILED: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume")
+PROFILED: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume", "sparse")
 HERTZ: Final = 4_999
 LEAST_SHARE: Final = 0.01
 """Of the CPU time; what has less is told of together."""
@@ -231,10 +231,10 @@ def main(only: str, connections: int, targets: str, rounds: int, scale: float, a
     workloads = tuple(each for each in PROFILED if each in wanted)
     plan = Plan(workloads, rounds, scale, (connections,), runs=dict.fromkeys(workloads, 1))
     try:
-        with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, terminal.status("") as status:
+        with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, report.progress(terminal) as say:
             folder = Path(made)
-            with staged(folder, raced, lines, status.update) as stage:
-                found = figures(list(race(stage, plan, status.update, partial(profile, folder))))
+            with staged(folder, raced, lines, say) as stage:
+                found = figures(list(race(stage, plan, say, partial(profile, folder))))
     except FleetError as error:
         sys.exit(f"profiled: {error}")
     report.show(found, terminal)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +16,33 @@ from rich.table import Table
 from benchmarks import picture
 from benchmarks.errors import BenchError
 from benchmarks.goals import GOALS, Goal, Verdict
-from benchmarks.results import FLEET, Figure
+from benchmarks.results import FLEET, Figure, Say
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 BEGIN: Final = "<!-- results: written by `make bench ARGS=--write-docs` -->"
 END: Final = "<!-- end of results -->"
+LINE_EVERY_S: Final = 30.0
+"""Where progress is no line that changes, a line is added so often."""
 _GOAL_COLUMNS: Final = ("goal", "at most", "measured", "")
 _COLUMNS: Final = ("workload", "measure", "target", "median", "min … max", "of direct", "of HAProxy")
+
+
+@contextmanager
+def progress(terminal: Console, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Say]:
+    """What is being done: one line that changes where somebody looks on, now and then a line elsewhere."""
+    if terminal.is_terminal:
+        with terminal.status("") as status:
+            yield status.update
+        return
+    due_s = clock()
+
+    def say(line: str) -> None:
+        nonlocal due_s
+        if clock() >= due_s:
+            due_s = clock() + LINE_EVERY_S
+            terminal.print(line, markup=False, highlight=False)
+
+    yield say
 
 
 def rows(found: Sequence[Figure]) -> list[tuple[str, ...]]:
