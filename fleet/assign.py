@@ -287,10 +287,10 @@ def _first_successors(
     for owner, broker_ids in alone.items():
         preferred: dict[BrokerId, ProxyId | None] = {}
         for broker_id in broker_ids:
-            if broker_id in previous:
-                successors = previous[broker_id].successors
-                preferred[broker_id] = next(
-                    (p for p in successors if p != owner and p in fleet.everyone), None
-                )
+            before = previous.get(broker_id)
+            for proxy_id in before.successors if before is not None else ():
+                if proxy_id != owner and proxy_id in fleet.everyone:
+                    preferred[broker_id] = proxy_id
+                    break
         first.update(Placement(fleet, levels, without=owner).place(broker_ids, preferred))
     return first

@@ -199,14 +199,15 @@ class Placement:
         raise AssertionError("the last level takes everything")
 
     def _take(self, broker_id: BrokerId, proxy_id: ProxyId) -> bool:
-        load = self._load(proxy_id)
+        taken = self._taken.get(proxy_id, 0)
+        load = self._levels.loads[proxy_id] + taken
         if proxy_id == self._without or load > self._level:
             return False
         if load == self._level:
             if not self._extras:
                 return False
             self._extras -= 1
-        self._taken[proxy_id] = self._taken.get(proxy_id, 0) + 1
+        self._taken[proxy_id] = taken + 1
         self._placed[broker_id] = proxy_id
         return True
 
