@@ -70,11 +70,31 @@ Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[object]]
 """What goes on, around the clients' work, beside a proxy's processes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a client has done since it was told to, and what it took.
+
+    Args:   s_per_record: how long.
+    """
+
+    measures: dict[str, float]
+    s_per_record: float
+
+    def beside(self, at_rest: float) -> dict[str, float]:
+        """All measures, with what the proxies do at rest, of one CPU, told apart; there may be no proxies."""
+        used = self.measures.get("cpu_us_per_record")
+        if used is None:
+            return self.measures
+        over_rest = used - 1e6 * at_rest * self.s_per_record
+        told = {"cpu_us_per_record_over_rest": over_rest, "rest_cpu_ms_per_s": 1000 * at_rest}
+        return {**self.measures, **told}
+
+
 def run(target: Target, spec: Spec, watch: Watch = nullcontext) -> dict[str, float]:
     """One workload with one target, in a process of its own. Returns: its measures."""
     with _client(target, spec) as go:
-        at_rest = _at_rest((target,)) if spec.workload in SIDE_BY_SIDE else {}
-        return _share(target, spec, go, at_rest, watch)
+        share = _share(target, spec, go, watch)
+        return share.beside(_at_rest((target,))[target.name]) if spec.workload == "sparse" else share.measures
 
 
 Go: TypeAlias = Callable[[], str]
@@ -86,13 +106,8 @@ def _client(target: Target, spec: Spec) -> AbstractContextManager[Go]:
     return client("benchmarks.workloads", work, what=spec.workload, target=target.name)
 
 
-def _share(
-    target: Target, spec: Spec, go: Go, at_rest: Mapping[str, float], watch: Watch = nullcontext
-) -> dict[str, float]:
-    """A client that is ready does its work once. Returns: its measures.
-
-    Args: at_rest: of targets; where this one is among them, what its proxies do at rest is told apart.
-    """
+def _share(target: Target, spec: Spec, go: Go, watch: Watch = nullcontext) -> Share:
+    """A client that is ready does its work once."""
     proxies, member = target.proxies(), target.member()
     with watch(proxies):
         began_s, before_s, member_before_s = time.monotonic(), cpu_s(proxies), cpu_s(member)
@@ -100,14 +115,8 @@ def _share(
         used_s, member_used_s = cpu_s(proxies) - before_s, cpu_s(member) - member_before_s
         took_s = time.monotonic() - began_s
     measured: Measured = MEASURED.validate_json(line)
-    if not proxies:
-        return measures(spec.workload, measured, None, None)
-    found = measures(spec.workload, measured, used_s, member_used_s)
-    if target.name in at_rest:
-        resting = at_rest[target.name]
-        found["cpu_us_per_record_over_rest"] = 1e6 * (used_s - resting * took_s) / measured.requests
-        found["rest_cpu_ms_per_s"] = 1000 * resting
-    return found
+    used = (used_s, member_used_s) if proxies else (None, None)
+    return Share(measures(spec.workload, measured, *used), took_s / measured.requests)
 
 
 Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
@@ -155,11 +164,15 @@ def _side_by_side(
             topic = stage.create_topic(workload, _LEADERS[workload])
             specs[target.name] = _spec(plan, workload, target, topic)
             clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
-        at_rest = _at_rest(stage.targets)
+        shares: list[tuple[int, Target, Share]] = []
         for turn, target in in_turns(stage.targets, plan.runs[workload], number):
             tell(workload, target)
-            for measure, value in _share(target, specs[target.name], clients[target.name], at_rest).items():
-                yield Sample(workload, measure, target.name, turn, value)
+            shares.append((turn, target, _share(target, specs[target.name], clients[target.name])))
+        # Found: right after clients have come, a worker has more to do at rest than ten seconds later.
+        at_rest = _at_rest(stage.targets)
+    for turn, target, share in shares:
+        for measure, value in share.beside(at_rest[target.name]).items():
+            yield Sample(workload, measure, target.name, turn, value)
     for spec in specs.values():
         stage.delete_topic(spec.topic)
 

@@ -458,6 +458,17 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
     assert [each.round for each in found if (each.measure, each.target) == ("p50_us", "fleet")] == [*range(6)]
 
 
+def test_what_proxies_do_at_rest_is_told_apart() -> None:
+    # 100 records in 10 s and 40 ms of CPU time, of which 5 ms are what 0.5 ms in a second come to.
+    share = race.Share({"cpu_us_per_record": 400.0}, s_per_record=0.1)
+    assert share.beside(0.0005) == {
+        "cpu_us_per_record": 400.0,
+        "cpu_us_per_record_over_rest": pytest.approx(350.0),
+        "rest_cpu_ms_per_s": pytest.approx(0.5),
+    }
+    assert race.Share({"p50_us": 900.0}, s_per_record=0.1).beside(0.0) == {"p50_us": 900.0}  # no proxies
+
+
 def test_a_client_that_fails_in_its_turn_is_told_of() -> None:
     dead = "import sys; print('ready', flush=True); sys.stdin.readline(); sys.exit(1)"
     with (
