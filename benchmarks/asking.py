@@ -23,6 +23,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Go: TypeAlias = Callable[[], str]
+"""Has a client begin, and returns the line that it prints in the end. Raises: BenchError: it has failed."""
 
 
 async def ask(connection: Connection, *, all_topics: bool = False) -> Table:
@@ -70,11 +72,10 @@ def await_answer(
 
 
 @contextmanager
-def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Callable[[], str]]:
+def client(module: str, *arguments: str, what: str, target: str) -> Iterator[Go]:
     """A module of these as a process that has said that it is ready.
 
-    Yields: what has it begin, and returns the line that it prints in the end; a client may know how to do so
-        again. Raises BenchError where it fails.
+    Yields: what has it begin; a client may know how to do so again
     Raises: BenchError: it did not become ready
     """
     with subprocess.Popen(

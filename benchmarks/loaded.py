@@ -25,6 +25,7 @@ from typing import Final
 import click
 from rich.console import Console
 
+from benchmarks import report
 from benchmarks.race import run
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, through_compiled
@@ -153,7 +154,8 @@ def suspicions(fleet: LocalFleet) -> int:
 def main(minutes: float, as_json: bool) -> None:
     """Load three members as much as this machine can, and see whether they stay sure of each other."""
     try:
-        with Console(stderr=True).status(f"three members at work for {minutes:g} minutes"):
+        with report.progress(Console(stderr=True)) as say:
+            say(f"three members at work for {minutes:g} minutes")
             found = measure(minutes)
     except FleetError as error:
         sys.exit(f"loaded: {error}")

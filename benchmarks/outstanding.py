@@ -95,9 +95,6 @@ class _Client(asyncio.Protocol):
         if not self.done.done():
             self.done.set_exception(BenchError(f"a client is hung up on: {exc}"))
 
-    def close(self) -> None:
-        self._transport.close()
-
 
 async def _leader(servers: str, broker_id: BrokerId, context: ssl.SSLContext | None) -> Endpoint:
     """Where a broker is, for whoever asks there."""
@@ -156,8 +153,3 @@ class Outstanding:
 
         self._runner.run(all_of_them())
         return [took_s for client in self._clients for took_s in client.took_s]
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.close()
-        self._runner.close()

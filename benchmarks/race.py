@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypedDict, cast
 
-from benchmarks.asking import ROOT, client
+from benchmarks.asking import ROOT, Go, client
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.results import FLEET, Sample, Say, measures
@@ -97,10 +97,6 @@ def run(target: Target, spec: Spec, watch: Watch = nullcontext) -> dict[str, flo
         return share.beside(_at_rest((target,))[target.name]) if spec.workload == "sparse" else share.measures
 
 
-Go: TypeAlias = Callable[[], str]
-"""Has a client begin, and returns what it says in the end."""
-
-
 def _client(target: Target, spec: Spec) -> AbstractContextManager[Go]:
     work = SPEC.dump_json(spec).decode()
     return client("benchmarks.workloads", work, what=spec.workload, target=target.name)
@@ -131,16 +127,12 @@ def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Ite
     """
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
     for number in range(plan.rounds):
-
-        def tell(workload: Name, target: Target, number: int = number) -> None:
-            say(f"round {number + 1} of {plan.rounds}: {workload}, {target.name}")
-
         for workload in plan.workloads:
             if workload in SIDE_BY_SIDE and measured is None:
-                yield from _side_by_side(stage, plan, workload, number, tell)
+                yield from _side_by_side(stage, plan, workload, number, say)
                 continue
             for connections, turn, target in _runs(plan, workload, stage.targets, number):
-                tell(workload, target)
+                say(_doing(plan, number, workload, target))
                 topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
                 spec = _spec(plan, workload, target, topic)
                 if connections > 1:
@@ -153,9 +145,11 @@ def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Ite
                     yield Sample(workload, name, target.name, turn, value)
 
 
-def _side_by_side(
-    stage: Stage, plan: Plan, workload: Name, number: int, tell: Callable[[Name, Target], None]
-) -> Iterator[Sample]:
+def _doing(plan: Plan, number: int, workload: Name, target: Target) -> str:
+    return f"round {number + 1} of {plan.rounds}: {workload}, {target.name}"
+
+
+def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Say) -> Iterator[Sample]:
     """A round of a workload whose clients are all ready, and wait for their turns."""
     specs: dict[str, Spec] = {}
     clients: dict[str, Go] = {}
@@ -166,7 +160,7 @@ def _side_by_side(
             clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
         shares: list[tuple[int, Target, Share]] = []
         for turn, target in in_turns(stage.targets, plan.runs[workload], number):
-            tell(workload, target)
+            say(_doing(plan, number, workload, target))
             shares.append((turn, target, _share(target, specs[target.name], clients[target.name])))
         # Found: right after clients have come, a worker has more to do at rest than ten seconds later.
         at_rest = _at_rest(stage.targets)

@@ -23,7 +23,7 @@ from fleet import certs
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
-"""Six seconds of the sparse one, and not twelve: there are seven targets on the two sides."""
+"""Six seconds of the sparse one, and not twenty: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType({**dict.fromkeys(WORKLOADS, 2), "sparse": 3})
 """Fewer than without TLS, since each has a client that starts."""
 CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})

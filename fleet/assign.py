@@ -285,7 +285,7 @@ def _first_successors(
     levels = Levels(fleet, _loads(fleet, owned))
     first: dict[BrokerId, ProxyId] = {}
     for owner, broker_ids in alone.items():
-        preferred: dict[BrokerId, ProxyId | None] = {}
+        preferred: dict[BrokerId, ProxyId] = {}
         for broker_id in broker_ids:
             before = previous.get(broker_id)
             for proxy_id in before.successors if before is not None else ():

@@ -434,7 +434,7 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
     stage = FakeStage("forwarder", "fleet")
 
     @contextmanager
-    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[race.Go]:
+    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[asking.Go]:
         count = SPEC.validate_json(work).count
         stage.events.append(f"{target} is ready for {what}")
 
