@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.assign import assign, take_over
+from fleet.assign import MAX_SUCCESSORS, assign, take_over
 from fleet.model import Broker, IdentitySpace, Member, MemberStatus, Ownership
 
 SPACE = IdentitySpace(1, 16)
@@ -211,3 +211,13 @@ def test_a_death_leaves_the_successors_of_most_others_as_they_are() -> None:
     del fleet["p7"]
     after = take_over(fleet, brokers(400), before, {})
     assert sum(before[n].successors[0] != after[n].successors[0] for n in after) < 200
+
+
+def test_everybody_has_all_successors_though_its_owner_is_next_on_the_ring() -> None:
+    # Successors are looked for among as few members as can be enough: one fewer left some with two of them.
+    names = [f"p{n}" for n in range(1, 21)]
+    space = IdentitySpace(1, 400)
+    many = {name: Member(name, identities=space) for name in names}
+    for each in assign(many, brokers(400), {}, {}).values():
+        assert len(each.owners) == 1
+        assert len(set(each.successors) - set(each.owners)) == MAX_SUCCESSORS
