@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeAlias, TypedDict, cast
 
 from benchmarks.asking import ROOT, Go, client
@@ -34,6 +35,8 @@ SIDE_BY_SIDE: Final[Sequence[Name]] = ("sparse",)
 A share is two seconds, and the next target begins at once: what else the machine does weighs on both alike.
 With runs one after another, 12 seconds apart, those of one target differed by two thirds.
 """
+TURNS_OF_CLIENTS: Final = 10
+"""So many, and others take their place: where threads and pages have come to be stays so for a client."""
 CROWDS: Final = (1, 16, 256)
 """The connections of `sync`."""
 REST_S: Final = 3.0
@@ -150,7 +153,24 @@ def _doing(plan: Plan, number: int, workload: Name, target: Target) -> str:
 
 
 def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Say) -> Iterator[Sample]:
-    """A round of a workload whose clients are all ready, and wait for their turns."""
+    """A round of a workload whose clients are ready together; there are others after `TURNS_OF_CLIENTS`."""
+    doing = partial(_doing, plan, number, workload)
+    turns = list(in_turns(stage.targets, plan.runs[workload], number))
+    some = TURNS_OF_CLIENTS * len(stage.targets)
+    for first in range(0, len(turns), some):
+        yield from _take_turns(
+            stage, plan, workload, turns[first : first + some], lambda each: say(doing(each))
+        )
+
+
+def _take_turns(
+    stage: Stage,
+    plan: Plan,
+    workload: Name,
+    turns: Sequence[tuple[int, Target]],
+    begins: Callable[[Target], None],
+) -> Iterator[Sample]:
+    """A client for each target, all of which are ready, and wait for their turns."""
     specs: dict[str, Spec] = {}
     clients: dict[str, Go] = {}
     with ExitStack() as stack:
@@ -159,8 +179,8 @@ def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Sa
             specs[target.name] = _spec(plan, workload, target, topic)
             clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
         shares: list[tuple[int, Target, Share]] = []
-        for turn, target in in_turns(stage.targets, plan.runs[workload], number):
-            say(_doing(plan, number, workload, target))
+        for turn, target in turns:
+            begins(target)
             shares.append((turn, target, _share(target, specs[target.name], clients[target.name])))
         # Found: right after clients have come, a worker has more to do at rest than ten seconds later.
         at_rest = _at_rest(stage.targets)

@@ -81,9 +81,14 @@ class Guard:
         return self._admission.ask_for_broker(connection)
 
     def start(self) -> Regularly:
-        """Sweep until that is stopped."""
+        """Sweep until `stop`; what this gives tells of failures."""
         self._sweeping = Regularly(self._patience.rare_sweep_s, self._sweep_rarely)
         return self._sweeping
+
+    def stop(self) -> None:
+        for each in (self._sweeping, self._sweeping_soon):
+            if each is not None:
+                each.stop()
 
     def _sweep_often(self) -> None:
         """From now on, until a sweep finds nobody who is new."""

@@ -137,6 +137,7 @@ class Worker(Host):
             following.cancel()
             for each in regular:
                 each.stop()
+            self._guard.stop()
             await asyncio.wait([following])
             self._dialler.stop()
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -457,6 +458,12 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
     assert stage.events == [*first, *ready, other, one, one, other, other, one, *gone]
     assert [each.round for each in found if (each.measure, each.target) == ("p50_us", "fleet")] == [*range(6)]
 
+    # Found: medians of ten turns of the same clients were 1.02 to 1.32 times the forwarder's.
+    stage.events.clear()
+    monkeypatch.setattr(race, "TURNS_OF_CLIENTS", 2)
+    list(race.race(cast(Stage, stage), replace(plan, rounds=1), lambda _: None))
+    assert stage.events == [*ready, one, other, other, one, *gone, *ready, one, other, *gone]
+
 
 def test_what_proxies_do_at_rest_is_told_apart() -> None:
     # 100 records in 10 s and 40 ms of CPU time, of which 5 ms are what 0.5 ms in a second come to.
@@ -495,7 +502,7 @@ def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
     plain = race.Plan(tls.WORKLOADS, rounds=1)
     plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS, runs=tls.RUNS)
     assert "sparse" in plan.workloads
-    assert plan.count("sparse") * plan.runs["sparse"] < plain.count("sparse") * plain.runs["sparse"] == 200
+    assert plan.count("sparse") * plan.runs["sparse"] < plain.count("sparse") * plain.runs["sparse"] == 400
     assert plan.count("sync") * plan.runs["sync"] == plain.count("sync") * plain.runs["sync"]
 
 

@@ -1,0 +1,63 @@
+"""A timer of the kernel that an event loop can watch like a socket: timerfd_create(2).
+
+A loop that has timers of its own tells the kernel with each wait how long it may be: the kernel sets a timer
+and cancels it again, each time. A loop that watches one that is set waits for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Final
+
+_CLOCK_MONOTONIC: Final = 1
+_TFD_NONBLOCK: Final = os.O_NONBLOCK if sys.platform == "linux" else 0
+_TFD_CLOEXEC: Final = os.O_CLOEXEC if sys.platform == "linux" else 0
+_NS_PER_S: Final = 1_000_000_000
+_SOONEST_S: Final = 1e-9
+"""Zero would be never."""
+_EXPIRATIONS_BYTES: Final = 8
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("it_interval", _Timespec), ("it_value", _Timespec))
+
+
+def every(interval_s: float, first_s: float) -> int:
+    """A descriptor that can be read from ``first_s`` on, and again whenever ``interval_s`` have passed.
+
+    Whoever gets it closes it. From Python 3.13 on `os` has this, too.
+
+    Raises:
+        OSError: this is not Linux, or there are too many open files.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "timerfd_create"):
+        raise OSError("timerfd_create: not on this system")
+    descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+    times = _Itimerspec(_timespec(interval_s), _timespec(max(_SOONEST_S, first_s)))
+    if libc.timerfd_settime(descriptor, 0, ctypes.byref(times), None) != 0:
+        error = OSError(ctypes.get_errno(), "timerfd_settime")
+        os.close(descriptor)
+        raise error
+    return descriptor
+
+
+def passed(descriptor: int) -> bool:
+    """Whether its time has come since this was asked last."""
+    try:
+        return bool(os.read(descriptor, _EXPIRATIONS_BYTES))
+    except BlockingIOError:
+        return False
+
+
+def _timespec(time_s: float) -> _Timespec:
+    seconds, ns = divmod(round(time_s * _NS_PER_S), _NS_PER_S)
+    return _Timespec(seconds, ns)

@@ -1,0 +1,79 @@
+"""fleet.timerfd: timers of the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import select
+import time
+
+import pytest
+
+from fleet import timerfd
+
+LIMIT_S = 10.0
+
+
+def test_it_can_be_read_at_first_and_then_regularly() -> None:
+    began_s = time.monotonic()
+    timer = timerfd.every(0.05, first_s=0.2)
+    try:
+        assert not timerfd.passed(timer)
+        for nth in range(3):
+            assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
+            assert time.monotonic() - began_s >= 0.2 + 0.05 * nth
+            assert timerfd.passed(timer)
+    finally:
+        os.close(timer)
+
+
+def test_what_has_passed_is_told_once_and_nobody_waits_for_it() -> None:
+    timer = timerfd.every(interval_s=600.0, first_s=0.001)
+    try:
+        assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
+        assert timerfd.passed(timer)
+        assert not timerfd.passed(timer)
+    finally:
+        os.close(timer)
+
+
+def test_whole_seconds_and_no_time_at_all_are_times() -> None:
+    for interval_s, first_s in ((2.0, 0.0), (1.999_999_999_9, 0.0), (12.0, 1e-12)):
+        timer = timerfd.every(interval_s, first_s)
+        try:
+            assert select.select([timer], [], [], LIMIT_S)[0] == [timer]
+        finally:
+            os.close(timer)
+
+
+def test_a_child_process_does_not_have_it() -> None:
+    timer = timerfd.every(1.0, 1.0)
+    assert not os.get_inheritable(timer)
+    os.close(timer)
+
+
+def test_too_many_open_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="timerfd_create") as raised:
+            timerfd.every(1.0, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert raised.value.errno == errno.EMFILE
+
+
+def test_a_time_that_is_none_is_told_and_nothing_stays_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="timerfd_settime") as raised:
+        timerfd.every(-1.0, 1.0)
+    assert raised.value.errno == errno.EINVAL
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    with pytest.raises(OSError, match="not on this system"):
+        timerfd.every(1.0, 1.0)
