@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,14 +89,19 @@ def _ratio(workload: str, measure: str, target: str, base: str) -> Callable[[Val
 
 
 def _added(workload: str, measure: str) -> Callable[[Values], float | None]:
-    """What the fleet adds to a direct connection, beside what HAProxy adds; medians over the rounds."""
+    """What the fleet adds to a direct connection, beside what HAProxy adds; medians over the rounds.
+
+    Endless where HAProxy adds nothing, and the fleet does.
+    """
 
     def of(values: Values) -> float | None:
         rounds = [values.get((workload, measure, each)) for each in (DIRECT, HAPROXY, FLEET)]
         if not all(rounds):
             return None
         direct, haproxy, fleet = (statistics.median(each.values()) for each in rounds if each)
-        return (fleet - direct) / (haproxy - direct) if haproxy > direct else None
+        if fleet <= direct:
+            return 0.0
+        return (fleet - direct) / (haproxy - direct) if haproxy > direct else math.inf
 
     return of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -97,7 +98,8 @@ def _goal_row(goal: Goal, verdict: Verdict | None) -> tuple[str, ...]:
     most = f"≤ {goal.most:g} {goal.unit}".strip()
     if verdict is None:
         return goal.what, most, "not measured", ""
-    measured = f"{number(verdict.value)} {goal.unit}".strip()
+    endless = math.isinf(verdict.value)
+    measured = "HAProxy adds nothing" if endless else f"{number(verdict.value)} {goal.unit}".strip()
     return goal.what, most, measured, "met" if verdict.met else "**missed**"
 
 
