@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Final
 
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC: Final = 1
 _TFD_NONBLOCK: Final = os.O_NONBLOCK if sys.platform == "linux" else 0
 _TFD_CLOEXEC: Final = os.O_CLOEXEC if sys.platform == "linux" else 0
@@ -36,14 +37,13 @@ def every(interval_s: float, first_s: float) -> int:
     Raises:
         OSError: this is not Linux, or there are too many open files.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "timerfd_create"):
+    if not hasattr(_LIBC, "timerfd_create"):
         raise OSError("timerfd_create: not on this system")
-    descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+    descriptor: int = _LIBC.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create")
     times = _Itimerspec(_timespec(interval_s), _timespec(max(_SOONEST_S, first_s)))
-    if libc.timerfd_settime(descriptor, 0, ctypes.byref(times), None) != 0:
+    if _LIBC.timerfd_settime(descriptor, 0, ctypes.byref(times), None) != 0:
         error = OSError(ctypes.get_errno(), "timerfd_settime")
         os.close(descriptor)
         raise error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import resource
@@ -74,6 +73,6 @@ def test_a_time_that_is_none_is_told_and_nothing_stays_open() -> None:
 
 
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(timerfd, "_LIBC", object())
     with pytest.raises(OSError, match="not on this system"):
         timerfd.every(1.0, 1.0)
