@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, TypeAlias, TypedDict, cast
 
 from benchmarks.asking import ROOT, Go, client
@@ -154,23 +153,21 @@ def _doing(plan: Plan, number: int, workload: Name, target: Target) -> str:
 
 def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Say) -> Iterator[Sample]:
     """A round of a workload whose clients are ready together; there are others after `TURNS_OF_CLIENTS`."""
-    doing = partial(_doing, plan, number, workload)
     turns = list(in_turns(stage.targets, plan.runs[workload], number))
     some = TURNS_OF_CLIENTS * len(stage.targets)
     for first in range(0, len(turns), some):
-        yield from _take_turns(
-            stage, plan, workload, turns[first : first + some], lambda each: say(doing(each))
-        )
+        yield from _take_turns(stage, plan, workload, number, turns[first : first + some], say)
 
 
 def _take_turns(
     stage: Stage,
     plan: Plan,
     workload: Name,
+    number: int,
     turns: Sequence[tuple[int, Target]],
-    begins: Callable[[Target], None],
+    say: Say,
 ) -> Iterator[Sample]:
-    """A client for each target, all of which are ready, and wait for their turns."""
+    """Some turns of a round, of one client for each target: all are ready, and wait for theirs."""
     specs: dict[str, Spec] = {}
     clients: dict[str, Go] = {}
     with ExitStack() as stack:
@@ -180,7 +177,7 @@ def _take_turns(
             clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
         shares: list[tuple[int, Target, Share]] = []
         for turn, target in turns:
-            begins(target)
+            say(_doing(plan, number, workload, target))
             shares.append((turn, target, _share(target, specs[target.name], clients[target.name])))
         # Found: right after clients have come, a worker has more to do at rest than ten seconds later.
         at_rest = _at_rest(stage.targets)

@@ -36,29 +36,29 @@ class Regularly:
     ``failed`` gets the exception of ``act``, after which it is not called again.
     """
 
-    __slots__ = ("_act", "_every_s", "_kernels", "_loop", "_timer", "failed")
+    __slots__ = ("_act", "_descriptor", "_every_s", "_loop", "_timer", "failed")
 
     def __init__(self, every_s: float, act: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._every_s = every_s
         self._act = act
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        self._kernels: int | None = None
+        self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         try:
-            self._kernels = timerfd.every(every_s, self._until_next())
+            self._descriptor = timerfd.every(every_s, self._until_next())
         except OSError:  # another system than Linux, or too many open files
             self._timer = self._loop.call_later(self._until_next(), self._tick)
         else:
-            self._loop.add_reader(self._kernels, self._expired)
+            self._loop.add_reader(self._descriptor, self._expired)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._kernels is not None:
-            self._loop.remove_reader(self._kernels)
-            os.close(self._kernels)
-            self._kernels = None
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def fail(self, error: Exception) -> None:
         """What ``act`` has begun, and goes on later, has failed."""
@@ -70,7 +70,7 @@ class Regularly:
         return until_tick(time.monotonic() - _BEGAN_S, self._every_s)
 
     def _expired(self) -> None:
-        if self._kernels is not None and timerfd.passed(self._kernels):
+        if self._descriptor is not None and timerfd.passed(self._descriptor):
             self._do()
 
     def _tick(self) -> None:

@@ -114,7 +114,8 @@ class Worker(Host):
         if stored is not None:
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())
-        regular = [self._guard.start(), *self._feed.tell_regularly()]
+        sweeping = self._guard.start()
+        telling = self._feed.tell_regularly()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
@@ -124,7 +125,11 @@ class Worker(Host):
                 "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
             )
             stopping = asyncio.create_task(stop.wait())
-            ends: list[asyncio.Future[None]] = [following, *(each.failed for each in regular)]
+            ends: list[asyncio.Future[None]] = [
+                following,
+                sweeping.failed,
+                *(each.failed for each in telling),
+            ]
             waiting: list[asyncio.Future[Any]] = [*ends, stopping]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -135,7 +140,7 @@ class Worker(Host):
         finally:
             self._feed.send_counters()
             following.cancel()
-            for each in regular:
+            for each in telling:
                 each.stop()
             self._guard.stop()
             await asyncio.wait([following])

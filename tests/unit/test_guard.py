@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -408,6 +409,17 @@ async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path
     watch = Guard(spec.settings, spec.member, lambda: [new])
     watch.sweep(0.0)
     assert watch._sweeping_soon is not None
+
+
+async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
+    before = set(os.listdir("/proc/self/fd"))
+    watch = Guard(spec.settings, spec.member, list)
+    watch.start()
+    watch.opened(ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session))
+    assert len(set(os.listdir("/proc/self/fd")) - before) == 2
+    watch.stop()
+    assert set(os.listdir("/proc/self/fd")) == before
 
 
 async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.unit.test_worker import LIMIT_S, eventually
 
 
 @pytest.fixture(params=["a timer of the kernel", "one of the loop"])
-def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose timer wakes it up: what it does is the same."""
     if request.param == "one of the loop":
 
@@ -23,7 +23,6 @@ def timers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
             raise OSError(errno.EMFILE, "timerfd_create")
 
         monkeypatch.setattr(timerfd, "every", none)
-    return str(request.param)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_a_child_process_does_not_have_it() -> None:
     os.close(timer)
 
 
-def test_too_many_open_files_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_open_files_are_told() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
