@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ from fleet.proxy.session import Session, Sessions
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.upstream import Upstreams
+from fleet.ticks import Regularly
 from fleet.upstream_tls import to_brokers
 
 log = logging.getLogger(__name__)
@@ -43,9 +45,11 @@ when nothing is in flight, letting what is in flight answer. Control may have ha
 NOTICE_S: Final = 0.25
 """How long other members get to learn of a move before clients are sent to ask them: one that is told the old
 place once more comes back, and stays."""
-MOVE_IS_NEWS_S: Final = 600.0
-"""How long after a move clients are made to forget a coordinator's former address: above the time-outs of
-sessions and sockets, so that whoever lost a coordinator has asked for it within."""
+MOVE_IS_NEWS_S = 600.0  # not Final: tests change it, and a compiler would write its value into the code
+"""How long after a move, at least, clients are made to forget a coordinator's former address: above the
+time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
+OLD_NEWS_S = 60.0  # not Final, as above
+"""How often moves are looked for that are no news any more: together with a sweep of the guard."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
@@ -91,6 +95,8 @@ class Worker(Host):
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
+        self._news: deque[tuple[float, int]] = deque()
+        """Of each directory: when it came, and its revision."""
         self._waited_for: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
@@ -115,6 +121,7 @@ class Worker(Host):
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())
         sweeping = self._guard.start()
+        forgetting = Regularly(OLD_NEWS_S, self._forget_moves)
         telling = self._feed.tell_regularly()
         try:
             with suppress(TimeoutError):
@@ -128,6 +135,7 @@ class Worker(Host):
             ends: list[asyncio.Future[None]] = [
                 following,
                 sweeping.failed,
+                forgetting.failed,
                 *(each.failed for each in telling),
             ]
             waiting: list[asyncio.Future[Any]] = [*ends, stopping]
@@ -140,7 +148,7 @@ class Worker(Host):
         finally:
             self._feed.send_counters()
             following.cancel()
-            for each in telling:
+            for each in (forgetting, *telling):
                 each.stop()
             self._guard.stop()
             await asyncio.wait([following])
@@ -157,12 +165,20 @@ class Worker(Host):
         self._upstreams.commit(directory.brokers)
         for source in self._sources.values():
             source.update(directory)
-            self._loop.call_later(MOVE_IS_NEWS_S, source.forget_moves, directory.revision)
+        self._news.append((self._loop.time(), directory.revision))
         for broker_id in list(self._connections):
             if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
                 broker_id, ()
             ):
                 self._let_go(broker_id)
+
+    def _forget_moves(self) -> None:
+        """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
+        before_s = self._loop.time() - MOVE_IS_NEWS_S
+        while self._news and self._news[0][0] <= before_s:
+            _, revision = self._news.popleft()
+            for source in self._sources.values():
+                source.forget_moves(revision)
 
     def _let_go(self, broker_id: BrokerId) -> None:
         """Have an identity's clients leave one after the other: they must not all reconnect at once."""

@@ -43,7 +43,7 @@ from fleet.ipc import (
 )
 from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import MODULES, ChildSpec, ListenerFd
-from fleet.proxy import counters, feed, guard, upstream
+from fleet.proxy import counters, feed, guard, upstream, worker
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
@@ -54,7 +54,7 @@ from tests.certificates import Authority
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
-PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 3, 10, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
 """About as much as a worker reads at once."""
@@ -1047,6 +1047,62 @@ async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_pat
         assert len([each for each in at.connections() if not each.moving]) == 2
         for _, writer in clients:
             writer.close()
+
+
+async def coordinator_of(at: Running) -> int:
+    """Which broker a client that has just come is told to be its group's coordinator; -1: none yet."""
+    reader, writer = await at.connect()
+    writer.write(request(FIND_COORDINATOR, 0, 1, string("group")))
+    async with asyncio.timeout(LIMIT_S):
+        _, _, found = struct.unpack_from(">ihi", await read_frame(reader))
+    writer.close()
+    return int(found)
+
+
+async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "OLD_NEWS_S", 0.01)
+
+    async def find(script: BrokerScript, _: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
+        body = struct.pack(">hi", 0, 1) + string("127.0.0.1") + struct.pack(">i", script.port)
+        writer.write(response(correlation_id, body))
+
+    async with broker_script(find) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        assert await coordinator_of(at) == 1
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}, revision=1))
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.1, later.set)
+        await later.wait()
+        assert await coordinator_of(at) == -1, "news"
+        monkeypatch.setattr(worker, "MOVE_IS_NEWS_S", 0.0)
+        async with asyncio.timeout(LIMIT_S):
+            while await coordinator_of(at) == -1:
+                pass
+
+
+async def test_a_directory_leaves_no_timer_in_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: one of ten minutes for each port gave a limit to each wait, and the kernel a timer to set."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        loop = asyncio.get_running_loop()
+        timed: list[float] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_later", lambda delay_s, *_: timed.append(delay_s))
+            patch.setattr(loop, "call_at", lambda when_s, *_: timed.append(when_s))
+            at.worker.apply(at.directory([one]))
+            at.worker.apply(at.directory([one], advertised={1: ("p2",)}, revision=1))
+        assert timed == []
+
+
+async def test_where_moves_cannot_be_forgotten_the_worker_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "OLD_NEWS_S", 0.01)
+    monkeypatch.setattr(Worker, "_forget_moves", lambda _: 1 // 0)
+    alone = Worker(make_spec(tmp_path, {BOOTSTRAP: listening()}, [1]))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(alone.run(asyncio.Event()), LIMIT_S)
 
 
 async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(tmp_path: Path) -> None:
