@@ -25,9 +25,10 @@ from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.stream import Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
 from fleet.proxy.wire.counters import WireCounters
+from fleet.proxy.wire.fetch import NO_TAGS_BYTES
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, produce_acks
+from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
@@ -130,6 +131,7 @@ class Session:
         "_sample",
         "_token_budget",
         "_tokens",
+        "_zeros",
         "coordinates",
         "discard_bytes",
         "local_replies",
@@ -157,6 +159,8 @@ class Session:
         self._requests = counters.requests
         self.local_replies: list[bytes] = []
         self._broker_left: i64 = 0
+        self._zeros: i64 = 0
+        """As how many bytes what is left of the broker's frame has to end."""
         self._tokens: i64 = 0
         self._rewriter = Rewriter(
             addresses,
@@ -354,6 +358,8 @@ class Session:
             self._broker_left = rewriter.left_bytes
         pos: i64 = run + self._broker_left
         if pos:
+            if self._zeros and pos - self._zeros < end:
+                self._expect_zeros(data, pos, end)
             if pos >= end:
                 self._broker_left = pos - end
                 if end > run:
@@ -384,7 +390,13 @@ class Session:
                     index: i64 = plan >> LAYOUT_SHIFT
                     if index:
                         known = WITHOUT_ADDRESS[index]
-                        if known is None or after > end or not known.passes(data, pos, after):
+                        if known is None:
+                            passes = False
+                        elif after <= end:
+                            passes = known.passes(data, pos, after)
+                        else:
+                            passes = self._begins(known, data, pos, after, end)
+                        if not passes:
                             run = rewriter.rewrite(index, data, run, pos, after, end, write)
                             if rewriter.busy:
                                 return run
@@ -400,6 +412,23 @@ class Session:
         if pos > run:
             write(memoryview(data)[run:pos])
         return pos
+
+    def _begins(self, known: Recognizer, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+        """Whether a response passes as it is, of which a part has come; then its end is looked at later."""
+        if end > after - NO_TAGS_BYTES or not known.begins(data, pos, after, end):
+            return False
+        self._zeros = NO_TAGS_BYTES
+        return True
+
+    def _expect_zeros(self, data: bytes, after: int, end: int) -> None:
+        """Look at the end of a response that has passed from its beginning on, as much of it as has come.
+
+        Raises: TruncatedFrame: there is something, and no room for it.
+        """
+        if any(data[max(0, after - self._zeros) : min(after, end)]):
+            raise TruncatedFrame("broker", "Fetch response: its end comes too early")
+        if after <= end:
+            self._zeros = 0
 
     def _plan(self, plan: int, correlation_id: int, size: int) -> int:
         """The plan for a response, 0 where it passes as it is; and where its request is sampled, take note.

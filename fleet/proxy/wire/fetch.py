@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i32_be
 
-from fleet.proxy.wire.primitives import varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, varint
 from fleet.proxy.wire.produce import Recognizer
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ _TOPICS_AT: Final = 19
 _PARTITIONS_AT: Final = 36
 _ABORTED_AT: Final = 67
 _RECORDS_AT: Final = 72
-_NO_TAGS_BYTES: Final = 3
-_SHORTEST_BYTES: Final = _RECORDS_AT + 1 + _NO_TAGS_BYTES
+NO_TAGS_BYTES: Final = 3
+"""Behind the records: of the partition, the topic and the response."""
+_SHORTEST_BYTES: Final = _RECORDS_AT + 1 + NO_TAGS_BYTES
 _EMPTY_BYTES: Final = 21
 
 
@@ -40,23 +41,30 @@ class _OnePartition(Recognizer):
         if after - pos < _SHORTEST_BYTES:
             empty = after - pos == _EMPTY_BYTES
             return empty and not data[pos + _TAGS_AT] and data[pos + _TOPICS_AT] <= 1 and not data[after - 1]
+        return not read_i32_be(data, after - 4) & 0xFFFFFF and self.begins(data, pos, after, after)
+
+    def begins(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+        at: i64 = pos + _RECORDS_AT + 1
         if (
-            data[pos + _TAGS_AT]
+            end < at
+            or data[pos + _TAGS_AT]
             or data[pos + _TOPICS_AT] != 2
             or data[pos + _PARTITIONS_AT] != 2
             or data[pos + _ABORTED_AT] > 1
-            or read_i32_be(data, after - 4) & 0xFFFFFF
         ):
             return False
-        at: int = pos + _RECORDS_AT + 1
-        length: int = data[at - 1]
+        length: i64 = data[at - 1]
         if length > 127:
+            if end == at:
+                return False
             if data[at] > 127:
+                if end < at + MAX_VARINT_BYTES - 1:
+                    return False
                 length, at = varint(data, at - 1)
             else:  # a few records
                 length += (data[at] - 1) << 7
                 at += 1
-        return at + (length or 1) - 1 + _NO_TAGS_BYTES == after
+        return at + (length or 1) - 1 + NO_TAGS_BYTES == after
 
 
 WITHOUT_ENDPOINTS: Final[dict[int, Recognizer]] = {16: _OnePartition()}

@@ -28,6 +28,12 @@ class Recognizer(ABC):
     def passes(self, data: bytes, pos: i64, after: i64) -> bool:
         """Whether the whole frame between two positions has it."""
 
+    def begins(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+        """Whether a frame that is to end at ``after``, and is there up to ``end``, has it if zeros are behind
+        what is of any length: there is no room for anything else then.
+        """
+        return False
+
 
 REQUEST_HEADER_BYTES: Final = 14
 _FLEXIBLE: Final[int] = APIS[PRODUCE].first_flexible
