@@ -75,6 +75,7 @@ def cases() -> Iterator[Case]:
     yield _case("Produce, 1 MB", PRODUCE, produce(LARGE_BYTES), produced())
     yield _case("Fetch, nothing new", FETCH, to_fetch, nothing_fetched())
     yield _case("Fetch, 1 KB", FETCH, to_fetch, fetch.response(1, 0))
+    yield _case("Fetch, 1 KB, head first", FETCH, to_fetch, fetch.response(1, 0), head_bytes=fetch.HEAD_BYTES)
     yield _case("Fetch, 1 MB", FETCH, to_fetch, fetch.response(1_000, 0))
     yield _case("Fetch, endpoints", FETCH, to_fetch, fetch.response(1, 3))
     for brokers, partitions in ((3, 10), (100, 10_000)):
@@ -82,9 +83,11 @@ def cases() -> Iterator[Case]:
         yield _case(f"Metadata, {brokers} x {partitions}", METADATA, for_metadata, answer)
 
 
-def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1) -> Case:
+def _case(name: str, api_key: int, asked: bytes, answer: bytes, frames: int = 1, head_bytes: int = 0) -> Case:
+    """Args: head_bytes: how much of the answer is read by itself."""
     session = Session(AddressSource(directory(100), "external", "p1"), Limits(), WireCounters(), "192.0.2.7")
-    requests, responses = _reads(asked * frames), _reads(answer * frames)
+    requests = _reads(asked * frames)
+    responses = (*_reads(answer[:head_bytes]), *_reads(answer[head_bytes:] * frames))
 
     def write(data: bytes | memoryview) -> None:
         pass

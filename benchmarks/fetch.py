@@ -19,6 +19,8 @@ from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import compact_string, encode_varint
 
 RECORDS_BYTES = 1_000
+HEAD_BYTES = 74
+"""Of a response with one partition, what is before its records: brokers write these by themselves."""
 CASES = ((1, 0), (2, 0), (100, 0), (1, 3))
 """Partitions and endpoints."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fleet.errors import WireError
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Streamed
-from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
+from fleet.proxy.wire.fetch import FETCH, NO_TAGS_BYTES, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint
 from fleet.proxy.wire.tail import rewrite
 from tests.property import kio_samples
@@ -89,6 +89,50 @@ def test_what_is_recognized_stays(
             frame[position] = value
     if recognized(bytes(frame)):
         assert stays(bytes(frame))
+
+
+HEAD_BYTES = 73
+"""Up to the first byte of the length of the records."""
+
+
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 16_382, 16_383, 2_097_152])
+def test_one_partition_is_recognized_once_the_length_of_its_records_is_there(length: int) -> None:
+    # Found: brokers write the records by themselves, so of ten a second every tenth response came in two
+    # reads, and was walked through.
+    frame = response(b"\xab" * 30, b"\x01", encode_varint(length + 1) + b"\xff" * length)
+    varint_bytes = len(encode_varint(length + 1))
+    known_bytes = HEAD_BYTES + (varint_bytes - 1 if varint_bytes < 3 else 4)
+    for read in (*range(min(HEAD_BYTES + 8, len(frame))), len(frame) // 2, len(frame)):
+        arrived = b"before" + frame[:read]
+        begins = RECOGNIZE.begins(arrived, 6, 6 + len(frame), len(arrived))
+        assert begins == (known_bytes <= read), read
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    records=st.binary(max_size=300),
+    aborted=st.sampled_from([b"\0", b"\x01", b"\x02" + b"a" * 16 + b"\0"]),
+    tail=st.one_of(st.just(b"\0\0\0"), st.binary(min_size=3, max_size=3), st.binary(max_size=80)),
+    changes=st.dictionaries(st.integers(8, 80), st.integers(0, 255), max_size=3),
+    size=st.one_of(st.none(), st.integers(0, 2**31)),
+    read=st.integers(0, 400),
+)
+@example(records=b"r", aborted=b"\0", tail=b"\0\0\0", changes={}, size=None, read=73)
+def test_what_is_recognized_by_its_beginning_stays_where_it_ends_in_zeros(
+    records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None, read: int
+) -> None:
+    length = encode_varint(len(records) + 1 if size is None else size)
+    frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
+    for position, value in changes.items():
+        if position < len(frame):
+            frame[position] = value
+    arrived = bytes(frame[:read])
+    try:
+        begins = RECOGNIZE.begins(arrived, 0, len(frame), len(arrived))
+    except WireError:
+        return
+    if begins:
+        assert stays(bytes(frame)) == (not any(frame[-NO_TAGS_BYTES:]))
 
 
 @pytest.mark.parametrize("version", [16, 18])

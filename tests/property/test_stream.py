@@ -6,6 +6,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Iterable
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,35 @@ def refusals(key: int, version: int, body: bytes, each_cut: bool) -> bytes:
             feed(play, raw, cuts)
         passed_bytes += play.to_client
     return passed_bytes
+
+
+@pytest.mark.parametrize("end", [b"\0\0\1", b"\0\1\0", b"\1\0\0", b"\x80\0\0"])
+def test_three_bytes_behind_the_records_are_zeros_or_refused(end: bytes) -> None:
+    """There is no room for anything else: what of them has passed before is no address."""
+    one, good = before_tail(1, partition(1, b"r" * 200))[:-2], b"\0\0\0"
+    assert passed(1, 17, framed(one + good)) == framed(one + good)
+    bad = framed(one + end)
+    for first, cut, behind in product((0, 100), range(len(bad)), (b"", framed(one + good))):
+        play = Play.new()
+        play.ask(*[(1, 17, CORRELATION_ID)] * 2)
+        with pytest.raises((MalformedFrame, TruncatedFrame)):
+            feed(play, bad + behind, [first, cut])
+        assert bad.startswith(play.to_client)
+    refusals(1, 17, one + end, each_cut=True)
+
+
+def test_responses_behind_one_that_came_in_parts_are_looked_at() -> None:
+    usual = framed(before_tail(1, partition(1, b"r" * 200)) + b"\0")
+    with_nodes = framed(before_tail(1, partition(1, b"r" * 9)) + tail(1, array(endpoint(1, "H" * 20, 9092))))
+    raw = usual + usual + with_nodes + usual
+    wanted = usual + usual + passed(1, 17, with_nodes) + usual
+    for cut in range(len(raw)):
+        for more in (len(raw), min(cut + 150, len(raw)), min(cut + 2, len(raw))):
+            play = Play.new()
+            play.ask(*[(1, 17, CORRELATION_ID)] * 4)
+            feed(play, raw, [cut, more])
+            assert bytes(play.to_client) == wanted
+            assert play.session.in_flight == 0
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
