@@ -40,7 +40,7 @@ class AddressBook:
         on_broker_seen: called with the real address of a broker that the directory does not know, or knows by
             another address; once for each address and book, so a new directory asks again.
         counters: shared by the worker.
-        moves: of identities that have lately got another address: the revision that gave it to them.
+        moves: of identities that have lately got another address: the number of the update that gave it to them.
 
     ``heads`` are the newest beginnings of responses that were rewritten by this book, by an index of their
     layout: all clients are told the same of the same brokers, and most ask for nothing else.
@@ -205,7 +205,7 @@ class AddressSource:
     Args: as of ``AddressBook``.
     """
 
-    __slots__ = ("_counters", "_listener", "_me", "_moves", "_on_broker_seen", "book")
+    __slots__ = ("_counters", "_listener", "_me", "_moves", "_on_broker_seen", "_updates", "book")
 
     def __init__(
         self,
@@ -220,23 +220,30 @@ class AddressSource:
         self._on_broker_seen = on_broker_seen
         self._counters = counters
         self._moves: Mapping[BrokerId, int] = {}
+        self._updates = 0
+        """Moves are numbered by these: revisions begin anew with each control process, which workers outlive."""
         self.book = self._made(directory)
 
-    def update(self, directory: Directory) -> None:
-        """Let every response from now on carry the addresses of that directory."""
+    def update(self, directory: Directory) -> int:
+        """Let every response from now on carry the addresses of that directory.
+
+        Returns: the number of this update, for `forget_moves`.
+        """
+        self._updates += 1
         before = self.book.directory
         if before.generation:  # up to then every member names itself, and nobody has a client to lose
             moved = {
-                broker_id: directory.revision
+                broker_id: self._updates
                 for broker_id, owners in directory.advertised.items()
                 if before.advertised.get(broker_id, owners) != owners
             }
             self._moves = {**self._moves, **moved}
         self._publish(directory)
+        return self._updates
 
-    def forget_moves(self, revision: int) -> None:
-        """Take every move up to a revision for known to all clients."""
-        left = {broker_id: move for broker_id, move in self._moves.items() if move > revision}
+    def forget_moves(self, update: int) -> None:
+        """Take every move up to an update for known to all clients."""
+        left = {broker_id: move for broker_id, move in self._moves.items() if move > update}
         if left != self._moves:
             self._moves = left
             self._publish(self.book.directory)

@@ -49,7 +49,7 @@ MOVE_IS_NEWS_S = 600.0  # not Final: tests change it, and a compiler would write
 """How long after a move, at least, clients are made to forget a coordinator's former address: above the
 time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
 OLD_NEWS_S = 60.0  # not Final, as above
-"""How often moves are looked for that are no news any more: together with a sweep of the guard."""
+"""How often moves are looked for that are no news any more: a multiple of how often counters are told."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
@@ -95,8 +95,8 @@ class Worker(Host):
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
-        self._news: deque[tuple[float, int]] = deque()
-        """Of each directory: when it came, and its revision."""
+        self._news: deque[tuple[float, AddressSource, int]] = deque()
+        """Of each directory and listener: when it came, and as which update."""
         self._waited_for: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
@@ -163,9 +163,9 @@ class Worker(Host):
             directory = replace(directory, members={**directory.members, me: self._me})
         self._directory = directory
         self._upstreams.commit(directory.brokers)
+        now_s = self._loop.time()
         for source in self._sources.values():
-            source.update(directory)
-        self._news.append((self._loop.time(), directory.revision))
+            self._news.append((now_s, source, source.update(directory)))
         for broker_id in list(self._connections):
             if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
                 broker_id, ()
@@ -175,10 +175,12 @@ class Worker(Host):
     def _forget_moves(self) -> None:
         """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
         before_s = self._loop.time() - MOVE_IS_NEWS_S
+        old: dict[AddressSource, int] = {}
         while self._news and self._news[0][0] <= before_s:
-            _, revision = self._news.popleft()
-            for source in self._sources.values():
-                source.forget_moves(revision)
+            _, source, update = self._news.popleft()
+            old[source] = update
+        for source, update in old.items():
+            source.forget_moves(update)
 
     def _let_go(self, broker_id: BrokerId) -> None:
         """Have an identity's clients leave one after the other: they must not all reconnect at once."""

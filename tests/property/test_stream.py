@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fleet.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES
+from tests.property import kio_samples
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play, advertised, pieces
 
@@ -201,21 +202,32 @@ def test_three_bytes_behind_the_records_are_zeros_or_refused(end: bytes) -> None
     for first, cut, behind in product((0, 100), range(len(bad)), (b"", framed(one + good))):
         play = Play.new()
         play.ask(*[(1, 17, CORRELATION_ID)] * 2)
-        with pytest.raises((MalformedFrame, TruncatedFrame)):
+        with pytest.raises(TruncatedFrame):
             feed(play, bad + behind, [first, cut])
         assert bad.startswith(play.to_client)
     refusals(1, 17, one + end, each_cut=True)
 
 
-def test_responses_behind_one_that_came_in_parts_are_looked_at() -> None:
-    usual = framed(before_tail(1, partition(1, b"r" * 200)) + b"\0")
+@pytest.mark.parametrize("records", [None, b"r" * 200, b"r" * 20_000])
+def test_responses_behind_one_that_came_in_parts_are_looked_at(records: bytes | None) -> None:
+    usual = framed(before_tail(1, partition(1, records)) + b"\0")
     with_nodes = framed(before_tail(1, partition(1, b"r" * 9)) + tail(1, array(endpoint(1, "H" * 20, 9092))))
-    raw = usual + usual + with_nodes + usual
-    wanted = usual + usual + passed(1, 17, with_nodes) + usual
-    for cut in range(len(raw)):
+    unread = framed(b"\0" + b"v15" * 20)
+    metadata = kio_samples.frame(kio_samples.make(3, 12, 1), CORRELATION_ID)
+    asked = [(1, 17), (1, 15), (1, 17), (1, 17), (1, 17), (3, 12)]
+    answers = [usual, unread, usual, with_nodes, usual, metadata]
+    raw = b"".join(answers)
+    wanted = b"".join(
+        passed(key, version, each) for (key, version), each in zip(asked, answers, strict=True)
+    )
+    assert wanted.startswith(usual + unread + usual)
+    assert len(passed(3, 12, metadata)) != len(metadata)
+    begins = [sum(map(len, answers[:number])) for number in range(len(answers) + 1)]
+    cuts = sorted({each + near for each in begins for near in range(-4, 82) if 0 <= each + near < len(raw)})
+    for cut in cuts:
         for more in (len(raw), min(cut + 150, len(raw)), min(cut + 2, len(raw))):
             play = Play.new()
-            play.ask(*[(1, 17, CORRELATION_ID)] * 4)
+            play.ask(*[(key, version, CORRELATION_ID) for key, version in asked])
             feed(play, raw, [cut, more])
             assert bytes(play.to_client) == wanted
             assert play.session.in_flight == 0

@@ -141,10 +141,12 @@ class Play:
         """The broker sends."""
         data = self.broker_rest + data
         written: list[bytes | memoryview] = []
-        consumed = self.session.receive_from_broker(data, written.append)
+        try:
+            consumed = self.session.receive_from_broker(data, written.append)
+        finally:  # what was written before an error has gone, too
+            self.to_client += b"".join(written)
         self.broker_rest = data[consumed:]
         assert len(self.broker_rest) < 8
-        self.to_client += b"".join(written)
 
     def ask(self, *requests: tuple[int, int, int]) -> None:
         """The client sends requests that the headers alone make: api key, version, correlation id."""

@@ -156,10 +156,26 @@ def test_each_connection_is_told_of_a_move_once() -> None:
     source.update(replace(moved, revision=6))
     assert not source.book.client(b"k", one).moved_since_asked(1)
     assert source.book.client(b"k", other).moved_since_asked(1), "another connection"
-    source.update(replace(moved, revision=7, advertised=DIRECTORY.advertised))
+    last = source.update(replace(moved, revision=7, advertised=DIRECTORY.advertised))
     assert source.book.client(b"k", one).moved_since_asked(1), "another move"
-    source.forget_moves(7)
+    source.forget_moves(last - 1)
+    assert source.book.client(b"k", {}).moved_since_asked(1)
+    source.forget_moves(last)
     assert not source.book.client(b"k", {}).moved_since_asked(1)
+
+
+def test_a_new_control_process_counts_revisions_anew_and_its_moves_are_news() -> None:
+    """Found by a reader: a move of revision 5 was forgotten with an older one, or taken for told before."""
+    source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
+    told: dict[int, int] = {}
+    moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
+    old = source.update(replace(moved, revision=500))
+    source.update(replace(moved, revision=5, advertised=DIRECTORY.advertised))
+    assert source.book.client(b"k", told).moved_since_asked(1)
+    source.update(replace(moved, revision=5))
+    assert source.book.client(b"k", told).moved_since_asked(1), "another move of the same revision"
+    source.forget_moves(old)
+    assert source.book.client(b"k", {}).moved_since_asked(1), "a later move of a lower revision"
 
 
 def test_the_first_directory_with_a_generation_is_no_move() -> None:

@@ -1083,7 +1083,7 @@ async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_directory_leaves_no_timer_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: one of ten minutes for each port gave a limit to each wait, and the kernel a timer to set."""
+    """Found: one of ten minutes for each listener gave a limit to each wait, and the kernel a timer to set."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         loop = asyncio.get_running_loop()
         timed: list[float] = []
@@ -1093,6 +1093,21 @@ async def test_a_directory_leaves_no_timer_in_the_loop(
             at.worker.apply(at.directory([one]))
             at.worker.apply(at.directory([one], advertised={1: ("p2",)}, revision=1))
         assert timed == []
+
+
+async def test_no_timer_of_the_kernel_stays_open_when_a_worker_ends(tmp_path: Path) -> None:
+    before = kernel_timers()
+    async with running(tmp_path, [1]):
+        assert kernel_timers() >= before + 3  # its sweeps, its counters, and its moves
+    assert kernel_timers() == before
+
+
+def kernel_timers() -> int:
+    found = 0
+    for each in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # what has listed them
+            found += os.readlink(f"/proc/self/fd/{each}") == "anon_inode:[timerfd]"
+    return found
 
 
 async def test_where_moves_cannot_be_forgotten_the_worker_ends(
