@@ -40,7 +40,7 @@ class AddressBook:
         on_broker_seen: called with the real address of a broker that the directory does not know, or knows by
             another address; once for each address and book, so a new directory asks again.
         counters: shared by the worker.
-        moves: of identities that have lately got another address: the number of the update that gave it to them.
+        moves: of identities that have lately got another address: the number of that update.
 
     ``heads`` are the newest beginnings of responses that were rewritten by this book, by an index of their
     layout: all clients are told the same of the same brokers, and most ask for nothing else.
@@ -221,7 +221,7 @@ class AddressSource:
         self._counters = counters
         self._moves: Mapping[BrokerId, int] = {}
         self._updates = 0
-        """Moves are numbered by these: revisions begin anew with each control process, which workers outlive."""
+        """Moves are numbered by these: revisions begin anew with each control process, and workers go on."""
         self.book = self._made(directory)
 
     def update(self, directory: Directory) -> int:

@@ -217,9 +217,7 @@ def test_responses_behind_one_that_came_in_parts_are_looked_at(records: bytes | 
     asked = [(1, 17), (1, 15), (1, 17), (1, 17), (1, 17), (3, 12)]
     answers = [usual, unread, usual, with_nodes, usual, metadata]
     raw = b"".join(answers)
-    wanted = b"".join(
-        passed(key, version, each) for (key, version), each in zip(asked, answers, strict=True)
-    )
+    wanted = b"".join(passed(key, version, each) for (key, version), each in zip(asked, answers, strict=True))
     assert wanted.startswith(usual + unread + usual)
     assert len(passed(3, 12, metadata)) != len(metadata)
     begins = [sum(map(len, answers[:number])) for number in range(len(answers) + 1)]

@@ -1083,7 +1083,7 @@ async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 async def test_a_directory_leaves_no_timer_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: one of ten minutes for each listener gave a limit to each wait, and the kernel a timer to set."""
+    """Found: one of ten minutes for each listener gave each wait a limit, and the kernel a timer to set."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         loop = asyncio.get_running_loop()
         timed: list[float] = []

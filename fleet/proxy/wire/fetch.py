@@ -58,8 +58,8 @@ class _OnePartition(Recognizer):
             if end == at:
                 return False
             if data[at] > 127:
-                if end < at + MAX_VARINT_BYTES - 1 and data[end - 1] > 127:
-                    return False  # it may go on; else it ends where what is there does, at the latest
+                if end < at + MAX_VARINT_BYTES - 1 and all(byte > 127 for byte in data[at + 1 : end]):
+                    return False
                 length, at = varint(data, at - 1)
             else:  # a few records
                 length += (data[at] - 1) << 7
