@@ -1110,14 +1110,29 @@ def kernel_timers() -> int:
     return found
 
 
-async def test_where_moves_cannot_be_forgotten_the_worker_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "OLD_NEWS_S", 0.01)
-    monkeypatch.setattr(Worker, "_forget_moves", lambda _: 1 // 0)
-    alone = Worker(make_spec(tmp_path, {BOOTSTRAP: listening()}, [1]))
-    with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(alone.run(asyncio.Event()), LIMIT_S)
+FORGETS_NOTHING = """
+import asyncio, sys
+from pathlib import Path
+from fleet.proxy import worker
+from tests.unit.test_worker import BOOTSTRAP, listening, make_spec
+
+async def run():
+    await worker.Worker(make_spec(Path(sys.argv[1]), {BOOTSTRAP: listening()}, [1])).run(asyncio.Event())
+
+worker.OLD_NEWS_S, worker.MOVE_IS_NEWS_S = 0.01, "for ever"
+asyncio.run(run())
+"""
+
+
+def test_where_moves_cannot_be_forgotten_the_worker_ends(tmp_path: Path) -> None:
+    """In a process of its own: where mypyc has compiled it, later runs raise what one has raised, too."""
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-P", "-c", FORGETS_NOTHING, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=path, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("TypeError")
 
 
 async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(tmp_path: Path) -> None:
