@@ -26,6 +26,16 @@ def response(partition: bytes, aborted: bytes, records: bytes, tail: bytes = b"\
     return struct.pack(">i", len(body)) + body
 
 
+def bent(records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None) -> bytes:
+    """A response whose records are said to have another size, if any, and of which some bytes are others."""
+    length = encode_varint(len(records) + 1 if size is None else size)
+    frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
+    for position, value in changes.items():
+        if position < len(frame):
+            frame[position] = value
+    return bytes(frame)
+
+
 def stays(frame: bytes) -> bool:
     """Whether the long way ends with the frame, and finds nothing to rewrite."""
     (layout,) = [layout for key, _, _, layout in PATCHED if key == FETCH]
@@ -82,13 +92,9 @@ def test_no_records_and_no_partitions_are_recognized() -> None:
 def test_what_is_recognized_stays(
     records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None
 ) -> None:
-    length = encode_varint(len(records) + 1 if size is None else size)
-    frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
-    for position, value in changes.items():
-        if position < len(frame):
-            frame[position] = value
-    if recognized(bytes(frame)):
-        assert stays(bytes(frame))
+    frame = bent(records, aborted, tail, changes, size)
+    if recognized(frame):
+        assert stays(frame)
 
 
 HEAD_BYTES = 73
@@ -121,19 +127,15 @@ def test_one_partition_is_recognized_once_the_length_of_its_records_is_there(len
 def test_what_is_recognized_by_its_beginning_stays_where_it_ends_in_zeros(
     records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None, read: int
 ) -> None:
-    length = encode_varint(len(records) + 1 if size is None else size)
-    frame = bytearray(response(b"\0" * 30, aborted, length + records, tail))
-    for position, value in changes.items():
-        if position < len(frame):
-            frame[position] = value
-    arrived = bytes(frame[:read])
+    frame = bent(records, aborted, tail, changes, size)
+    arrived = frame[:read]
     try:
         begins = RECOGNIZE.begins(arrived, 0, len(frame), len(arrived))
     except WireError:
-        assert not stays(bytes(frame))
+        assert not stays(frame)
         return
     if begins:
-        assert stays(bytes(frame)) == (not any(frame[-NO_TAGS_BYTES:]))
+        assert stays(frame) == (not any(frame[-NO_TAGS_BYTES:]))
 
 
 @pytest.mark.parametrize("version", [16, 18])
