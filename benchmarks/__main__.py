@@ -24,7 +24,7 @@ from benchmarks.cpu import pace_ms
 from benchmarks.goals import verdicts
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
-from benchmarks.stage import WORKERS, staged
+from benchmarks.stage import WORKERS, in_rounds, staged
 from benchmarks.takeover import TAKEOVER
 from benchmarks.tls import TLS
 from benchmarks.workloads import Name
@@ -99,8 +99,8 @@ def main(
         names = (DIRECT, *lines, *WORKERS)
         raced = chosen(targets, names, "--targets") if targets is not None else names
         wanted = chosen(only, KNOWN, "--only")
-        plan = Plan(tuple(each for each in WORKLOADS if each in wanted), rounds, scale)
-        add(measure(plan, raced, lines, terminal, with_crowds=CONNECTIONS in wanted))
+        plan = Plan(tuple(each for each in WORKLOADS if each in wanted), scale)
+        add(measure(plan, rounds, raced, lines, terminal, with_crowds=CONNECTIONS in wanted))
         if TLS in wanted:
             with report.progress(terminal) as say:
                 add(tls.samples(rounds, scale, say))
@@ -123,13 +123,14 @@ def main(
 
 def measure(
     plan: Plan,
+    rounds: int,
     targets: Sequence[str],
     lines: dict[str, peers.PeerLine],
     terminal: Console,
     *,
     with_crowds: bool,
 ) -> Iterator[Sample]:
-    """Set the stage and race; the folder of logs stays where that fails."""
+    """Set the stage for each round, and race; the folder of logs stays where that fails."""
     if not plan.workloads and not with_crowds:
         return
     if with_crowds:
@@ -137,11 +138,13 @@ def measure(
     folder = Path(tempfile.mkdtemp(prefix="fleet-bench-"))
     keep = False
     try:
-        with report.progress(terminal) as say, staged(folder, targets, lines, say) as stage:
-            # First, while the proxies have had nobody: memory that they have had they keep.
-            if with_crowds:
-                yield from crowds(stage, plan.rounds, say)
-            yield from race(stage, plan, say)
+        with report.progress(terminal) as say:
+            for number, told, place in in_rounds(rounds, say, folder):
+                with staged(place, targets, lines, told) as stage:
+                    # First, while the proxies have had nobody: memory that they have had they keep.
+                    if with_crowds:
+                        yield from crowds(stage, number, told)
+                    yield from race(stage, plan, number, told)
     except FleetError:
         terminal.print(f"logs: {folder}")
         keep = True

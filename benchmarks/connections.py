@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from itertools import cycle, product
+from itertools import cycle
 from types import MappingProxyType
 from typing import Final
 
@@ -27,10 +27,10 @@ from fleet.errors import WireError
 from fleet.model import Endpoint
 
 CONNECTIONS: Final = "connections"
-RUNS: Final[Mapping[int, int]] = MappingProxyType({100: 4, 1_000: 4, 5_000: 2, 10_000: 1})
+RUNS: Final[Mapping[int, int]] = MappingProxyType({100: 8, 1_000: 8, 5_000: 4, 10_000: 1})
 """The sizes of crowds, and how many times each comes in a round: those of one target differ by a tenth."""
 MEMORY: Final = frozenset({"memory_mb", "kib_per_connection"})
-"""Measures of the first time alone, when each size is the greatest so far."""
+"""Measures of the first turn of a round alone, when each size is the greatest so far."""
 AT_ONCE: Final = 64
 """How many clients connect, or ask, at the same time."""
 _FILES: Final = 25_000
@@ -57,24 +57,26 @@ def fits(target: Target, size: int) -> bool:
     return most + _OTHER_FILES <= allowed
 
 
-def crowds(stage: Stage, rounds: int, say: Say, runs: Mapping[int, int] = RUNS) -> Iterator[Sample]:
-    """Connect ever more clients with each target; in each turn another one is the first.
+def crowds(stage: Stage, number: int, say: Say, runs: Mapping[int, int] = RUNS) -> Iterator[Sample]:
+    """A round of connecting ever more clients with each target; in each turn another one is the first.
 
     A size that takes more open files than a target's processes may have is left out there.
 
-    Args:   runs: by size, how many turns a round has.
+    Args:
+        number: of the round.
+        runs: by size, how many turns a round has.
     Raises: BenchError: connections are refused or not answered, or a proxy ended.
     """
     empty_bytes = {target.name: memory_bytes(target) for target in stage.targets}
-    for number, size in product(range(rounds), runs):
+    for size in runs:
         for turn, target in in_turns(stage.targets, runs[size], number):
             if not fits(target, size):
                 continue
-            say(f"round {number + 1} of {rounds}: {size:,} connections, {target.name}")
+            say(f"{size:,} connections, {target.name}")
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 found = runner.run(crowd(target, size, empty_bytes[target.name]))
             for measure, value in found.items():
-                if turn and measure in MEMORY:
+                if turn > number * runs[size] and measure in MEMORY:
                     continue  # a proxy keeps what it has had: of an earlier turn, or a greater size
                 yield Sample(CONNECTIONS, f"{measure}_{size}", target.name, turn, value)
 

@@ -33,8 +33,8 @@ from benchmarks.__main__ import chosen
 from benchmarks.debian import brought
 from benchmarks.errors import BenchError
 from benchmarks.race import Plan, race, run
-from benchmarks.results import FLEET, HAPROXY, document, figures
-from benchmarks.stage import WORKERS, Target, staged
+from benchmarks.results import FLEET, HAPROXY, Sample, document, figures
+from benchmarks.stage import WORKERS, Target, in_rounds, staged
 from benchmarks.workloads import Name, Spec
 from fleet.demo.spawn import spawn
 from fleet.errors import FleetError
@@ -229,14 +229,17 @@ def main(only: str, connections: int, targets: str, rounds: int, scale: float, a
     raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
     workloads = tuple(each for each in PROFILED if each in wanted)
-    plan = Plan(workloads, rounds, scale, (connections,), runs=dict.fromkeys(workloads, 1))
+    plan = Plan(workloads, scale, (connections,), runs=dict.fromkeys(workloads, 1))
+    samples: list[Sample] = []
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, report.progress(terminal) as say:
             folder = Path(made)
-            with staged(folder, raced, lines, say) as stage:
-                found = figures(list(race(stage, plan, say, partial(profile, folder))))
+            for number, told, place in in_rounds(rounds, say, folder):
+                with staged(place, raced, lines, told) as stage:
+                    samples += race(stage, plan, number, told, partial(profile, folder))
     except FleetError as error:
         sys.exit(f"profiled: {error}")
+    found = figures(samples)
     report.show(found, terminal)
     if as_json:
         print(json.dumps(document(found), indent=1))

@@ -1,4 +1,4 @@
-"""Every workload with every target, interleaved, round after round."""
+"""Every workload with every target, interleaved."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class Plan:
     """
 
     workloads: Sequence[Name]
-    rounds: int
     scale: float = 1.0
     crowds: Sequence[int] = CROWDS
     counts: Mapping[Name, int] = field(default_factory=lambda: COUNTS)
@@ -121,34 +120,31 @@ Run: TypeAlias = Callable[[Target, Spec], dict[str, float]]
 """One workload with one target, and its measures."""
 
 
-def race(stage: Stage, plan: Plan, say: Say, measured: Run | None = None) -> Iterator[Sample]:
-    """Run the plan; in each turn, of which a round has as many as runs, another target is the first.
+def race(stage: Stage, plan: Plan, number: int, say: Say, measured: Run | None = None) -> Iterator[Sample]:
+    """Run a round of the plan; in each turn, of which it has as many as runs, another target is the first.
 
-    Args:   measured: in place of `run`, which measures a workload with a target; then none are side by side.
+    Args:
+        number: of the round.
+        measured: in place of `run`, which measures a workload with a target; then none are side by side.
     Raises: BenchError: a client failed, or a proxy ended.
     """
     filled = _fill(stage, plan) if "consume" in plan.workloads else ""
-    for number in range(plan.rounds):
-        for workload in plan.workloads:
-            if workload in SIDE_BY_SIDE and measured is None:
-                yield from _side_by_side(stage, plan, workload, number, say)
-                continue
-            for connections, turn, target in _runs(plan, workload, stage.targets, number):
-                say(_doing(plan, number, workload, target))
-                topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
-                spec = _spec(plan, workload, target, topic)
-                if connections > 1:
-                    spec = replace(spec, connections=connections, count=spec.count * MORE)
-                found = (measured or run)(target, spec)
-                if workload != "consume":
-                    stage.delete_topic(topic)
-                for measure, value in found.items():
-                    name = measure if connections == 1 else f"{measure}_{connections}"
-                    yield Sample(workload, name, target.name, turn, value)
-
-
-def _doing(plan: Plan, number: int, workload: Name, target: Target) -> str:
-    return f"round {number + 1} of {plan.rounds}: {workload}, {target.name}"
+    for workload in plan.workloads:
+        if workload in SIDE_BY_SIDE and measured is None:
+            yield from _side_by_side(stage, plan, workload, number, say)
+            continue
+        for connections, turn, target in _runs(plan, workload, stage.targets, number):
+            say(f"{workload}, {target.name}")
+            topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
+            spec = _spec(plan, workload, target, topic)
+            if connections > 1:
+                spec = replace(spec, connections=connections, count=spec.count * MORE)
+            found = (measured or run)(target, spec)
+            if workload != "consume":
+                stage.delete_topic(topic)
+            for measure, value in found.items():
+                name = measure if connections == 1 else f"{measure}_{connections}"
+                yield Sample(workload, name, target.name, turn, value)
 
 
 def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Say) -> Iterator[Sample]:
@@ -156,14 +152,13 @@ def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Sa
     turns = list(in_turns(stage.targets, plan.runs[workload], number))
     some = TURNS_OF_CLIENTS * len(stage.targets)
     for first in range(0, len(turns), some):
-        yield from _take_turns(stage, plan, workload, number, turns[first : first + some], say)
+        yield from _take_turns(stage, plan, workload, turns[first : first + some], say)
 
 
 def _take_turns(
     stage: Stage,
     plan: Plan,
     workload: Name,
-    number: int,
     turns: Sequence[tuple[int, Target]],
     say: Say,
 ) -> Iterator[Sample]:
@@ -177,7 +172,7 @@ def _take_turns(
             clients[target.name] = stack.enter_context(_client(target, specs[target.name]))
         shares: list[tuple[int, Target, Share]] = []
         for turn, target in turns:
-            say(_doing(plan, number, workload, target))
+            say(f"{workload}, {target.name}")
             shares.append((turn, target, _share(target, specs[target.name], clients[target.name])))
         # Found: right after clients have come, a worker has more to do at rest than ten seconds later.
         at_rest = _at_rest(stage.targets)

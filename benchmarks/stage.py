@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -187,6 +188,23 @@ def staged(
         stage = Stage(kafka, targets)
         stage.check()
         yield stage
+
+
+def in_rounds(rounds: int, say: Say, folder: Path) -> Iterator[tuple[int, Say, Path]]:
+    """The number of each round, how what is done in it is told, and a folder for what is started for it.
+
+    Everything is: found that connecting 1,000 clients was 0.86 to 1.25 times the forwarder from one start to
+    the next, of the same code, in the medians of eight and of sixteen runs.
+    """
+    for number in range(rounds):
+        place = folder / f"round-{number + 1}"
+        place.mkdir()
+        yield number, partial(_tell, say, f"round {number + 1} of {rounds}: "), place
+        shutil.rmtree(place)  # what brokers hold of one round are gigabytes
+
+
+def _tell(say: Say, before: str, line: str) -> None:
+    say(before + line)
 
 
 def one_member(folder: Path, name: str, brokers: Sequence[Endpoint], **options: Any) -> LocalFleet:

@@ -16,7 +16,7 @@ from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
 from benchmarks.scripted import host_of
-from benchmarks.stage import Seal, staged
+from benchmarks.stage import Seal, in_rounds, staged
 from benchmarks.workloads import Name
 from fleet import certs
 
@@ -52,9 +52,11 @@ def _of_side(
     side: str, lines: dict[str, PeerLine], folder: Path, rounds: int, scale: float, say: Say
 ) -> Iterator[Sample]:
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
-    with staged(folder, (DIRECT, *lines, FLEET), lines, say, sealed) as stage:
-        yield from crowds(stage, rounds, say, CROWDS)  # first, while the proxies have had nobody
-        yield from race(stage, Plan(WORKLOADS, rounds, scale, counts=COUNTS, runs=RUNS), say)
+    plan = Plan(WORKLOADS, scale, counts=COUNTS, runs=RUNS)
+    for number, told, place in in_rounds(rounds, say, folder):
+        with staged(place, (DIRECT, *lines, FLEET), lines, told, sealed) as stage:
+            yield from crowds(stage, number, told, CROWDS)  # first, while the proxies have had nobody
+            yield from race(stage, plan, number, told)
     sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
     yield from storm.samples(rounds, runs=STORMS, lines=lines, seal=sealed)
 

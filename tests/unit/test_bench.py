@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -32,7 +33,7 @@ from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, Places
 from benchmarks.results import Sample, document, figures, measures
-from benchmarks.stage import Stage, Target
+from benchmarks.stage import Stage, Target, in_rounds
 from benchmarks.workloads import MEASURED, SPEC, Measured, Spec
 from fleet.demo.ports import free_ports
 from fleet.model import Endpoint
@@ -381,6 +382,12 @@ class FakeStage:
         self.events.append(f"delete {name}")
 
 
+def raced(stage: FakeStage, plan: race.Plan, rounds: int) -> list[Sample]:
+    """What so many rounds find."""
+    run = partial(race.race, cast(Stage, stage), plan, say=lambda _: None)
+    return [sample for number in range(rounds) for sample in run(number=number)]
+
+
 def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = FakeStage("direct", "haproxy", "fleet")
     runs: list[tuple[str, Spec]] = []
@@ -391,13 +398,14 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
         return {"m": float(len(runs))}
 
     monkeypatch.setattr(race, "run", fake_run)
-    plan = race.Plan(("sync", "consume"), rounds=2, scale=0.5, runs={"sync": 1, "consume": 1})
-    found = list(race.race(cast(Stage, stage), plan, lambda _: None))
+    plan = race.Plan(("sync", "consume"), scale=0.5, runs={"sync": 1, "consume": 1})
+    found = raced(stage, plan, 2)
     turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
     assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
         ("produce", 1, "direct"),  # what is consumed
         *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[0]),
         *(("consume", 1, name) for name in turns[0]),
+        ("produce", 1, "direct"),
         *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[1]),
         *(("consume", 1, name) for name in turns[1]),
     ]
@@ -406,7 +414,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
     assert list(dict.fromkeys(each.measure for each in found)) == ["m", "m_16", "m_256"]
     assert [each.round for each in found] == [0] * 12 + [1] * 12
     assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
-    assert stage.events.count("create consume on 3") == 1
+    assert stage.events.count("create consume on 3") == 2  # one in each round
     assert "delete consume" not in stage.events
 
 
@@ -418,8 +426,8 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
         return {"m": 1.0}
 
     monkeypatch.setattr(race, "run", fake_run)
-    plan = race.Plan(("small",), rounds=2, counts={"small": 9_000}, runs={"small": 3})
-    found = list(race.race(cast(Stage, FakeStage("direct", "fleet")), plan, lambda _: None))
+    plan = race.Plan(("small",), counts={"small": 9_000}, runs={"small": 3})
+    found = raced(FakeStage("direct", "fleet"), plan, 2)
     assert counts == [3_000] * 12
     assert [(each.round, each.target) for each in found] == [
         (0, "direct"), (0, "fleet"),
@@ -449,8 +457,8 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
 
     monkeypatch.setattr(race, "client", fake_client)
     monkeypatch.setattr(race, "REST_S", 0.001)
-    plan = race.Plan(("sparse",), rounds=2, counts={"sparse": 60}, runs={"sparse": 3})
-    found = list(race.race(cast(Stage, stage), plan, lambda _: None))
+    plan = race.Plan(("sparse",), counts={"sparse": 60}, runs={"sparse": 3})
+    found = raced(stage, plan, 2)
     one, other = "forwarder sends 20", "fleet sends 20"
     ready = ["create sparse on 1", "forwarder is ready for sparse"]
     ready += ["create sparse on 1", "fleet is ready for sparse"]
@@ -462,7 +470,7 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
     # Found: medians of ten turns of the same clients were 1.02 to 1.32 times the forwarder's.
     stage.events.clear()
     monkeypatch.setattr(race, "TURNS_OF_CLIENTS", 2)
-    list(race.race(cast(Stage, stage), replace(plan, rounds=1), lambda _: None))
+    raced(stage, plan, 1)
     assert stage.events == [*ready, one, other, other, one, *gone, *ready, one, other, *gone]
 
 
@@ -500,8 +508,8 @@ def test_progress_is_a_line_now_and_then_where_nobody_looks_on() -> None:
 
 
 def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
-    plain = race.Plan(tls.WORKLOADS, rounds=1)
-    plan = race.Plan(tls.WORKLOADS, rounds=1, counts=tls.COUNTS, runs=tls.RUNS)
+    plain = race.Plan(tls.WORKLOADS)
+    plan = race.Plan(tls.WORKLOADS, counts=tls.COUNTS, runs=tls.RUNS)
     assert "sparse" in plan.workloads
     assert plan.count("sparse") * plan.runs["sparse"] < plain.count("sparse") * plain.runs["sparse"] == 400
     assert plan.count("sync") * plan.runs["sync"] == plain.count("sync") * plain.runs["sync"]
@@ -519,7 +527,7 @@ def test_ten_thousand_connections_want_open_files_of_clients_and_proxies(
     assert fits(target, 10_000) is enough
 
 
-def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first(
+def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fake_crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
@@ -528,17 +536,33 @@ def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first(
 
     monkeypatch.setattr(connections, "crowd", fake_crowd)
     stage = cast(Stage, FakeStage("direct", "fleet"))
-    found = list(connections.crowds(stage, 2, lambda _: None, {100: 2, 1_000: 1}))
+    runs = {100: 2, 1_000: 1}
+    found = [each for number in range(2) for each in connections.crowds(stage, number, lambda _: None, runs)]
     assert [(each.measure, each.round, each.target) for each in found] == [
         ("cpu_100", 0, "direct"), ("memory_mb_100", 0, "direct"),
         ("cpu_100", 0, "fleet"), ("memory_mb_100", 0, "fleet"),
         ("cpu_100", 1, "fleet"), ("cpu_100", 1, "direct"),
         ("cpu_1000", 0, "direct"), ("memory_mb_1000", 0, "direct"),
         ("cpu_1000", 0, "fleet"), ("memory_mb_1000", 0, "fleet"),
-        ("cpu_100", 2, "direct"), ("cpu_100", 2, "fleet"),
+        ("cpu_100", 2, "direct"), ("memory_mb_100", 2, "direct"),
+        ("cpu_100", 2, "fleet"), ("memory_mb_100", 2, "fleet"),
         ("cpu_100", 3, "fleet"), ("cpu_100", 3, "direct"),
-        ("cpu_1000", 1, "fleet"), ("cpu_1000", 1, "direct"),
+        ("cpu_1000", 1, "fleet"), ("memory_mb_1000", 1, "fleet"),
+        ("cpu_1000", 1, "direct"), ("memory_mb_1000", 1, "direct"),
     ]  # fmt: skip
+
+
+def test_each_round_has_a_folder_of_its_own_which_is_gone_after_it(tmp_path: Path) -> None:
+    told: list[str] = []
+    places = []
+    for number, say, place in in_rounds(2, told.append, tmp_path):
+        say(f"turn {number}")
+        (place / "log").touch()
+        places.append(place)
+        assert sorted(tmp_path.iterdir()) == [place]
+    assert told == ["round 1 of 2: turn 0", "round 2 of 2: turn 1"]
+    assert len(set(places)) == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
