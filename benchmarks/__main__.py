@@ -22,6 +22,7 @@ from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.control import CONTROL
 from benchmarks.cpu import pace_ms
 from benchmarks.goals import verdicts
+from benchmarks.kept import Kept
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
 from benchmarks.stage import WORKERS, in_rounds, staged
@@ -67,6 +68,13 @@ def chosen(text: str, known: Sequence[str], option: str) -> tuple[str, ...]:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON list, and nothing else, on standard output."
 )
+@click.option(
+    "--samples",
+    "samples_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep each value there, and take along what it holds of other workloads: after a failure, "
+    "measure with --only what is missing.",
+)
 @click.option("--write-docs", is_flag=True, help="Put the table into docs/performance.md.")
 def main(
     only: str,
@@ -75,12 +83,12 @@ def main(
     scale: float,
     peers_file: Path,
     as_json: bool,
+    samples_file: Path | None,
     write_docs: bool,
 ) -> None:
     """Measure what the fleet costs beside a direct connection, HAProxy and a bare forwarder."""
     terminal = Console(stderr=True, width=None if sys.stderr.isatty() else 120)
     load_before = os.getloadavg()[0]
-    samples: list[Sample] = []
     failed: list[str] = []
     paces_ms: list[float] = []
 
@@ -89,7 +97,7 @@ def main(
         paces_ms.append(pace_ms())
         try:
             for sample in more:
-                samples.append(sample)
+                kept.add(sample)
         except FleetError as error:
             failed.append(str(error))
             terminal.print(f"bench: {error}", markup=False)  # it may quote a log, with brackets
@@ -99,6 +107,7 @@ def main(
         names = (DIRECT, *lines, *WORKERS)
         raced = chosen(targets, names, "--targets") if targets is not None else names
         wanted = chosen(only, KNOWN, "--only")
+        kept = Kept(samples_file, wanted)
         plan = Plan(tuple(each for each in WORKLOADS if each in wanted), scale)
         add(measure(plan, rounds, raced, lines, terminal, with_crowds=CONNECTIONS in wanted))
         if TLS in wanted:
@@ -107,12 +116,12 @@ def main(
         for name, run in ALONE.items():
             if name in wanted:
                 add(run(rounds))
-        found = figures(samples)
+        found = figures(kept.samples)
         report.show(found, terminal)
         if write_docs and not failed:
             version = haproxy.version(haproxy.find()) if HAPROXY in raced else None
-            about = report.about(version, rounds, load_before, [*paces_ms, pace_ms()])
-            report.write_docs(found, verdicts(samples), about)
+            about = report.about(version, rounds, load_before, [*paces_ms, pace_ms()], kept.before)
+            report.write_docs(found, verdicts(kept.samples), about)
     except FleetError as error:
         sys.exit(f"bench: {error}")
     if as_json:

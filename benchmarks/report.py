@@ -138,12 +138,19 @@ def _processor() -> str:
     return ""
 
 
-def about(haproxy_version: str | None, rounds: int, load_before: float, paces_ms: Sequence[float]) -> str:
-    """Where and when the figures come from, in two sentences without the machine's name.
+def about(
+    haproxy_version: str | None,
+    rounds: int,
+    load_before: float,
+    paces_ms: Sequence[float],
+    before: Sequence[str] = (),
+) -> str:
+    """Where and when the figures come from, in two or three sentences without the machine's name.
 
     Args:
         load_before: the load average before the start: how busy the machine was with something else.
         paces_ms: what `pace_ms` said before each part, and at the end.
+        before: workloads that were measured in a run before this.
     """
     machine = f"{os.cpu_count()}-core {platform.machine().replace('_', '-')} VM{_processor()}"
     system = f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}"
@@ -154,4 +161,5 @@ def about(haproxy_version: str | None, rounds: int, load_before: float, paces_ms
         f"{system}{beside}, {rounds} interleaved rounds, load average {load_before:.1f} before the start. "
         f"A million additions in Python took it {min(paces_ms):.0f} to {max(paces_ms):.0f} ms "
         "before the parts of this and after the last."
+        + (f" What is here of {', '.join(before)} was measured in a run before." if before else "")
     )

@@ -23,14 +23,17 @@ from typing import cast
 import click
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+import benchmarks.__main__
 from benchmarks import asking, connections, debian, goals, haproxy, peers, race, report, storm, tls
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
 from benchmarks.connections import fits, most_to_mean
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
+from benchmarks.kept import Kept
 from benchmarks.peers import Peer, Places
 from benchmarks.results import Sample, document, figures, measures
 from benchmarks.stage import Stage, Target, in_rounds
@@ -362,6 +365,47 @@ def connect(port: int) -> socket.socket:
         except ConnectionRefusedError:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
+
+
+# ---- samples that are kept
+
+
+def test_what_a_part_measured_outlives_the_failure_of_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Found: 66 minutes of a benchmark were lost with a part that found no ports.
+    def failing(_: int) -> Iterator[Sample]:
+        yield Sample("control", "commit_ms", "fleet", 0, 1.0)
+        raise BenchError("no ports [today]")
+
+    def going(_: int) -> Iterator[Sample]:
+        yield Sample("control", "commit_ms", "fleet", 0, 2.0)
+
+    def once(_: int) -> Iterator[Sample]:
+        yield Sample("assign", "ms", "fleet", 0, 34.0)
+
+    kept = tmp_path / "samples.jsonl"
+    monkeypatch.setattr(benchmarks.__main__, "ALONE", {"control": failing, "assign": once})
+    run = partial(CliRunner().invoke, benchmarks.__main__.main)
+    failed = run(["--only", "control,assign", "--samples", str(kept), "--json"])
+    assert failed.exit_code == 1
+    assert "1 of the parts failed, and nothing was written: no ports [today]" in failed.output
+
+    monkeypatch.setattr(benchmarks.__main__, "ALONE", {"control": going, "assign": failing})
+    done = run(["--only", "control", "--samples", str(kept), "--json"])
+    assert done.exit_code == 0
+    values = {each["workload"]: each["value"] for each in json.loads(done.stdout)}
+    assert values == {"assign": 34.0, "control": 2.0}
+
+
+def test_a_file_that_holds_no_samples_is_told_of_and_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text('{"workload": "sync"}\n')
+    with pytest.raises(BenchError, match=r"notes\.txt, line 1: no sample of a benchmark: b'{\"workload"):
+        Kept(path, ("sync",))
+    assert path.read_text() == '{"workload": "sync"}\n'
+    with pytest.raises(BenchError, match="Is a directory"):
+        Kept(tmp_path, ("sync",))
 
 
 # ---- the race
