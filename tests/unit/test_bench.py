@@ -37,7 +37,7 @@ from benchmarks.kept import Kept
 from benchmarks.peers import Peer, Places
 from benchmarks.results import Sample, document, figures, measures
 from benchmarks.stage import Stage, Target, in_rounds
-from benchmarks.workloads import MEASURED, SPEC, Measured, Spec
+from benchmarks.workloads import MEASURED, SPEC, Measured, Name, Spec
 from fleet.demo.ports import free_ports
 from fleet.model import Endpoint
 
@@ -470,7 +470,7 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
         return {"m": 1.0}
 
     monkeypatch.setattr(race, "run", fake_run)
-    plan = race.Plan(("small",), counts={"small": 9_000}, runs={"small": 3})
+    plan = race.Plan(("produce",), counts={"produce": 9_000}, runs={"produce": 3})
     found = raced(FakeStage("direct", "fleet"), plan, 2)
     assert counts == [3_000] * 12
     assert [(each.round, each.target) for each in found] == [
@@ -483,7 +483,13 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
     ]  # fmt: skip
 
 
-def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("workload", "partitions", "measure"),
+    [("sparse", 1, "p50_us"), ("small", 3, "requests_per_s"), ("deep", 3, "requests_per_s")],
+)
+def test_clients_of_small_records_are_ready_together_and_take_turns(
+    monkeypatch: pytest.MonkeyPatch, workload: Name, partitions: int, measure: str
+) -> None:
     # Found: of runs one after another, those of one target differed by two thirds, whatever the machine did.
     stage = FakeStage("forwarder", "fleet")
 
@@ -501,15 +507,15 @@ def test_clients_of_sparse_records_are_ready_together_and_take_turns(monkeypatch
 
     monkeypatch.setattr(race, "client", fake_client)
     monkeypatch.setattr(race, "REST_S", 0.001)
-    plan = race.Plan(("sparse",), counts={"sparse": 60}, runs={"sparse": 3})
+    plan = race.Plan((workload,), counts={workload: 60}, runs={workload: 3})
     found = raced(stage, plan, 2)
     one, other = "forwarder sends 20", "fleet sends 20"
-    ready = ["create sparse on 1", "forwarder is ready for sparse"]
-    ready += ["create sparse on 1", "fleet is ready for sparse"]
-    gone = ["fleet is gone", "forwarder is gone", "delete sparse", "delete sparse"]
+    ready = [f"create {workload} on {partitions}", f"forwarder is ready for {workload}"]
+    ready += [f"create {workload} on {partitions}", f"fleet is ready for {workload}"]
+    gone = ["fleet is gone", "forwarder is gone", f"delete {workload}", f"delete {workload}"]
     first = [*ready, one, other, other, one, one, other, *gone]
     assert stage.events == [*first, *ready, other, one, one, other, other, one, *gone]
-    assert [each.round for each in found if (each.measure, each.target) == ("p50_us", "fleet")] == [*range(6)]
+    assert [each.round for each in found if (each.measure, each.target) == (measure, "fleet")] == [*range(6)]
 
     # Found: medians of ten turns of the same clients were 1.02 to 1.32 times the forwarder's.
     stage.events.clear()
