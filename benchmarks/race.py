@@ -32,9 +32,9 @@ SIDE_BY_SIDE: Final[Sequence[Name]] = ("small", "deep", "sparse")
 """Here all targets' clients are ready at the same time, and work in turns.
 
 A share is two seconds at most, and the next target begins at once: what else the machine does weighs on both
-alike. Found: with runs one after another, 12 seconds apart, those of `sparse` differed by two thirds. Of `deep`
-24 runs, of 3.6 to 16 µs for a request, left 1.26 for a ratio that was 0.89 an hour before; a turn without a
-client that starts takes a tenth of the time, so there can be many.
+alike. Found: with runs one after another, 12 seconds apart, those of `sparse` differed by two thirds. Of
+`deep` 24 runs, of 3.6 to 16 µs for a request, left 1.26 for a ratio that is 0.97 in 120 turns; a turn without
+a client that starts takes a tenth of the time, so there can be many.
 """
 TURNS_OF_CLIENTS: Final = 10
 """So many, and others take their place: where threads and pages have come to be stays so for a client."""

@@ -30,15 +30,16 @@ COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 4_000, "small": 40_000, "deep": 120_000, "produce": 250_000, "consume": 750_000, "sparse": 400}
 )
 """How many records a round of a workload has: about two seconds, or as many as measure CPU well (a worker
-that is consumed from is busy for a twentieth of its time); forty seconds of the sparse one, five of small records.
+that is consumed from is busy for a twentieth of its time); five to eight of small records, forty of sparse
+ones.
 """
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 4, "small": 20, "deep": 40, "produce": 4, "consume": 4, "sparse": 20}
 )
 """In so many runs, each with a client of its own, or ten with one (`race.SIDE_BY_SIDE`).
 
-Runs of the same target differ by a tenth, of `deep` by a third, and longer ones by hardly less: where its
-threads and pages have come to be, and how many requests find one another in a read, stays so for a run.
+Runs of the same target differ by a tenth, of `deep` by a third, and turns of one client by as much; longer
+ones by hardly less. Supposedly it is how many requests find one another in a read.
 """
 _WARM_UP: Final[Mapping[Name, int]] = MappingProxyType(
     {"sync": 200, "small": 300, "deep": 300, "produce": 3 * BATCH_RECORDS, "consume": 0, "sparse": 20}
