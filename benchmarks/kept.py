@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -17,7 +18,8 @@ class Kept:
     """What was measured, in a file with a JSON object in each line, if there is to be one.
 
     Args:
-        path: of the file; it is made, or what it holds of other workloads is taken along.
+        path: of the file; it is made, or what it holds of other workloads is taken along, and what it was
+            stays beside it as `….before`.
         anew: the workloads that are measured now.
     Raises: BenchError: it holds something else, or cannot be read or written.
     """
@@ -27,6 +29,8 @@ class Kept:
         self.samples = [sample for sample in _read(path) if sample.workload not in anew] if path else []
         self.before = tuple(dict.fromkeys(sample.workload for sample in self.samples))
         """The workloads that were measured in a run before this."""
+        if path and path.exists():
+            shutil.copy(path, path.with_name(f"{path.name}.before"))
         self._write("w", b"".join(map(_line, self.samples)))
 
     def add(self, sample: Sample) -> None:

@@ -23,11 +23,11 @@ from fleet import certs
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
-"""Six seconds of the sparse one, and not twenty: there are seven targets on the two sides."""
+"""Six seconds of the sparse one, and not forty: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
     {**dict.fromkeys(WORKLOADS, 2), "small": 10, "deep": 10, "sparse": 3}
 )
-"""Fewer than without TLS, since each has a client that starts."""
+"""Fewer than without TLS: there are seven targets here, too."""
 CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})
 """How many clients connect, with a handshake each, and how many times in a round."""
 STORMS: Final[Mapping[storm.Case, int]] = MappingProxyType({(3, 10): 2, (100, 10_000): 2})

@@ -22,7 +22,7 @@ Found: taken here and there they left no thousand in a row, after an hour of a b
 
 
 def free_ports(count: int, hosts: Sequence[str] = ("127.0.0.1",)) -> tuple[int, ...]:
-    """Consecutive ports that nobody listens on, and that this process was not given while there are others.
+    """Consecutive ports that nobody listens on, and not given since this process last came around.
 
     Args:
         count: how many.

@@ -375,7 +375,7 @@ def test_what_a_part_measured_outlives_the_failure_of_another(
 ) -> None:
     # Found: 66 minutes of a benchmark were lost with a part that found no ports.
     def failing(_: int) -> Iterator[Sample]:
-        yield Sample("control", "commit_ms", "fleet", 0, 1.0)
+        yield Sample("control", "commit_ms", "fleet", 1, 1.0)
         raise BenchError("no ports [today]")
 
     def going(_: int) -> Iterator[Sample]:
@@ -396,6 +396,10 @@ def test_what_a_part_measured_outlives_the_failure_of_another(
     assert done.exit_code == 0
     values = {each["workload"]: each["value"] for each in json.loads(done.stdout)}
     assert values == {"assign": 34.0, "control": 2.0}
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [(each["workload"], each["round"]) for each in lines] == [("assign", 0), ("control", 0)]
+    before = (tmp_path / "samples.jsonl.before").read_text().splitlines()
+    assert [json.loads(line)["value"] for line in before] == [1.0, 34.0]
 
 
 def test_a_file_that_holds_no_samples_is_told_of_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -694,6 +698,9 @@ def test_the_machine_is_described_without_its_name() -> None:
     assert "HAProxy 2.6.12, 5 interleaved rounds, load average 0.3 before" in said
     assert "took it 68 to 140 ms" in said
     assert "HAProxy" not in report.about(None, 5, 0.0, [70.0])
+    assert "before" not in said.partition("after the last.")[2]
+    earlier = report.about(None, 5, 0.0, [70.0], ("sync", "tls"))
+    assert earlier.endswith("after the last. What is here of sync, tls was measured in a run before.")
 
 
 # ---- the command line
