@@ -29,14 +29,22 @@ class Kept:
         self.samples = [sample for sample in _read(path) if sample.workload not in anew] if path else []
         self.before = tuple(dict.fromkeys(sample.workload for sample in self.samples))
         """The workloads that were measured in a run before this."""
-        if path and path.exists():
-            shutil.copy(path, path.with_name(f"{path.name}.before"))
+        self._copy()
         self._write("w", b"".join(map(_line, self.samples)))
 
     def add(self, sample: Sample) -> None:
         """Raises: BenchError: the file cannot be written."""
         self.samples.append(sample)
         self._write("a", _line(sample))
+
+    def _copy(self) -> None:
+        if self._path is None or not self._path.exists():
+            return
+        beside = self._path.with_name(f"{self._path.name}.before")
+        try:
+            shutil.copy(self._path, beside)
+        except OSError as error:
+            raise BenchError(f"{beside}: {error.strerror}") from error
 
     def _write(self, mode: str, data: bytes) -> None:
         if self._path is None:

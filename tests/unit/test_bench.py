@@ -410,6 +410,11 @@ def test_a_file_that_holds_no_samples_is_told_of_and_stays_as_it_is(tmp_path: Pa
     assert path.read_text() == '{"workload": "sync"}\n'
     with pytest.raises(BenchError, match="Is a directory"):
         Kept(tmp_path, ("sync",))
+    path.write_text("")
+    (tmp_path / "notes.txt.before").mkdir()
+    (tmp_path / "notes.txt.before" / "notes.txt").mkdir()
+    with pytest.raises(BenchError, match=r"notes\.txt\.before: Is a directory"):
+        Kept(path, ("sync",))
 
 
 # ---- the race
