@@ -26,7 +26,7 @@ from fleet.model import BrokerId, ProxyId
 CONTROL: Final = "control"
 MEMBERS: Final = (3, 5, 7)
 WORKERS: Final = (1, 4)
-"""Of each member; more than one where there are as few members as can be."""
+"""Of each member."""
 _CONNECTIONS_PER_WORKER: Final = 4
 """Each leads to any of the workers."""
 _LIMIT_S: Final = 30.0
@@ -43,7 +43,7 @@ def samples(rounds: int) -> Iterator[Sample]:
     folder = Path(tempfile.mkdtemp(prefix="fleet-control-"))  # it stays where that fails
     with KafkaCluster(3, folder / "kafka") as kafka:
         for members in MEMBERS:
-            for workers in WORKERS if members == MEMBERS[0] else WORKERS[:1]:
+            for workers in WORKERS:
                 name = f"{members}x{workers}"
                 with LocalFleet(folder / name, kafka.endpoints, members, workers=workers) as fleet:
                     fleet.await_settled(frozenset(kafka.brokers))

@@ -1,18 +1,19 @@
 """A bare TCP forwarder on uvloop: what any Python proxy costs on this machine before it does anything.
 
-    python -m benchmarks.forwarder LISTEN/UPSTREAM …                    both as HOST:PORT
-    python -m benchmarks.forwarder --certificate FILE LISTEN/UPSTREAM …  clients speak TLS
+    python -m benchmarks.forwarder LISTEN/UPSTREAM …       both as HOST:PORT
+        --certificate FILE                                 clients speak TLS
+        --authority FILE                                   upstreams do, with certificates of this one
 
 It knows no errors and no back-pressure, on purpose: it is the floor of the platform, not a proxy.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ssl
-import sys
 from functools import partial
-from typing import cast
+from typing import ClassVar, cast
 
 import uvloop
 
@@ -20,7 +21,9 @@ from fleet.process import prepare_for_connections
 
 
 class Side(asyncio.Protocol):
-    """One of two connections; the client's knows where to dial for the other."""
+    """One of two connections; the client's knows where to dial for the other, and whether by TLS."""
+
+    secured: ClassVar[ssl.SSLContext | None] = None
 
     def __init__(self, upstream: tuple[str, str] | None = None, other: Side | None = None) -> None:
         self.upstream, self.other, self.early = upstream, other, b""
@@ -35,7 +38,8 @@ class Side(asyncio.Protocol):
             self.transport.write(self.other.early)
 
     async def connect(self, host: str, port: str) -> None:
-        await asyncio.get_running_loop().create_connection(partial(Side, None, self), host, int(port))
+        other, loop = partial(Side, None, self), asyncio.get_running_loop()
+        await loop.create_connection(other, host, int(port), ssl=self.secured)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -48,15 +52,16 @@ class Side(asyncio.Protocol):
             self.other.transport.close()
 
 
-async def serve(routes: list[str]) -> None:
+async def serve(arguments: argparse.Namespace) -> None:
     """Forward until killed."""
     loop = asyncio.get_running_loop()
     context = None
-    if routes[0] == "--certificate":
+    if arguments.certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(routes[1])
-        routes = routes[2:]
-    for route in routes:
+        context.load_cert_chain(arguments.certificate)
+    if arguments.authority:
+        Side.secured = ssl.create_default_context(cafile=arguments.authority)
+    for route in arguments.routes:
         listen, upstream = route.split("/")
         (host, port), (to_host, to_port) = listen.rsplit(":", 1), upstream.rsplit(":", 1)
         await loop.create_server(partial(Side, (to_host, to_port)), host, int(port), ssl=context)
@@ -66,4 +71,8 @@ async def serve(routes: list[str]) -> None:
 if __name__ == "__main__":
     # As a worker does: two fifths of a gigabyte's CPU time, a quarter of a connection's instructions.
     prepare_for_connections()
-    uvloop.run(serve(sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    for option in ("--certificate", "--authority"):
+        parser.add_argument(option)
+    parser.add_argument("routes", nargs="+")
+    uvloop.run(serve(parser.parse_args()))

@@ -35,10 +35,18 @@ _WITH_TLS: Final = (
     *((workload, _PER_REQUEST) for workload in ("sync", "small", "deep")),
     *(("sync", f"{_PER_REQUEST}_{connections}") for connections in (16, 256)),
     *((workload, _PER_GB) for workload in ("produce", "consume")),
-    ("connections", "cpu_us_per_connect_1000"),
-    ("connections", f"{_PER_REQUEST}_1000"),
+    ("sparse", "cpu_us_per_record"),
+    ("sparse", "cpu_us_per_record_over_rest"),
+    *(("connections", f"cpu_us_per_connect_{size}") for size in (100, 1000)),
+    *(("connections", f"{_PER_REQUEST}_{size}") for size in (100, 1000)),
     ("metadata", "storm_cpu_us_3x10"),
     ("metadata", "storm_cpu_us_100x10000"),
+)
+_WITH_TWO_WORKERS: Final = (
+    *((workload, _PER_REQUEST) for workload in ("sync", "small", "deep")),
+    *(("sync", f"{_PER_REQUEST}_{connections}") for connections in (16, 256)),
+    ("sparse", "cpu_us_per_record"),
+    *(("connections", f"{_PER_REQUEST}_{size}") for size in (100, 1000, 5000)),
 )
 
 
@@ -148,6 +156,18 @@ GOALS: Final = (
         _median("metadata", "cpu_us_100x10000", FLEET),
     ),
     Goal(
+        "and of one that begins like none before it",
+        400.0,
+        "µs",
+        _median("metadata", "cpu_us_100x10000", "patch"),
+    ),
+    Goal(
+        "and with its request, the kernel's part included, in a storm",
+        400.0,
+        "µs",
+        _median("metadata", "storm_cpu_us_100x10000", FLEET),
+    ),
+    Goal(
         "memory of two workers with 10,000 idle connections",
         200.0,
         "MB",
@@ -166,12 +186,7 @@ GOALS: Final = (
             TIMES,
             _ratio(workload, measure, FLEET_OF_TWO, FLEET),
         )
-        for workload, measure in (
-            ("small", _PER_REQUEST),
-            ("sync", _PER_REQUEST),
-            ("sync", f"{_PER_REQUEST}_256"),
-            ("connections", f"{_PER_REQUEST}_5000"),
-        )
+        for workload, measure in _WITH_TWO_WORKERS
     ),
     *(
         Goal(

@@ -12,7 +12,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias, cast
 
 import uvloop
 
-from benchmarks import peers
 from benchmarks.asking import ROOT, await_answer, check, client, trusting
 from benchmarks.connections import allow_files
 from benchmarks.cpu import cpu_s
@@ -40,8 +39,6 @@ Case: TypeAlias = tuple[int, int]
 """Brokers and partitions."""
 RUNS: Final[Mapping[Case, int]] = MappingProxyType({(3, 10): 4, (100, 10_000): 4, (1_000, 100_000): 2})
 """The cases, and how many times each comes in a round."""
-RACED: Final = ("haproxy", "forwarder")
-"""The peers that forward bytes: who rewrites would have to know the brokers first."""
 _AT_ONCE: Final = 64
 _LIMIT_S: Final = 120.0
 _PAUSE_S: Final = 0.05
@@ -49,26 +46,28 @@ _PAUSE_S: Final = 0.05
 
 def samples(
     rounds: int,
+    names: Collection[str],
+    lines: Mapping[str, PeerLine],
+    *,
     clients: int = CLIENTS,
     runs: Mapping[Case, int] = RUNS,
-    lines: Mapping[str, PeerLine] | None = None,
     seal: Seal | None = None,
 ) -> Iterator[Sample]:
     """Each case with each target; measures end with the brokers and partitions.
 
     Args:
+        names: of the targets: `direct`, `fleet`, and of peers those that forward bytes, and are started here:
+            who rewrites would have to know the brokers first. Others are left out.
+        lines: the peers.
         runs: of each case, how many turns a round has.
-        lines: other peers than those of `RACED`.
         seal: TLS; its certificate is for all brokers of the cases, too, where they are to speak it.
     Raises: BenchError: a client was not answered, or a proxy ended. DemoError: the fleet does not come up.
     """
     allow_files()
-    if lines is None:
-        lines = {name: line for name, line in peers.load().items() if name in RACED}
     for (brokers, partitions), times in runs.items():
         with (
             tempfile.TemporaryDirectory(prefix="fleet-storm-") as folder,
-            staged(Path(folder), brokers, partitions, lines, seal) as targets,
+            staged(Path(folder), brokers, partitions, names, lines, seal) as targets,
         ):
             for turn, target in in_turns(targets, rounds * times):
                 for measure, value in storm(target, clients).items():
@@ -105,13 +104,19 @@ def _peak_kib(pid: int) -> int:
 
 @contextmanager
 def staged(
-    folder: Path, brokers: int, partitions: int, lines: Mapping[str, PeerLine], seal: Seal | None = None
+    folder: Path,
+    brokers: int,
+    partitions: int,
+    names: Collection[str],
+    lines: Mapping[str, PeerLine],
+    seal: Seal | None = None,
 ) -> Iterator[Sequence[Target]]:
-    """The scripted brokers, and in front of them these peers, and one member.
+    """The scripted brokers, and in front of them, as they are named, peers that forward, and one member.
 
     Clients are at the brokers, too, unless those are to speak no TLS and clients are.
     """
-    scripted, *ports = free_ports(1 + 3 * len(lines))
+    raced = {name: line for name, line in lines.items() if name in names and line.forwards and line.start}
+    scripted, *ports = free_ports(1 + 3 * len(raced))
     known = range(1, brokers + 1)
     with ExitStack() as running:
         arguments = ["-m", "benchmarks.scripted", str(scripted), str(brokers), str(partitions)]
@@ -123,14 +128,15 @@ def staged(
         there = Endpoint(host_of(1), scripted)
         straight = seal is None or seal.to_brokers
         await_answer(there, trusting(security) if straight else None)
-        targets = [Target(DIRECT, str(there), security=security)] if straight else []
-        for number, (name, line) in enumerate(lines.items()):
+        targets = [Target(DIRECT, str(there), security=security)] if straight and DIRECT in names else []
+        for number, (name, line) in enumerate(raced.items()):
             free = ports[3 * number : 3 * number + 3]
             targets.append(_peer(running, name, line, folder / name, there, free, seal))
-        options: Mapping[str, Any] = seal.of_fleet if seal else {}
-        space = IdentitySpace(first_id=1, count=brokers)
-        fleet = running.enter_context(one_member(folder / FLEET, FLEET, [there], identities=space, **options))
-        targets.append(of_fleet(fleet, FLEET, security, known))
+        if FLEET in names:
+            options: Mapping[str, Any] = seal.of_fleet if seal else {}
+            space = IdentitySpace(first_id=1, count=brokers)
+            member = one_member(folder / FLEET, FLEET, [there], identities=space, **options)
+            targets.append(of_fleet(running.enter_context(member), FLEET, security, known))
         yield targets
 
 

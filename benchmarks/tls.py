@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final, get_args
 
 from benchmarks import peers, storm, workloads
 from benchmarks.connections import allow_files, crowds
+from benchmarks.errors import BenchError
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
@@ -38,29 +39,39 @@ _ALL: Final = "all"
 _DAYS: Final = 7
 
 
-def samples(rounds: int, scale: float, say: Say) -> Iterator[Sample]:
+def samples(rounds: int, names: Collection[str], scale: float, say: Say) -> Iterator[Sample]:
     """Race, with each of the two; measures are called as without TLS, behind the side and the workload.
 
+    Args:   names: of the targets: `direct`, `fleet`, and peers that speak TLS. Others are left out.
     Raises: BenchError, DemoError: as `staged` and `race`.
     """
     allow_files()
     for side, lines in peers.load_sides().items():
+        raced = [name for name in (DIRECT, *lines, FLEET) if name in names]
+        if not raced:
+            raise BenchError(f"{TLS}: none of {', '.join(names)} is among {DIRECT}, {', '.join(lines)}, {FLEET}")
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as made:
-            for each in _of_side(side, lines, Path(made), rounds, scale, say):
+            for each in _of_side(side, raced, lines, Path(made), rounds, scale, say):
                 yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")
 
 
 def _of_side(
-    side: str, lines: dict[str, PeerLine], folder: Path, rounds: int, scale: float, say: Say
+    side: str,
+    names: Sequence[str],
+    lines: dict[str, PeerLine],
+    folder: Path,
+    rounds: int,
+    scale: float,
+    say: Say,
 ) -> Iterator[Sample]:
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
     plan = Plan(WORKLOADS, scale, counts=COUNTS, runs=RUNS)
     for number, told, place in in_rounds(rounds, say, folder):
-        with staged(place, (DIRECT, *lines, FLEET), lines, told, sealed) as stage:
+        with staged(place, names, lines, told, sealed) as stage:
             yield from crowds(stage, number, told, CROWDS)  # first, while the proxies have had nobody
             yield from race(stage, plan, number, told)
     sealed = seal(folder / "storms", to_brokers=side == BOTH, brokers=max(brokers for brokers, _ in STORMS))
-    yield from storm.samples(rounds, runs=STORMS, lines=lines, seal=sealed)
+    yield from storm.samples(rounds, names, lines, runs=STORMS, seal=sealed)
 
 
 def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:

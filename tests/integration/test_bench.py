@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import alone, scripted, stalls, storm, tls
+from benchmarks import alone, peers, scripted, stalls, storm, tls
 from benchmarks.asking import ask
 from benchmarks.clients import RATE_PER_S
 from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
 from benchmarks.errors import BenchError
+from benchmarks.goals import FORWARDER
+from benchmarks.loaded import suspicions
 from benchmarks.profiled import KERNEL, OTHERS, profile
 from benchmarks.race import run
 from benchmarks.results import DIRECT, FLEET
@@ -100,7 +102,8 @@ def test_a_profile_tells_where_the_time_of_a_request_goes(stage: Stage, tmp_path
 @pytest.mark.parametrize("to_brokers", [False, True])
 def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: bool) -> None:
     seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers)
-    with staged(tmp_path, (DIRECT, FLEET), {}, lambda _: None, seal) as sealed:
+    lines = peers.load_sides()[tls.BOTH if to_brokers else "client"]
+    with staged(tmp_path, (DIRECT, FORWARDER, FLEET), lines, lambda _: None, seal) as sealed:
         for target in sealed.targets:
             assert target.security["security.protocol"] == "ssl"
             topic = sealed.create_topic("small", (1, 2, 3))
@@ -120,9 +123,10 @@ def test_tls_is_spoken_to_clients_and_to_brokers(tmp_path: Path, *, to_brokers: 
 def test_a_storm_may_come_by_tls(tmp_path: Path, *, to_brokers: bool) -> None:
     """Straight to the brokers, too, where they speak it."""
     seal = tls.seal(tmp_path / "certificates", to_brokers=to_brokers, brokers=3)
-    with storm.staged(tmp_path, 3, 10, {}, seal) as targets:
+    lines = peers.load_sides()[tls.BOTH if to_brokers else "client"]
+    with storm.staged(tmp_path, 3, 10, (DIRECT, FORWARDER, FLEET), lines, seal) as targets:
         found = {target.name: storm.storm(target, MANY) for target in targets}
-    assert found.keys() == ({DIRECT, FLEET} if to_brokers else {FLEET})
+    assert found.keys() == ({DIRECT, FORWARDER, FLEET} if to_brokers else {FORWARDER, FLEET})
     assert found[FLEET].keys() == {"ms", "cpu_us", "peak_mib"}
 
 
@@ -135,7 +139,7 @@ def test_a_request_touches_hardly_more_pages_than_in_a_forwarder(tmp_path: Path)
 
 def test_a_storm_is_answered_whole(tmp_path: Path) -> None:
     """Of a fleet before scripted brokers, whose addresses it takes for what they are."""
-    with storm.staged(tmp_path, 3, 10, {}) as targets:
+    with storm.staged(tmp_path, 3, 10, (DIRECT, FLEET), peers.load()) as targets:
         found = {target.name: storm.storm(target, MANY) for target in targets}
         (straight, through) = (advertised_at(target) for target in targets)
     assert found.keys() == {DIRECT, FLEET}
@@ -161,6 +165,7 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     kafka: KafkaCluster, make_fleet: MakeFleet
 ) -> None:
     fleet, broker_ids = make_fleet(3), frozenset(kafka.brokers)
+    suspected = suspicions(fleet)
     found = one_round(fleet, broker_ids, workers=1)
     assert found.keys() == {
         "commit_ms",
@@ -170,6 +175,8 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     }
     assert found.pop("directory_ms") >= 0
     assert all(value > 0 for value in found.values())
+    # Two were killed, and two survivors were there to say so, each time: `benchmarks.loaded` would see it.
+    assert suspicions(fleet) >= suspected + 4
     # As it was before: nobody is drained, and everybody lives.
     fleet.await_settled(broker_ids)
     assert not any(each.drained for each in fleet.ownership(fleet.members[0]).members)

@@ -631,7 +631,7 @@ def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(storm, "staged", fake_staged)
     monkeypatch.setattr(storm, "storm", lambda target, _: {"cpu_us": float(len(target.name))})
-    found = list(storm.samples(2, runs={(3, 10): 2, (100, 10): 1}, lines={}))
+    found = list(storm.samples(2, (), {}, runs={(3, 10): 2, (100, 10): 1}))
     assert [(each.measure, each.round, each.target) for each in found] == [
         ("storm_cpu_us_3x10", 0, "forwarder"), ("storm_cpu_us_3x10", 0, "fleet"),
         ("storm_cpu_us_3x10", 1, "fleet"), ("storm_cpu_us_3x10", 1, "forwarder"),
@@ -640,6 +640,11 @@ def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -
         ("storm_cpu_us_100x10", 0, "forwarder"), ("storm_cpu_us_100x10", 0, "fleet"),
         ("storm_cpu_us_100x10", 1, "fleet"), ("storm_cpu_us_100x10", 1, "forwarder"),
     ]  # fmt: skip
+
+
+def test_tls_is_refused_where_nobody_who_is_raced_speaks_it() -> None:
+    with pytest.raises(BenchError, match="tls: none of fleet-pure is among direct, haproxy, forwarder, fleet"):
+        next(tls.samples(1, ("fleet-pure",), 1.0, lambda _: None))
 
 
 # ---- the report
@@ -770,3 +775,4 @@ def test_goals_ask_for_measures_that_there_are() -> None:
     """Of the last run that was written down: a measure that is called otherwise now would be missing."""
     text = report.PAGE.read_text()
     assert all(f"| {each.what} |" in text for each in goals.GOALS)
+    assert "not measured" not in text.partition(report.BEGIN)[2].partition(report.END)[0]
