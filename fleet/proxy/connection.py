@@ -28,6 +28,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
+from fleet.proxy.passage import LARGE_BYTES, MOST, Passage
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
     from fleet.proxy.deadlines import Deadlines
+    from fleet.proxy.passage import Pipe
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
 
@@ -51,6 +53,7 @@ _BROKER_IS_DIALLED: Final = 2
 _TOO_MUCH_IN_A_DRAIN: Final = 4
 _OVERDRAWN_TO_BROKER: Final = 8
 _OVERDRAWN_TO_CLIENT: Final = 16
+_BODY_PASSES: Final = 32
 
 
 class Host(Protocol):
@@ -62,6 +65,8 @@ class Host(Protocol):
     leaving: Deadlines[BrokerConnection]
     """Those whose client is gone, for as long as their goodbye takes."""
     sampling: Sampling
+    pipe: Pipe | None
+    """For large bodies; None where they are copied."""
 
     def opened(self, connection: ClientConnection) -> None: ...
 
@@ -121,6 +126,8 @@ class ClientConnection(asyncio.Protocol):
         "_kept",
         "_make_session",
         "_queue",
+        "_request_body",
+        "_response_body",
         "_sampling",
         "_secured",
         "_spoken",
@@ -195,6 +202,8 @@ class ClientConnection(asyncio.Protocol):
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
         self._held = 0
         self._queue: list[bytes | memoryview] = []
+        self._request_body: Passage | None = None
+        self._response_body: Passage | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -257,6 +266,8 @@ class ClientConnection(asyncio.Protocol):
                 self._dial_for(piece)
             else:
                 broker.write(piece)
+                if session.passing_to_broker >= LARGE_BYTES:
+                    self.pass_body(broker, to_broker=True)
         if self.moving:
             self.advance()
 
@@ -280,9 +291,8 @@ class ClientConnection(asyncio.Protocol):
             self._broker.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if is_gone(exc):
-            detail = "its host has not answered for as long, and has not said that it ends"
-            self._host.refused(self, LimitReached("vanished_timeout_s", detail))
+        self._note_vanished(exc)
+        self._stop_bodies()
         self.state = State.CLOSED
         self._cancel_timer()
         self._queue.clear()
@@ -315,11 +325,38 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
         return True
 
+    def pass_body(self, broker: BrokerConnection, to_broker: bool) -> None:
+        """Have the kernel pass on what is left of a body, where nothing on its way needs to see it."""
+        pipe = self._host.pipe
+        if pipe is None or pipe.passages >= MOST or self.state is not State.JOINED:
+            return
+        if self._secured or broker.secured:
+            return
+        quota = self.to_broker_quota if to_broker else self.to_client_quota
+        source, target = self._transport, broker.transport
+        if not to_broker:
+            source, target = target, source
+        if quota is not None or not source.is_reading() or source.is_closing() or target.is_closing():
+            return
+        session = self.session
+        left_bytes = session.passing_to_broker if to_broker else session.passing_to_client
+        try:
+            body = Passage(pipe, source, target, left_bytes, self, to_broker)
+        except OSError:  # too many open files, and it passes as a small one does
+            return
+        if to_broker:
+            self._request_body = body
+            self._hold(_BODY_PASSES)
+        else:
+            self._response_body = body
+            broker.pause_reading()
+
     def broker_gone(self, kept: bytes) -> None:
         """The broker has closed, or reset, the connection.
 
         Args: kept: the beginning of a response, if there was too little of it to be looked at.
         """
+        self._stop_bodies()
         if self.state is State.LEAVING:
             self._broker = None
             return
@@ -340,6 +377,34 @@ class ClientConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         self._release(_BROKER_IS_FULL)
 
+    # ---- called by what passes in the kernel
+
+    def body_passed(self, size_bytes: int, to_broker: bool) -> None:
+        if to_broker:
+            self._client_spoke = True
+            self.traffic.to_broker_bytes += size_bytes
+            self.session.passed_to_broker(size_bytes)
+        else:
+            self.broker_spoke = True
+            self.traffic.to_client_bytes += size_bytes
+            self.session.passed_to_client(size_bytes)
+
+    def body_ended(self, to_broker: bool) -> None:
+        if to_broker:
+            self._stop_request_body()
+        else:
+            self._stop_response_body()
+        if self.moving:
+            self.advance()
+
+    def side_failed(self, error: OSError, broker: bool) -> None:
+        self._stop_bodies()
+        if not broker:
+            self._note_vanished(error)
+            self._transport.abort()
+        elif self._broker is not None:
+            self._broker.abort()
+
     # ---- called by the worker
 
     def refuse(self, error: WireError | LimitReached) -> None:
@@ -354,7 +419,7 @@ class ClientConnection(asyncio.Protocol):
 
         None runs while it is not read from, nor while it waits for an answer.
         """
-        if self._held or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
+        if self._held & ~_BODY_PASSES or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
             return None, 0
         if self.state is State.IDLE:
             return "first_request_timeout_s", self.answered
@@ -413,6 +478,7 @@ class ClientConnection(asyncio.Protocol):
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
         if self._transport.is_closing():
             return
+        self._stop_bodies()
         self.state = State.LEAVING
         self._transport.close()
         self._part_with_broker()
@@ -421,6 +487,31 @@ class ClientConnection(asyncio.Protocol):
             self._abort_later()
 
     # ---- inside
+
+    def _note_vanished(self, exc: Exception | None) -> None:
+        if is_gone(exc):
+            detail = "its host has not answered for as long, and has not said that it ends"
+            self._host.refused(self, LimitReached("vanished_timeout_s", detail))
+
+    def _stop_bodies(self) -> None:
+        if self._request_body is not None:
+            self._stop_request_body()
+        if self._response_body is not None:
+            self._stop_response_body()
+
+    def _stop_request_body(self) -> None:
+        assert self._request_body is not None
+        self._request_body.stop()
+        self._request_body = None
+        if not self._transport.is_closing():
+            self._release(_BODY_PASSES)
+
+    def _stop_response_body(self) -> None:
+        assert self._response_body is not None
+        self._response_body.stop()
+        self._response_body = None
+        if self._broker is not None and not self._broker.transport.is_closing():
+            self._broker.resume_reading()
 
     def _overdrawn(self, quota: Quota) -> int:
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
@@ -511,6 +602,7 @@ class ClientConnection(asyncio.Protocol):
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""
         if self.state in (State.LEAVING, State.CLOSED) or self._transport.is_closing():
             return
+        self._stop_bodies()
         self.state = State.LEAVING
         self.moving = True
         self.end = "unanswered" if self.session.in_flight else "moved"
@@ -583,6 +675,8 @@ class BrokerConnection(asyncio.Protocol):
             return
         if consumed < len(data):
             self._kept = data[consumed:]
+        elif client.session.passing_to_client >= LARGE_BYTES:
+            client.pass_body(self, to_broker=False)
         if client.moving:
             client.advance()
 
@@ -604,6 +698,10 @@ class BrokerConnection(asyncio.Protocol):
     @property
     def waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
+
+    @property
+    def secured(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
 
     def pause_reading(self) -> None:
         self.transport.pause_reading()

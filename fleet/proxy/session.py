@@ -210,6 +210,24 @@ class Session:
         """Whether nothing is in flight, and no request has come in part."""
         return not self._client_left and not self.in_flight
 
+    @property
+    def passing_to_broker(self) -> int:
+        """How many of the bytes to come from the client pass, whatever they are."""
+        return self._client_left
+
+    @property
+    def passing_to_client(self) -> int:
+        """How many of the bytes to come from the broker pass, whatever they are."""
+        return self._broker_left - self._zeros
+
+    def passed_to_broker(self, size_bytes: int) -> None:
+        """So many of them have, and were not presented here."""
+        self._client_left -= size_bytes
+
+    def passed_to_client(self, size_bytes: int) -> None:
+        """So many of them have, and were not presented here."""
+        self._broker_left -= size_bytes
+
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
         self._mode |= _REDIRECTING

@@ -26,6 +26,7 @@ from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
+from fleet.proxy.passage import pipe
 from fleet.proxy.quota import Quota
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session, Sessions
@@ -81,6 +82,7 @@ class Worker(Host):
         self._log: TrafficLog | None = None
         self._dialled_for = 0
         self.sampling = Sampling()
+        self.pipe = pipe()
         self.leaving = Deadlines(self.linger_s, BrokerConnection.abort)
         if spec.settings.events is not None:
             life = f"{spec.index}-{os.getpid()}-{wall_ms():x}"
