@@ -28,7 +28,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
-from fleet.proxy.passage import LARGE_BYTES, MOST, Passage
+from fleet.proxy.passage import LARGE_BYTES, Passage
 from fleet.proxy.patience import Watch
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
@@ -126,8 +126,8 @@ class ClientConnection(asyncio.Protocol):
         "_kept",
         "_make_session",
         "_queue",
-        "_request_body",
-        "_response_body",
+        "_request_bodies",
+        "_response_bodies",
         "_sampling",
         "_secured",
         "_spoken",
@@ -202,9 +202,14 @@ class ClientConnection(asyncio.Protocol):
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
         self._held = 0
         self._queue: list[bytes | memoryview] = []
-        self._request_body: Passage | None = None
-        self._response_body: Passage | None = None
+        self._request_bodies: Passage | None = None
+        self._response_bodies: Passage | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_response_bodies(self) -> bool:
+        """Whether something else than its transport reads from the broker."""
+        return self._response_bodies is not None
 
     @property
     def waiting_bytes(self) -> int:
@@ -267,7 +272,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 broker.write(piece)
                 if session.passing_to_broker >= LARGE_BYTES:
-                    self.pass_body(broker, to_broker=True)
+                    self.pass_body(broker, True, passes)
         if self.moving:
             self.advance()
 
@@ -325,31 +330,36 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
         return True
 
-    def pass_body(self, broker: BrokerConnection, to_broker: bool) -> None:
-        """Have the kernel pass on what is left of a body, where nothing on its way needs to see it."""
-        pipe = self._host.pipe
-        if pipe is None or pipe.passages >= MOST or self.state is not State.JOINED:
+    def pass_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
+        """Have the kernel pass on what is left of a large body, where nothing on its way needs to see it, and
+        nothing but what has just been written waits before it.
+        """
+        session = self.session
+        left_bytes = session.passing_to_broker if to_broker else session.passing_to_client
+        passage = self._request_bodies if to_broker else self._response_bodies
+        if passage is not None:
+            passage.left_bytes = left_bytes
             return
-        if self._secured or broker.secured:
+        pipe, quota = self._host.pipe, self.to_broker_quota if to_broker else self.to_client_quota
+        if pipe is None or quota is not None or self._secured or broker.secured:
             return
-        quota = self.to_broker_quota if to_broker else self.to_client_quota
         source, target = self._transport, broker.transport
         if not to_broker:
             source, target = target, source
-        if quota is not None or not source.is_reading() or source.is_closing() or target.is_closing():
+        if self.state is not State.JOINED or not source.is_reading():
             return
-        session = self.session
-        left_bytes = session.passing_to_broker if to_broker else session.passing_to_client
+        if target.get_write_buffer_size() > written_bytes or not pipe.has_room():
+            return
         try:
-            body = Passage(pipe, source, target, left_bytes, self, to_broker)
-        except OSError:  # too many open files, and it passes as a small one does
+            passage = Passage(pipe, source, target, left_bytes, self, to_broker)
+        except OSError:  # too many files are open: it passes as a small one does
             return
         if to_broker:
-            self._request_body = body
+            self._request_bodies = passage
             self._hold(_BODY_PASSES)
         else:
-            self._response_body = body
-            broker.pause_reading()
+            self._response_bodies = passage
+            source.pause_reading()
 
     def broker_gone(self, kept: bytes) -> None:
         """The broker has closed, or reset, the connection.
@@ -388,14 +398,20 @@ class ClientConnection(asyncio.Protocol):
             self.broker_spoke = True
             self.traffic.to_client_bytes += size_bytes
             self.session.passed_to_client(size_bytes)
-
-    def body_ended(self, to_broker: bool) -> None:
-        if to_broker:
-            self._stop_request_body()
-        else:
-            self._stop_response_body()
         if self.moving:
             self.advance()
+
+    def head_received(self, data: bytes, to_broker: bool) -> None:
+        if to_broker:
+            self.data_received(data)
+        elif self._broker is not None:
+            self._broker.data_received(data)
+
+    def passage_ends(self, to_broker: bool) -> None:
+        if to_broker:
+            self._stop_request_bodies()
+        else:
+            self._stop_response_bodies()
 
     def side_failed(self, error: OSError, broker: bool) -> None:
         self._stop_bodies()
@@ -494,24 +510,24 @@ class ClientConnection(asyncio.Protocol):
             self._host.refused(self, LimitReached("vanished_timeout_s", detail))
 
     def _stop_bodies(self) -> None:
-        if self._request_body is not None:
-            self._stop_request_body()
-        if self._response_body is not None:
-            self._stop_response_body()
+        if self._request_bodies is not None:
+            self._stop_request_bodies()
+        if self._response_bodies is not None:
+            self._stop_response_bodies()
 
-    def _stop_request_body(self) -> None:
-        assert self._request_body is not None
-        self._request_body.stop()
-        self._request_body = None
+    def _stop_request_bodies(self) -> None:
+        assert self._request_bodies is not None
+        self._request_bodies.stop()
+        self._request_bodies = None
         if not self._transport.is_closing():
             self._release(_BODY_PASSES)
 
-    def _stop_response_body(self) -> None:
-        assert self._response_body is not None
-        self._response_body.stop()
-        self._response_body = None
-        if self._broker is not None and not self._broker.transport.is_closing():
-            self._broker.resume_reading()
+    def _stop_response_bodies(self) -> None:
+        assert self._response_bodies is not None
+        self._response_bodies.stop()
+        self._response_bodies = None
+        if self._broker is not None:
+            self._broker.read_on()
 
     def _overdrawn(self, quota: Quota) -> int:
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
@@ -636,7 +652,7 @@ class ClientConnection(asyncio.Protocol):
 class BrokerConnection(asyncio.Protocol):
     """The broker's side of a client's connection."""
 
-    __slots__ = ("_client", "_host", "_kept", "_watched", "transport", "write")
+    __slots__ = ("_client", "_client_is_full", "_host", "_kept", "_watched", "transport", "write")
 
     transport: asyncio.Transport
     write: Write
@@ -646,6 +662,7 @@ class BrokerConnection(asyncio.Protocol):
         self._host = host
         self._client: ClientConnection | None = client
         self._kept = b""
+        self._client_is_full = False
         self._watched = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -676,7 +693,7 @@ class BrokerConnection(asyncio.Protocol):
         if consumed < len(data):
             self._kept = data[consumed:]
         elif client.session.passing_to_client >= LARGE_BYTES:
-            client.pass_body(self, to_broker=False)
+            client.pass_body(self, False, len(data))
         if client.moving:
             client.advance()
 
@@ -704,10 +721,18 @@ class BrokerConnection(asyncio.Protocol):
         return self.transport.get_extra_info("ssl_object") is not None
 
     def pause_reading(self) -> None:
+        self._client_is_full = True
         self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self.transport.resume_reading()
+        self._client_is_full = False
+        if self._client is None or not self._client.has_response_bodies:
+            self.transport.resume_reading()
+
+    def read_on(self) -> None:
+        """No large body passes any more."""
+        if not self._client_is_full and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def leave(self) -> None:
         """The client is gone: end in order, so that the broker reads all that was sent, and do not listen."""

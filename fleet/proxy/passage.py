@@ -10,23 +10,23 @@ side does not take at once is read, and written by its transport, which knows wh
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import sys
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from mypy_extensions import i64
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 128 * 1024
 """What is left of a body that passes so, at least: to begin and to end takes as long as to copy so much."""
 MOST: Final = 64
-"""How many bodies of a worker pass so at a time: each has two files open for as long."""
-_PIPE_BYTES: Final = 1 << 20
+"""How many connections of a worker have bodies that pass so at a time: each has two more files open."""
+HEAD_BYTES: Final = 16 * 1024
+"""How much is read at a time between two bodies."""
+PIPE_BYTES: Final = 64 * 1024
+"""What a pipe of Linux has room for. In a larger one what is read of a broker costs a quarter more."""
+AT_ONCE: Final = 16
+"""How many times it may be filled before others have their turn."""
 _LINUX: Final = sys.platform == "linux"
 
 
@@ -36,36 +36,43 @@ class Pipe:
     Raises: OSError: there is none to be had.
     """
 
-    __slots__ = ("_flags", "_into", "_out", "passages", "size_bytes")
+    __slots__ = ("_flags", "_into", "_out", "passages", "resting")
 
     def __init__(self) -> None:
         self._out, self._into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        with suppress(OSError):  # as much as others of this user leave
-            fcntl.fcntl(self._into, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        self.size_bytes = fcntl.fcntl(self._into, fcntl.F_GETPIPE_SZ)
         self._flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
         self.passages = 0
-        """How many use it."""
+        self.resting: dict[Passage, None] = {}
+        """Those between two bodies, the longest first."""
+
+    def has_room(self) -> bool:
+        """Whether one more may use it; one that rests makes room."""
+        if self.passages >= MOST and self.resting:
+            next(iter(self.resting)).give_up()
+        return self.passages < MOST
 
     def fill(self, source: int, most_bytes: int) -> int:
         """Put in what a socket has received; 0 where it has ended. Raises: BlockingIOError, OSError."""
         return os.splice(source, self._into, most_bytes, flags=self._flags)
 
-    def empty(self, to: int, size_bytes: int) -> int:
-        """Take so much out, to a socket; returns how much of it. Raises: BlockingIOError, OSError."""
-        return os.splice(self._out, to, size_bytes, flags=self._flags)
+    def empty(self, to: int, size_bytes: int) -> bytes:
+        """Take so much out, to a socket; returns what of it that does not take now. Raises: OSError."""
+        try:
+            while size_bytes:
+                size_bytes -= os.splice(self._out, to, size_bytes, flags=self._flags)
+        except BlockingIOError:
+            return self._read(size_bytes)
+        except OSError:
+            self._read(size_bytes)
+            raise
+        return b""
 
-    def read(self, size_bytes: int) -> bytes:
-        """Take so much out."""
+    def _read(self, size_bytes: int) -> bytes:
         pieces: list[bytes] = []
         while size_bytes:
             pieces.append(os.read(self._out, size_bytes))
             size_bytes -= len(pieces[-1])
         return b"".join(pieces)
-
-    def close(self) -> None:
-        os.close(self._out)
-        os.close(self._into)
 
 
 def pipe() -> Pipe | None:
@@ -80,31 +87,37 @@ def pipe() -> Pipe | None:
 
 
 class Traveller(Protocol):
-    """Whose body it is: a connection between a client and a broker."""
+    """Whose bodies they are: a connection between a client and a broker."""
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
-        """So much more of it was read from the one side, and will be at the other."""
+        """So much more of one was read from the one side, and will be at the other."""
 
-    def body_ended(self, to_broker: bool) -> None:
-        """Go on reading: all of it has passed, or what is left is to pass as small bodies do."""
+    def head_received(self, data: bytes, to_broker: bool) -> None:
+        """As its transport would have read it: what is behind a body, perhaps the beginning of another."""
+
+    def passage_ends(self, to_broker: bool) -> None:
+        """Stop it, and go on reading: no large body is on its way, or the other side is slow."""
 
     def side_failed(self, error: OSError, broker: bool) -> None:
         """The kernel has said so here, and tells the transport no more."""
 
 
 class Passage:
-    """What is left of one body, on its way. Meanwhile nobody else reads its source, nor writes to its target.
+    """Large bodies on their way, one after the other.
+
+    From the first one on, until something else comes, nobody else reads the one side. So what comes between
+    two of them is read in small pieces, and little of the next is copied.
 
     Args:
         through: of the worker.
         source, target: the sockets' transports; the first has been told to pause.
-        left_bytes: of the body.
+        left_bytes: of the first body.
         traveller: is told of it.
         to_broker: the direction.
     Raises: OSError: too many files are open.
     """
 
-    __slots__ = ("_left_bytes", "_loop", "_pipe", "_source", "_target", "_to", "_to_broker", "_traveller")
+    __slots__ = ("_loop", "_pipe", "_source", "_target", "_to", "_to_broker", "_traveller", "left_bytes")
 
     def __init__(
         self,
@@ -117,7 +130,7 @@ class Passage:
     ) -> None:
         self._pipe = through
         self._target = target
-        self._left_bytes: i64 = left_bytes
+        self.left_bytes = left_bytes
         self._traveller = traveller
         self._to_broker = to_broker
         # Of its own: those of a transport that has failed are others' within the same turn of the loop.
@@ -134,43 +147,70 @@ class Passage:
     def stop(self) -> None:
         """Let go of it, wherever it is. Once."""
         self._pipe.passages -= 1
+        self._pipe.resting.pop(self, None)
         self._loop.remove_reader(self._source)
         os.close(self._source)
         os.close(self._to)
+        self._source = -1
+
+    def give_up(self) -> None:
+        """Make room: it rests."""
+        self._traveller.passage_ends(self._to_broker)
 
     def _go_on(self) -> None:
-        """There is more of it, or the source has ended."""
-        through, traveller = self._pipe, self._traveller
+        """Something has come, or the source has ended."""
         if self._target.get_write_buffer_size():  # what is before it has not all gone
-            traveller.body_ended(self._to_broker)
-            return
+            self._traveller.passage_ends(self._to_broker)
+        elif self.left_bytes:
+            self._pass_on()
+        else:
+            self._receive()
+
+    def _pass_on(self) -> None:
+        traveller, passed, kept, over = self._traveller, 0, b"", False
+        side = self._source
         try:
-            count = through.fill(self._source, min(self._left_bytes, through.size_bytes))
+            for _ in range(AT_ONCE):
+                side = self._source
+                count = self._pipe.fill(self._source, min(self.left_bytes - passed, PIPE_BYTES))
+                side = self._to
+                passed += count
+                kept = self._pipe.empty(self._to, count)
+                over = not count or bool(kept)
+                if over or passed == self.left_bytes:
+                    break
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._note(passed)
+            traveller.side_failed(error, broker=self._to_broker == (side == self._to))
+            return
+        self._note(passed)
+        if over:
+            target = self._target
+            traveller.passage_ends(self._to_broker)
+            if kept:
+                target.write(kept)
+
+    def _note(self, passed_bytes: int) -> None:
+        if passed_bytes:
+            self.left_bytes -= passed_bytes
+            self._traveller.body_passed(passed_bytes, self._to_broker)
+            if not self.left_bytes:
+                self._pipe.resting[self] = None
+
+    def _receive(self) -> None:
+        """What is behind a body."""
+        traveller = self._traveller
+        try:
+            data = os.read(self._source, HEAD_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
             traveller.side_failed(error, broker=not self._to_broker)
             return
-        if not count:
-            traveller.body_ended(self._to_broker)
-            return
-        rest = count
-        failure: OSError | None = None
-        try:
-            while rest:
-                rest -= through.empty(self._to, rest)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            failure = error
-        kept = through.read(rest) if rest else b""
-        self._left_bytes -= count
-        traveller.body_passed(count, self._to_broker)
-        if failure is not None:
-            traveller.side_failed(failure, broker=self._to_broker)
-        elif kept:
-            target = self._target
-            traveller.body_ended(self._to_broker)
-            target.write(kept)
-        elif not self._left_bytes:
-            traveller.body_ended(self._to_broker)
+        self._pipe.resting.pop(self, None)
+        if data:
+            traveller.head_received(data, self._to_broker)  # which says how much is left, or stops this
+        if self._source >= 0 and not self.left_bytes:
+            traveller.passage_ends(self._to_broker)
