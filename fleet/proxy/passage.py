@@ -23,6 +23,8 @@ MOST: Final = 64
 """How many connections of a worker have bodies that pass so at a time: each has two more files open."""
 HEAD_BYTES: Final = 16 * 1024
 """How much is read at a time between two bodies."""
+READS: Final = 3
+"""So many times, and then by the transport again: the end of a Fetch response may come alone."""
 PIPE_BYTES: Final = 64 * 1024
 """What a pipe of Linux has room for. In a larger one what is read of a broker costs a quarter more."""
 AT_ONCE: Final = 16
@@ -117,7 +119,17 @@ class Passage:
     Raises: OSError: too many files are open.
     """
 
-    __slots__ = ("_loop", "_pipe", "_source", "_target", "_to", "_to_broker", "_traveller", "left_bytes")
+    __slots__ = (
+        "_loop",
+        "_pipe",
+        "_reads",
+        "_source",
+        "_target",
+        "_to",
+        "_to_broker",
+        "_traveller",
+        "left_bytes",
+    )
 
     def __init__(
         self,
@@ -133,6 +145,8 @@ class Passage:
         self.left_bytes = left_bytes
         self._traveller = traveller
         self._to_broker = to_broker
+        self._reads = 0
+        """Since a body has ended."""
         # Of its own: those of a transport that has failed are others' within the same turn of the loop.
         self._source: int = os.dup(source.get_extra_info("socket").fileno())
         try:
@@ -209,8 +223,14 @@ class Passage:
         except OSError as error:
             traveller.side_failed(error, broker=not self._to_broker)
             return
-        self._pipe.resting.pop(self, None)
         if data:
             traveller.head_received(data, self._to_broker)  # which says how much is left, or stops this
-        if self._source >= 0 and not self.left_bytes:
+        if self._source < 0:
+            return
+        if self.left_bytes:
+            self._pipe.resting.pop(self, None)
+            self._reads = 0
+            return
+        self._reads += 1
+        if not data or self._reads == READS:
             traveller.passage_ends(self._to_broker)
