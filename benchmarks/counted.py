@@ -150,6 +150,7 @@ class _Host:
     linger_s = 1.0
     leaving: Deadlines[BrokerConnection]
     sampling = Sampling()
+    pipe = None
 
     def opened(self, _: ClientConnection) -> None: ...
     def closed(self, _: ClientConnection) -> None: ...

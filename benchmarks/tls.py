@@ -49,7 +49,9 @@ def samples(rounds: int, names: Collection[str], scale: float, say: Say) -> Iter
     for side, lines in peers.load_sides().items():
         raced = [name for name in (DIRECT, *lines, FLEET) if name in names]
         if not raced:
-            raise BenchError(f"{TLS}: none of {', '.join(names)} is among {DIRECT}, {', '.join(lines)}, {FLEET}")
+            raise BenchError(
+                f"{TLS}: none of {', '.join(names)} is among {DIRECT}, {', '.join(lines)}, {FLEET}"
+            )
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as made:
             for each in _of_side(side, raced, lines, Path(made), rounds, scale, say):
                 yield replace(each, workload=TLS, measure=f"{side}_{each.workload}_{each.measure}")

@@ -38,24 +38,31 @@ class Pipe:
     Raises: OSError: there is none to be had.
     """
 
-    __slots__ = ("_flags", "_into", "_out", "passages", "resting")
+    __slots__ = ("_flags", "_into", "_out", "begun", "filled_bytes", "most", "passages", "resting")
 
     def __init__(self) -> None:
         self._out, self._into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._flags = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+        self.most = MOST
+        self.begun = 0
+        self.filled_bytes = 0
+        """How much has passed through it so far."""
         self.passages = 0
+        """How many use it now; of so many that have begun."""
         self.resting: dict[Passage, None] = {}
         """Those between two bodies, the longest first."""
 
     def has_room(self) -> bool:
         """Whether one more may use it; one that rests makes room."""
-        if self.passages >= MOST and self.resting:
+        if self.passages >= self.most and self.resting:
             next(iter(self.resting)).give_up()
-        return self.passages < MOST
+        return self.passages < self.most
 
     def fill(self, source: int, most_bytes: int) -> int:
         """Put in what a socket has received; 0 where it has ended. Raises: BlockingIOError, OSError."""
-        return os.splice(source, self._into, most_bytes, flags=self._flags)
+        count = os.splice(source, self._into, most_bytes, flags=self._flags)
+        self.filled_bytes += count
+        return count
 
     def empty(self, to: int, size_bytes: int) -> bytes:
         """Take so much out, to a socket; returns what of it that does not take now. Raises: OSError."""
@@ -157,6 +164,7 @@ class Passage:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._source, self._go_on)
         through.passages += 1
+        through.begun += 1
 
     def stop(self) -> None:
         """Let go of it, wherever it is. Once."""

@@ -643,7 +643,9 @@ def test_storms_come_several_times_in_a_round(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tls_is_refused_where_nobody_who_is_raced_speaks_it() -> None:
-    with pytest.raises(BenchError, match="tls: none of fleet-pure is among direct, haproxy, forwarder, fleet"):
+    with pytest.raises(
+        BenchError, match="tls: none of fleet-pure is among direct, haproxy, forwarder, fleet"
+    ):
         next(tls.samples(1, ("fleet-pure",), 1.0, lambda _: None))
 
 

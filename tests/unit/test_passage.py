@@ -1,0 +1,490 @@
+"""Large bodies that pass in the kernel, through a worker in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fleet.config.settings import Limits
+from fleet.proxy import counters
+from fleet.proxy.connection import ClientConnection
+from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe
+from fleet.proxy.session import Session
+from tests.certificates import Authority
+from tests.unit.test_worker import (
+    AT_ONCE,
+    FETCH,
+    LIMIT_S,
+    MIB,
+    PLAINTEXT,
+    PRODUCE,
+    BrokerScript,
+    Running,
+    Way,
+    ends,
+    eventually,
+    fetch,
+    produce,
+    read_frame,
+    response,
+    running,
+    secured,
+)
+
+BODIES = 4
+LARGE = 3 * MIB + 17
+SMALL = LARGE_BYTES // 2
+MOST = 2
+HEAD = 10
+
+
+def records(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def produced(correlation_id: int, size: int) -> bytes:
+    """A Produce request that ends in records which are nowhere alike."""
+    whole = produce(correlation_id, acks=1, records_bytes=size)
+    return whole[: len(whole) - size] + records(size, correlation_id)
+
+
+class Large(BrokerScript):
+    """Notes the requests' bytes, and answers each with so many of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.heard = size, b""
+        self.cut_off: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
+        """What it does at the first request, in place of all else."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        self.writers.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await self.reads.wait()
+                frame = await read_frame(reader)
+                if self.cut_off is not None:
+                    await self.cut_off(writer)
+                    break
+                self.heard += struct.pack(">i", len(frame)) + frame
+                key, _, correlation_id = struct.unpack_from(">hhi", frame)
+                self.asked.append((key, correlation_id))
+                size = self.size if key == FETCH else HEAD
+                writer.write(response(correlation_id, records(size, correlation_id)))
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class Ground:
+    """A worker before one such broker."""
+
+    at: Running
+    broker: Large
+
+    @property
+    def connection(self) -> ClientConnection:
+        (only,) = self.at.connections()
+        return only
+
+    @property
+    def pipe(self) -> Pipe:
+        pipe = self.at.worker.pipe
+        assert pipe is not None
+        return pipe
+
+
+MakeGround = Callable[..., AbstractAsyncContextManager[Ground]]
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> MakeGround:
+    @asynccontextmanager
+    async def make(
+        size: int = LARGE, limits: Limits = AT_ONCE, way: Way = PLAINTEXT
+    ) -> AsyncIterator[Ground]:
+        broker = Large(size)
+        broker.reads.set()
+        server = await asyncio.start_server(broker.serve, "127.0.0.1", 0, limit=MIB, ssl=way.tls)
+        broker.port = server.sockets[0].getsockname()[1]
+        async with running(tmp_path, [broker.port], limits, way=way) as at:
+            at.worker.apply(at.directory([broker]))
+            yield Ground(at, broker)
+        server.close()
+        for writer in broker.writers:
+            writer.transport.abort()
+
+    return make
+
+
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        return await read_frame(reader)
+
+
+# ---- what passes
+
+
+async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+    ground: MakeGround,
+) -> None:
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        sent = b"".join(produced(number, LARGE) for number in range(BODIES))
+        writer.write(sent)
+        for number in range(BODIES):
+            assert await answer(reader) == response(number, records(HEAD, number))[4:]
+        assert on.broker.heard == sent
+        assert on.at.worker.count().bytes_to_broker[1] == len(sent)
+        # Of the first body one read of the transport; of the others what is read behind the one before.
+        assert on.pipe.filled_bytes > len(sent) - MIB
+        assert on.pipe.begun == 1
+        writer.close()
+
+
+async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+    ground: MakeGround,
+) -> None:
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        expected = b""
+        for number in range(BODIES):
+            writer.write(fetch(number))
+            expected += response(number, records(LARGE, number))
+            assert await answer(reader) == expected[-LARGE - 4 :]
+        assert on.at.worker.count().bytes_to_client[1] == len(expected)
+        assert on.pipe.filled_bytes > len(expected) - MIB
+        assert on.pipe.begun == 1
+        assert on.connection.session.quiet
+        writer.close()
+
+
+async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_its_transport_again(
+    ground: MakeGround,
+) -> None:
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        for size in (LARGE, 10, SMALL, 10, 10, 10, 10, LARGE, 10, LARGE):
+            on.broker.size = size
+            writer.write(fetch(size) + produced(size + 1, size))
+            assert await answer(reader) == response(size, records(size, size))[4:]
+            assert await answer(reader) == response(size + 1, records(HEAD, size + 1))[4:]
+        assert on.pipe.begun >= 4  # each direction, and anew after many small ones
+        on.broker.size = 10
+        for number in range(2 * READS):
+            writer.write(fetch(number))
+            await answer(reader)
+        assert on.pipe.passages == 0
+        broker = on.connection._broker
+        assert broker is not None
+        assert on.connection._transport.is_reading()
+        assert broker.transport.is_reading()
+        assert on.connection.awaits()[0] == "idle_timeout_s"
+        writer.close()
+
+
+async def test_small_bodies_do_not_pass_so(ground: MakeGround) -> None:
+    async with ground(SMALL) as on:
+        reader, writer = await on.at.connect(1)
+        writer.write(fetch(1) + produced(2, SMALL))
+        await answer(reader)
+        await answer(reader)
+        assert (on.pipe.begun, on.pipe.filled_bytes) == (0, 0)
+        writer.close()
+
+
+@pytest.mark.parametrize("why", ["quotas", "TLS", "no pipe", "too many files"])
+async def test_bodies_are_copied_where_they_cannot_pass_so(
+    ground: MakeGround,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    why: str,
+) -> None:
+    limits, way = AT_ONCE, PLAINTEXT
+    if why == "quotas":
+        much = 1 << 40
+        limits = replace(AT_ONCE, to_broker_bytes_per_second=much, to_client_bytes_per_second=much)
+    elif why == "TLS":
+        way = secured(Authority(tmp_path))
+    elif why == "no pipe":
+        monkeypatch.setattr(os, "pipe2", failing)
+    async with ground(limits=limits, way=way) as on:
+        if why == "too many files":
+            monkeypatch.setattr(os, "dup", failing)
+        reader, writer = await on.at.connect(1)
+        writer.write(fetch(1) + produced(2, LARGE))
+        assert await answer(reader) == response(1, records(LARGE, 1))[4:]
+        await answer(reader)
+        assert on.broker.heard[-LARGE:] == records(LARGE, 2)
+        assert on.at.worker.pipe is None or on.at.worker.pipe.begun == 0
+        writer.close()
+
+
+def failing(*_: object) -> int:
+    raise OSError(errno.EMFILE, "too many files")
+
+
+# ---- who is slow, and who goes
+
+
+async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+    size = 16 * MIB
+    async with ground(size) as on:
+        reader, writer = await on.at.connect(1)
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.pause_reading()
+        writer.write(fetch(1) + fetch(2))
+        await eventually(
+            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.passages,
+            "the kernel takes no more",
+        )
+        broker = on.connection._broker
+        assert broker is not None
+        await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
+        assert on.connection.waiting_bytes <= Limits().write_buffer_bytes + MIB
+        transport.resume_reading()
+        for number in (1, 2):
+            assert await answer(reader) == response(number, records(size, number))[4:]
+        assert on.pipe.filled_bytes > 0
+        writer.close()
+
+
+async def test_a_broker_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+    size = 16 * MIB
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        writer.write(produced(1, LARGE))
+        await answer(reader)
+        on.broker.reads.clear()
+        writer.write(fetch(9))  # it is read, and then nothing is
+        await answer(reader)
+        writer.write(produced(2, size) + produced(3, size))
+        broker = on.connection._broker
+        assert broker is not None
+        await eventually(lambda: broker.waiting_bytes > MIB, "the kernel takes no more")
+        await eventually(lambda: not on.connection._transport.is_reading(), "the client's side is paused")
+        assert on.connection._request_bodies is None
+        on.broker.reads.set()
+        for number in (2, 3):
+            assert await answer(reader) == response(number, records(HEAD, number))[4:]
+        assert on.broker.heard[-size:] == records(size, 3)
+        assert on.pipe.filled_bytes > LARGE - MIB
+        writer.close()
+
+
+async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that has sent half of a large one, which passes in the kernel."""
+    reader, writer = await on.at.connect(1)
+    writer.write(fetch(1))
+    await answer(reader)
+    writer.write(produced(2, LARGE)[: LARGE // 2])
+    await eventually(lambda: on.at.worker.count().bytes_to_broker[1] > LARGE // 2, "half of it has passed")
+    assert on.pipe.passages == 1
+    return reader, writer
+
+
+@pytest.mark.parametrize("how", ["eof", "reset"])
+async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
+    ground: MakeGround, how: str
+) -> None:
+    async with ground(HEAD) as on:
+        _, writer = await inside_a_request(on)
+        if how == "eof":
+            writer.write_eof()
+        else:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
+        assert on.at.worker.count().errors == ({"truncated": 1} if how == "eof" else {})
+        writer.close()
+
+
+async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart(
+    ground: MakeGround,
+) -> None:
+    """The kernel tells whoever asks first, and that is not the transport here."""
+    async with ground(HEAD) as on:
+        reader, writer = await inside_a_request(on)
+        on.connection.side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
+        with suppress(ConnectionResetError):
+            await ends(reader)
+        await eventually(lambda: not on.at.connections(), "it is gone")
+        assert on.at.worker.count().limited == {"vanished_timeout_s": 1}
+        writer.close()
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_client(
+    ground: MakeGround, how: str
+) -> None:
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+
+        async def cut_off(to: asyncio.StreamWriter) -> None:
+            to.write(response(1, records(LARGE, 1))[: LARGE // 2])
+            await eventually(
+                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+            )
+            assert on.pipe.passages == 1
+            if how == "reset":
+                sock = to.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                to.transport.abort()
+
+        on.broker.cut_off = cut_off
+        writer.write(fetch(1))
+        async with asyncio.timeout(LIMIT_S):
+            received = await reader.read()
+        assert received == response(1, records(LARGE, 1))[: LARGE // 2]
+        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
+        assert on.at.worker.count().errors == {"truncated": 1}
+        writer.close()
+
+
+async def test_a_request_that_passes_has_its_time_limit(ground: MakeGround) -> None:
+    """A client that is not read from has none: this one is, though not by its transport."""
+    async with ground(HEAD) as on:
+        _, writer = await inside_a_request(on)
+        limit, spoken = on.connection.awaits()
+        assert limit == "request_timeout_s"
+        writer.write(bytes(10))
+        await eventually(lambda: on.connection.awaits()[1] > spoken, "it is seen to go on")
+        writer.close()
+
+
+async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_passed(
+    ground: MakeGround,
+) -> None:
+    async with ground(16 * MIB) as on:
+        reader, writer = await on.at.connect(1)
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.pause_reading()
+        writer.write(fetch(1))
+        await eventually(
+            lambda: on.at.connections() and on.at.worker.count().bytes_to_client[1] > MIB, "it comes"
+        )
+        on.connection.move(LIMIT_S, LIMIT_S)
+        transport.resume_reading()
+        assert await answer(reader) == response(1, records(16 * MIB, 1))[4:]
+        await ends(reader)
+        assert on.at.worker.count().errors == {}
+        writer.close()
+
+
+async def test_a_request_that_passes_is_finished_in_a_drain(ground: MakeGround) -> None:
+    async with ground(HEAD) as on:
+        reader, writer = await inside_a_request(on)
+        on.connection.drain(LIMIT_S)
+        writer.write(produced(2, LARGE)[LARGE // 2 :] + fetch(3))
+        assert await answer(reader) == response(2, records(HEAD, 2))[4:]
+        await ends(reader)
+        assert on.broker.asked == [(FETCH, 1), (PRODUCE, 2)]
+        assert on.broker.heard[-LARGE:] == records(LARGE, 2)
+        writer.close()
+
+
+# ---- what it holds
+
+
+async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGround) -> None:
+    async with ground(HEAD) as on:
+        on.pipe.most = MOST
+        clients = [await on.at.connect(1) for _ in range(MOST + 1)]
+        for number, (reader, writer) in enumerate(clients):
+            writer.write(produced(number, LARGE))
+            await answer(reader)
+        assert on.pipe.begun == MOST + 1
+        assert on.pipe.passages == len(on.pipe.resting) == MOST
+        for number, (reader, writer) in enumerate(clients):
+            writer.write(produced(number, LARGE))
+            await answer(reader)
+        assert on.broker.heard.count(records(LARGE, 0)) == 2
+        for _, writer in clients:
+            writer.close()
+        await eventually(lambda: not on.pipe.passages, "they are gone")
+        assert not on.pipe.resting
+
+
+async def test_where_all_are_at_work_bodies_are_copied(ground: MakeGround) -> None:
+    async with ground(HEAD) as on:
+        on.pipe.most = 1
+        _, halfway = await inside_a_request(on)
+        reader, writer = await on.at.connect(1)
+        writer.write(produced(3, LARGE))
+        await answer(reader)
+        assert on.broker.heard[-LARGE:] == records(LARGE, 3)
+        assert on.pipe.begun == 1
+        writer.close()
+        halfway.close()
+
+
+async def test_nothing_stays_of_a_connection_with_large_bodies(
+    ground: MakeGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reference to itself, and no open file: whoever dups a socket keeps its connection."""
+    monkeypatch.setattr(counters.log, "disabled", True)
+    gc.collect()
+    gc.disable()
+    try:
+        async with ground() as on:
+            files = len(os.listdir("/proc/self/fd"))
+            before = alive()
+            for number in range(3):
+                reader, writer = await on.at.connect(1)
+                writer.write(fetch(number) + produced(number + 10, LARGE))
+                await answer(reader)
+                await answer(reader)
+                assert alive() > before
+                if number == 1:
+                    writer.transport.abort()
+                else:
+                    writer.close()
+                await eventually(lambda: not on.at.connections(), "the client is gone")
+                await eventually(lambda: alive() <= before, "all that has to do with it is gone")
+            await eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, "its files are closed")
+    finally:
+        gc.enable()
+
+
+def alive() -> int:
+    return sum(isinstance(each, (ClientConnection, Session, Passage)) for each in gc.get_objects())
+
+
+async def test_a_pipe_is_empty_after_what_a_socket_did_not_take() -> None:
+    pipe = Pipe()
+    left, right = socket.socketpair()
+    for each in (left, right):
+        each.setblocking(False)
+    sent = 0
+    with suppress(BlockingIOError):
+        while True:
+            sent += left.send(bytes(4096))  # right has all that it takes
+    other, end = socket.socketpair()
+    other.setblocking(False)
+    end.sendall(records(1000))
+    assert pipe.fill(other.fileno(), 1000) == 1000
+    assert pipe.empty(left.fileno(), 1000) == records(1000)
+    end.sendall(records(1000, 1))
+    right.close()
+    assert pipe.fill(other.fileno(), 600) == 600
+    with pytest.raises(OSError, match=r"reset|Broken"):
+        pipe.empty(left.fileno(), 600)
+    assert pipe.fill(other.fileno(), 600) == 400
+    assert pipe.empty(end.fileno(), 400) == b""
+    assert other.recv(400) == records(1000, 1)[600:]
+    for each in (left, other, end):
+        each.close()
