@@ -33,6 +33,7 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.quota import Quota
+from fleet.proxy.passage import Pipe
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.wire.counters import WireCounters
@@ -150,7 +151,7 @@ class _Host:
     linger_s = 1.0
     leaving: Deadlines[BrokerConnection]
     sampling = Sampling()
-    pipe = None
+    pipe: Pipe | None = None
 
     def opened(self, _: ClientConnection) -> None: ...
     def closed(self, _: ClientConnection) -> None: ...
