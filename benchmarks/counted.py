@@ -32,8 +32,8 @@ from fleet.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.deadlines import Deadlines
-from fleet.proxy.quota import Quota
 from fleet.proxy.passage import Pipe
+from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.wire.counters import WireCounters

@@ -24,6 +24,8 @@ UNIX_PATH_LIMIT_BYTES: Final = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
 
 SPARE_FDS: Final = 64
+BODY_FDS: Final = 130
+"""For large bodies: a pipe, and two for each of `fleet.proxy.passage.MOST`."""
 SPARE_CONNECTIONS: Final = 256
 """Above the limit of connections: how many may wait until it shows that they are not other members'."""
 LOCK_WAIT_S: Final = 3.0
@@ -177,7 +179,7 @@ def room_for_connections(settings: Settings, member: MemberSettings) -> int:
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
     listening = len(member.listeners) * (1 + len(settings.identities.broker_ids()))
-    return max(0, soft - listening - SPARE_FDS - most_probes(settings, member)) // 2
+    return max(0, soft - listening - SPARE_FDS - BODY_FDS - most_probes(settings, member)) // 2
 
 
 def connections_per_worker(settings: Settings, member: MemberSettings) -> int:

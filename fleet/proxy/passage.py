@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LARGE_BYTES: Final = 128 * 1024
 """What is left of a body that passes so, at least: to begin and to end takes as long as to copy so much."""
 MOST: Final = 64
-"""How many connections of a worker have bodies that pass so at a time: each has two more files open."""
+"""How many passages a worker has at a time, each of one direction of a connection, with two files open."""
 HEAD_BYTES: Final = 16 * 1024
 """How much is read at a time between two bodies."""
 READS: Final = 3

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -19,6 +21,7 @@ from confluent_kafka.admin import (
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
+from fleet.process import MODULES
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 
 PARTITIONS = 12
@@ -59,6 +62,27 @@ def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, code
     (message,) = read_all(fleet.bootstrap(), topic, 1, partitions=1)
     assert (message.key(), message.value()) == (b"key", b"\0\1\2" * 250_000)
     assert message.headers() == [("name", b"\xff\0"), ("none", None)]
+
+
+@pytest.mark.proves("librdkafka", "produce", "consume")
+def test_large_records_pass_as_they_are_and_most_of_them_are_never_read(
+    fleet: LocalFleet, make_topic: MakeTopic
+) -> None:
+    """They pass inside the kernel, both ways; what a worker reads itself is counted there."""
+    topic = make_topic(partitions=1)
+    values = [random.Random(number).randbytes(900_000) for number in range(40)]
+    before = read_by_workers(fleet)
+    produce(fleet.bootstrap(), topic, values)
+    seen = read_all(fleet.bootstrap(), topic, len(values), partitions=1)
+    assert sorted(each.value() for each in seen) == sorted(values)
+    assert 0 < read_by_workers(fleet) - before < sum(map(len, values))  # and not twice that
+
+
+def read_by_workers(fleet: LocalFleet) -> int:
+    """In bytes. Source: proc_pid_io(5)"""
+    children = [each for member in fleet.members for each in psutil.Process(fleet.pid(member)).children()]
+    workers = [each for each in children if MODULES["worker"] in each.cmdline()]
+    return sum(each.io_counters().read_chars for each in workers)
 
 
 @pytest.mark.proves("librdkafka", "produce", "classic group")

@@ -17,10 +17,12 @@ from typing import cast
 
 import pytest
 
+from fleet import sockets
 from fleet.config.settings import Limits
 from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe
+from fleet.proxy.passage import MOST as MOST_AT_ONCE
 from fleet.proxy.session import Session
 from tests.certificates import Authority
 from tests.unit.test_worker import (
@@ -462,6 +464,10 @@ async def test_nothing_stays_of_a_connection_with_large_bodies(
 
 def alive() -> int:
     return sum(isinstance(each, (ClientConnection, Session, Passage)) for each in gc.get_objects())
+
+
+def test_there_are_files_for_them() -> None:
+    assert sockets.BODY_FDS == 2 + 2 * MOST_AT_ONCE
 
 
 async def test_a_pipe_is_empty_after_what_a_socket_did_not_take() -> None:
