@@ -340,8 +340,10 @@ class ClientConnection(asyncio.Protocol):
         if passage is not None:
             passage.left_bytes = left_bytes
             return
-        pipe, quota = self._host.pipe, self.to_broker_quota if to_broker else self.to_client_quota
-        if pipe is None or quota is not None or self._secured or broker.secured:
+        pipe = self._host.pipe
+        if pipe is None or self.to_client_quota is not None or self._secured or broker.secured:
+            return
+        if to_broker and self.to_broker_quota is not None:
             return
         source, target = self._transport, broker.transport
         if not to_broker:
@@ -402,10 +404,14 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
-        if to_broker:
-            self.data_received(data)
-        elif self._broker is not None:
-            self._broker.data_received(data)
+        try:
+            if to_broker:
+                self.data_received(data)
+            elif self._broker is not None:
+                self._broker.data_received(data)
+        except Exception:  # the loop closes what fails so in a transport, and not what fails here
+            self._transport.abort()
+            raise
 
     def passage_ends(self, to_broker: bool) -> None:
         if to_broker:

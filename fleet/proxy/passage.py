@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
+import socket
 import sys
 from typing import Final, Protocol
 
@@ -51,6 +53,20 @@ class Pipe:
         """How many use it now; of so many that have begun."""
         self.resting: dict[Passage, None] = {}
         """Those between two bodies, the longest first."""
+        try:
+            self._try()
+        except OSError:
+            os.close(self._out)
+            os.close(self._into)
+            raise
+
+    def _try(self) -> None:
+        """A system may have it and not allow it. Raises: OSError."""
+        one, other = socket.socketpair()
+        with one, other:
+            one.send(b"?")
+            self.empty(one.fileno(), self.fill(other.fileno(), 1))
+        self.filled_bytes = 0
 
     def has_room(self) -> bool:
         """Whether one more may use it; one that rests makes room."""
@@ -127,6 +143,7 @@ class Passage:
     """
 
     __slots__ = (
+        "_errors",
         "_loop",
         "_pipe",
         "_reads",
@@ -162,7 +179,14 @@ class Passage:
             os.close(self._source)
             raise
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._source, self._go_on)
+        try:
+            self._loop.add_reader(self._source, self._go_on)
+        except OSError:
+            os.close(self._source)
+            os.close(self._to)
+            raise
+        self._errors = select.poll()
+        self._errors.register(self._source, 0)
         through.passages += 1
         through.begun += 1
 
@@ -183,10 +207,14 @@ class Passage:
         """Something has come, or the source has ended."""
         if self._target.get_write_buffer_size():  # what is before it has not all gone
             self._traveller.passage_ends(self._to_broker)
-        elif self.left_bytes:
+            return
+        if self.left_bytes:
             self._pass_on()
         else:
             self._receive()
+        # Found: uvloop calls once, and never again, where a reset is behind what has come.
+        if self._source >= 0 and self._errors.poll(0):
+            self._traveller.passage_ends(self._to_broker)
 
     def _pass_on(self) -> None:
         traveller, passed, kept, over = self._traveller, 0, b"", False
@@ -202,24 +230,24 @@ class Passage:
                 if over or passed == self.left_bytes:
                     break
         except BlockingIOError:
-            pass
+            # Found: at a byte that is urgent there is something to be read, and nothing to be spliced.
+            over = not passed
         except OSError as error:
             self._note(passed)
             traveller.side_failed(error, broker=self._to_broker == (side == self._to))
             return
+        if kept:  # before anybody is told that it has passed, and says goodbye to the target
+            self._target.write(kept)
         self._note(passed)
-        if over:
-            target = self._target
+        if over and self._source >= 0:
             traveller.passage_ends(self._to_broker)
-            if kept:
-                target.write(kept)
 
     def _note(self, passed_bytes: int) -> None:
         if passed_bytes:
             self.left_bytes -= passed_bytes
-            self._traveller.body_passed(passed_bytes, self._to_broker)
             if not self.left_bytes:
                 self._pipe.resting[self] = None
+            self._traveller.body_passed(passed_bytes, self._to_broker)  # which may stop this
 
     def _receive(self) -> None:
         """What is behind a body."""
@@ -227,7 +255,7 @@ class Passage:
         try:
             data = os.read(self._source, HEAD_BYTES)
         except BlockingIOError:
-            return
+            data = b""
         except OSError as error:
             traveller.side_failed(error, broker=not self._to_broker)
             return

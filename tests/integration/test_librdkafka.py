@@ -63,7 +63,6 @@ def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, code
     assert message.headers() == [("name", b"\xff\0"), ("none", None)]
 
 
-@pytest.mark.proves("librdkafka", "produce", "consume")
 def test_large_records_pass_as_they_are_and_most_of_them_are_never_read(
     fleet: LocalFleet, make_topic: MakeTopic
 ) -> None:

@@ -21,7 +21,7 @@ from fleet import sockets
 from fleet.config.settings import Limits
 from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe
+from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe, pipe
 from fleet.proxy.passage import MOST as MOST_AT_ONCE
 from fleet.proxy.session import Session
 from tests.certificates import Authority
@@ -235,7 +235,7 @@ async def test_bodies_are_copied_where_they_cannot_pass_so(
         writer.close()
 
 
-def failing(*_: object) -> int:
+def failing(*_: object, **__: object) -> int:
     raise OSError(errno.EMFILE, "too many files")
 
 
@@ -399,7 +399,177 @@ async def test_a_request_that_passes_is_finished_in_a_drain(ground: MakeGround) 
         writer.close()
 
 
+class Side(asyncio.Transport):
+    """As much of a transport as a passage needs."""
+
+    def __init__(self, sock: socket.socket, events: list[str]) -> None:
+        super().__init__({"socket": sock})
+        self.events, self.written = events, b""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.events.append("written")
+        self.written += data
+
+
+class Leaves:
+    """A traveller that stops as soon as its body has passed, as one that is to leave does."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+        self.passage: Passage | None = None
+
+    def body_passed(self, size_bytes: int, to_broker: bool) -> None:
+        self.events.append(f"{size_bytes} passed")
+        assert self.passage is not None
+        self.passage.stop()
+
+    def head_received(self, data: bytes, to_broker: bool) -> None:
+        self.events.append("head")
+
+    def passage_ends(self, to_broker: bool) -> None:
+        self.events.append("ends")
+
+    def side_failed(self, error: OSError, broker: bool) -> None:
+        self.events.append("failed")
+
+
+async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connection_leaves() -> None:
+    """Found in a review: it was told as passed before, and the connection left without it."""
+    pipe, events = Pipe(), list[str]()
+    source, broker = socket.socketpair()
+    target, client = socket.socketpair()
+    for each in (source, broker, target, client):
+        each.setblocking(False)
+    full = 0
+    with suppress(BlockingIOError):
+        while True:
+            full += target.send(bytes(4096))
+    client.recv(4096)
+    body = records(32_000)
+    assert broker.send(body) == len(body)
+    to, leaves = Side(target, events), Leaves(events)
+    leaves.passage = Passage(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
+    await eventually(lambda: events, "it has passed")
+    assert events == ["written", f"{len(body)} passed"]
+    assert pipe.passages == 0
+    assert not pipe.resting
+    received = b""
+    with suppress(BlockingIOError):
+        while True:
+            received += client.recv(1 << 20)
+    assert received[full - 4096 :] + to.written == body
+    for each in (source, broker, target, client):
+        each.close()
+
+
+async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeGround) -> None:
+    """Found in a review: who had left with its body was to make room for others, for ever."""
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+
+        async def half(to: asyncio.StreamWriter) -> None:
+            whole = response(1, records(LARGE, 1))
+            to.write(whole[: LARGE // 2])
+            await eventually(
+                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+            )
+            on.connection.move(LIMIT_S, LIMIT_S)
+            to.write(whole[LARGE // 2 :])
+            await to.drain()
+
+        on.broker.cut_off = half
+        writer.write(fetch(1))
+        assert await answer(reader) == response(1, records(LARGE, 1))[4:]
+        await ends(reader)
+        assert not on.pipe.resting
+        assert on.pipe.passages == 0
+        writer.close()
+
+
+@pytest.mark.parametrize("left", [1, LARGE])
+async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, left: int) -> None:
+    """Found in a review: uvloop calls once then, and the client waited for ever."""
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+
+        async def reset(to: asyncio.StreamWriter) -> None:
+            whole = response(1, records(2 * LARGE, 1))
+            to.write(whole[:MIB])
+            await eventually(
+                lambda: on.at.worker.count().bytes_to_client[1] == MIB, "the beginning has passed"
+            )
+            sock = to.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            rest = whole[MIB : len(whole) - left]
+            raw = socket.socket(fileno=os.dup(sock.fileno()))
+            with suppress(BlockingIOError):
+                raw.send(rest)  # in one turn of the loop, so that the worker sees both at once
+            raw.close()
+            to.transport.abort()
+
+        on.broker.cut_off = reset
+        writer.write(fetch(1))
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(LIMIT_S):
+                await reader.read()
+        await eventually(lambda: not on.at.connections(), "it is gone")
+        assert on.pipe.passages == 0
+        writer.close()
+
+
+async def test_an_urgent_byte_keeps_nobody_busy(ground: MakeGround) -> None:
+    """Found in a review: a passage was called again and again, and had nothing to splice."""
+    async with ground(HEAD) as on:
+        reader, writer = await inside_a_request(on)
+        sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+        sock.send(b"!", socket.MSG_OOB)
+        sock.close()
+        writer.write(produced(2, LARGE)[LARGE // 2 :])
+        await eventually(lambda: len(on.broker.asked) == 2, "it has come, without that byte")
+        assert await answer(reader) == response(2, records(HEAD, 2))[4:]
+        writer.close()
+
+
+async def test_what_fails_between_two_bodies_ends_the_connection(
+    ground: MakeGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does in a transport: else bytes were missing in the middle of what is forwarded."""
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        writer.write(fetch(1))
+        await answer(reader)
+
+        class Broken:
+            connections = 0
+            opened = 0
+
+            @property
+            def to_client_bytes(self) -> int:
+                raise ZeroDivisionError
+
+        on.connection.traffic = Broken()  # type: ignore[assignment]
+        with pytest.raises(ZeroDivisionError):
+            on.connection.head_received(b"x" * 20, to_broker=False)
+        on.connection.traffic = on.at.worker._counters.traffic("external", 1)
+        with suppress(ConnectionResetError):
+            await ends(reader)
+        writer.close()
+
+
 # ---- what it holds
+
+
+@pytest.mark.parametrize("name", ["splice", "pipe2"])
+async def test_where_the_system_does_not_allow_it_there_is_no_pipe(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, name, failing)
+    assert pipe() is None
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGround) -> None:
