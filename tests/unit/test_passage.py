@@ -532,27 +532,24 @@ async def test_an_urgent_byte_keeps_nobody_busy(ground: MakeGround) -> None:
         writer.close()
 
 
-async def test_what_fails_between_two_bodies_ends_the_connection(
-    ground: MakeGround, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGround) -> None:
     """As it does in a transport: else bytes were missing in the middle of what is forwarded."""
+
+    def broken(_: bytes | memoryview) -> None:
+        raise ZeroDivisionError
+
     async with ground() as on:
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1))
         await answer(reader)
-
-        class Broken:
-            connections = 0
-            opened = 0
-
-            @property
-            def to_client_bytes(self) -> int:
-                raise ZeroDivisionError
-
-        on.connection.traffic = Broken()  # type: ignore[assignment]
+        on.broker.reads.clear()
+        writer.write(fetch(2))  # the broker has waited for it already
+        await answer(reader)
+        writer.write(fetch(3))
+        await eventually(lambda: on.connection.session.in_flight, "it is on its way")
+        on.connection.write = broken
         with pytest.raises(ZeroDivisionError):
-            on.connection.head_received(b"x" * 20, to_broker=False)
-        on.connection.traffic = on.at.worker._counters.traffic("external", 1)
+            on.connection.head_received(response(3, b""), to_broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
         writer.close()
