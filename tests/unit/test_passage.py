@@ -12,6 +12,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +25,7 @@ from fleet.proxy.connection import ClientConnection
 from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe, pipe
 from fleet.proxy.passage import MOST as MOST_AT_ONCE
 from fleet.proxy.session import Session
+from fleet.proxy.wire.primitives import encode_varint
 from tests.certificates import Authority
 from tests.unit.test_worker import (
     AT_ONCE,
@@ -40,6 +42,7 @@ from tests.unit.test_worker import (
     fetch,
     produce,
     read_frame,
+    request,
     response,
     running,
     secured,
@@ -70,6 +73,8 @@ class Large(BrokerScript):
         self.size, self.heard = size, b""
         self.cut_off: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
         """What it does at the first request, in place of all else."""
+        self.answers: Callable[[int], bytes] | None = None
+        """Makes an answer, in place of random bytes."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -84,10 +89,14 @@ class Large(BrokerScript):
                 self.heard += struct.pack(">i", len(frame)) + frame
                 key, _, correlation_id = struct.unpack_from(">hhi", frame)
                 self.asked.append((key, correlation_id))
-                size = self.size if key == FETCH else HEAD
-                writer.write(response(correlation_id, records(size, correlation_id)))
+                writer.write(self.make(key, correlation_id))
                 await writer.drain()
         writer.close()
+
+    def make(self, key: int, correlation_id: int) -> bytes:
+        if self.answers is not None:
+            return self.answers(correlation_id)
+        return response(correlation_id, records(self.size if key == FETCH else HEAD, correlation_id))
 
 
 @dataclass
@@ -195,6 +204,29 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
         assert on.connection._transport.is_reading()
         assert broker.transport.is_reading()
         assert on.connection.awaits()[0] == "idle_timeout_s"
+        writer.close()
+
+
+def fetched(correlation_id: int, end: bytes) -> bytes:
+    """One partition's records, and what is behind them. Source: FetchResponse.json, v16"""
+    partition = bytes(30) + b"\x01" + struct.pack(">i", -1) + encode_varint(LARGE + 1)
+    topics = b"\x02" + bytes(16) + b"\x02" + partition + records(LARGE, correlation_id) + end
+    return response(correlation_id, b"\0" + bytes(10) + topics)
+
+
+async def test_the_end_of_a_fetch_response_is_looked_at_and_others_pass_as_before(ground: MakeGround) -> None:
+    async with ground() as on:
+        reader, writer = await on.at.connect(1)
+        on.broker.answers = partial(fetched, end=bytes(3))
+        for number in range(BODIES):
+            writer.write(request(FETCH, 16, number, bytes(31)))
+            assert await answer(reader) == fetched(number, bytes(3))[4:]
+        assert on.pipe.begun == 1
+        assert on.pipe.filled_bytes > BODIES * LARGE - MIB
+        on.broker.answers = partial(fetched, end=b"\0\1\0")
+        writer.write(request(FETCH, 16, 9, bytes(31)))
+        await ends(reader)
+        assert on.at.worker.count().errors == {"truncated": 1}
         writer.close()
 
 
@@ -402,12 +434,12 @@ async def test_a_request_that_passes_is_finished_in_a_drain(ground: MakeGround) 
 class Side(asyncio.Transport):
     """As much of a transport as a passage needs."""
 
-    def __init__(self, sock: socket.socket, events: list[str]) -> None:
+    def __init__(self, sock: socket.socket, events: list[str], waiting_bytes: int = 0) -> None:
         super().__init__({"socket": sock})
-        self.events, self.written = events, b""
+        self.events, self.written, self.waiting_bytes = events, b"", waiting_bytes
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.waiting_bytes
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.events.append("written")
@@ -431,6 +463,8 @@ class Leaves:
 
     def passage_ends(self, to_broker: bool) -> None:
         self.events.append("ends")
+        assert self.passage is not None
+        self.passage.stop()
 
     def side_failed(self, error: OSError, broker: bool) -> None:
         self.events.append("failed")
@@ -462,6 +496,47 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
     assert received[full:] + to.written == body
     for each in (source, broker, target, client):
         each.close()
+
+
+@pytest.mark.parametrize("left_bytes", [1000, 0])
+async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes: int) -> None:
+    pipe, events = Pipe(), list[str]()
+    source, broker = socket.socketpair()
+    target, client = socket.socketpair()
+    for each in (source, client):
+        each.setblocking(False)
+    broker.send(records(1000))
+    leaves = Leaves(events)
+    sides = Side(source, events), Side(target, events, waiting_bytes=1)
+    leaves.passage = Passage(pipe, *sides, left_bytes, leaves, to_broker=False)
+    await eventually(lambda: events, "it is called")
+    assert events == ["ends"]
+    assert source.recv(2000) == records(1000)
+    with pytest.raises(BlockingIOError):
+        client.recv(1)
+    for each in (source, broker, target, client):
+        each.close()
+
+
+async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passes(ground: MakeGround) -> None:
+    async with ground(HEAD) as on:
+        reader, writer = await on.at.connect(1)
+        writer.write(fetch(1))
+        await answer(reader)
+        broker = on.connection._broker
+        assert broker is not None
+        broker.pause_reading()
+        broker.read_on()
+        assert not broker.transport.is_reading()
+        broker.resume_reading()
+        assert broker.transport.is_reading()
+        on.broker.size = LARGE
+        writer.write(fetch(2))
+        await answer(reader)
+        assert on.connection.has_response_bodies
+        broker.resume_reading()
+        assert not broker.transport.is_reading()
+        writer.close()
 
 
 async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeGround) -> None:
