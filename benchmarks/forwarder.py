@@ -3,6 +3,7 @@
     python -m benchmarks.forwarder LISTEN/UPSTREAM …       both as HOST:PORT
         --certificate FILE                                 clients speak TLS
         --authority FILE                                   upstreams do, with certificates of this one
+        --processes N                                      so many wait at the same sockets
 
 It knows no errors and no back-pressure, on purpose: it is the floor of the platform, not a proxy.
 """
@@ -11,13 +12,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import socket
 import ssl
+from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, cast
+from typing import ClassVar, TypeAlias, cast
 
 import uvloop
 
 from fleet.process import prepare_for_connections
+
+Route: TypeAlias = tuple[socket.socket, tuple[str, str]]
 
 
 class Side(asyncio.Protocol):
@@ -52,7 +58,7 @@ class Side(asyncio.Protocol):
             self.other.transport.close()
 
 
-async def serve(arguments: argparse.Namespace) -> None:
+async def serve(arguments: argparse.Namespace, routes: Sequence[Route]) -> None:
     """Forward until killed."""
     loop = asyncio.get_running_loop()
     context = None
@@ -61,11 +67,16 @@ async def serve(arguments: argparse.Namespace) -> None:
         context.load_cert_chain(arguments.certificate)
     if arguments.authority:
         Side.secured = ssl.create_default_context(cafile=arguments.authority)
-    for route in arguments.routes:
-        listen, upstream = route.split("/")
-        (host, port), (to_host, to_port) = listen.rsplit(":", 1), upstream.rsplit(":", 1)
-        await loop.create_server(partial(Side, (to_host, to_port)), host, int(port), ssl=context)
+    for listening, upstream in routes:
+        await loop.create_server(partial(Side, upstream), sock=listening, ssl=context)
     await asyncio.Event().wait()
+
+
+def bound(route: str) -> Route:
+    """`LISTEN/UPSTREAM`: what listens there, and where to dial for each client."""
+    listen, upstream = route.split("/")
+    (host, port), (to_host, to_port) = listen.rsplit(":", 1), upstream.rsplit(":", 1)
+    return socket.create_server((host, int(port))), (to_host, to_port)
 
 
 if __name__ == "__main__":
@@ -74,5 +85,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     for option in ("--certificate", "--authority"):
         parser.add_argument(option)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("routes", nargs="+")
-    uvloop.run(serve(parser.parse_args()))
+    given = parser.parse_args()
+    listening = [bound(route) for route in given.routes]
+    for _ in range(1, given.processes):
+        if os.fork() == 0:
+            break
+    uvloop.run(serve(given, listening))

@@ -1,6 +1,7 @@
 """Where the CPU time of proxies goes, by workload.
 
     python -m benchmarks.profiled --only sync --connections 256 --targets fleet,fleet-2
+    python -m benchmarks.profiled --only sparse --tls client
 
 In each round a target runs a workload three times: by itself; under `perf record`, which tells what share of
 the CPU time a library has, or the kernel; and under `strace -c`, which counts system calls. Times are those
@@ -32,9 +33,11 @@ from benchmarks import peers, report
 from benchmarks.__main__ import chosen
 from benchmarks.debian import brought
 from benchmarks.errors import BenchError
+from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race, run
 from benchmarks.results import FLEET, HAPROXY, Sample, document, figures
 from benchmarks.stage import WORKERS, Target, in_rounds, staged
+from benchmarks.tls import BOTH, SIDES, seal
 from benchmarks.workloads import Name, Spec
 from fleet.demo.spawn import spawn
 from fleet.errors import FleetError
@@ -208,6 +211,19 @@ def counts(summary: str) -> dict[str, int]:
     }
 
 
+def proxies(path: Path | None, side: str | None) -> dict[str, PeerLine]:
+    """The peers of the file, or of the project's; of one side, if they are to speak TLS there.
+
+    Raises: BenchError: as `peers.load`, or it has no such side.
+    """
+    if side is None:
+        return peers.load(path or peers.PEERS)
+    sides = peers.load_sides(path or peers.TLS_PEERS)
+    if side not in sides:
+        raise BenchError(f"{path}: it has no peers below {side!r}, as --tls wants")
+    return sides[side]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--only", metavar="NAME,…", default="sync", show_default=True, help=f"Of {', '.join(PROFILED)}."
@@ -219,13 +235,25 @@ def counts(summary: str) -> dict[str, int]:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON list, and nothing else, on standard output."
 )
-def main(only: str, connections: int, targets: str, rounds: int, scale: float, as_json: bool) -> None:
+def main(
+    only: str,
+    connections: int,
+    targets: str,
+    side: str | None,
+    peers_file: Path | None,
+    rounds: int,
+    scale: float,
+    as_json: bool,
+) -> None:
     """Tell where the CPU time of proxies goes, for each record: libraries, waits and system calls.
 
     It takes perf and strace, and the right to use them on processes of one's own.
     """
     terminal = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH)
-    lines = peers.load()
+    try:
+        lines = proxies(peers_file, side)
+    except BenchError as error:
+        sys.exit(f"profiled: {error}")
     raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
     workloads = tuple(each for each in PROFILED if each in wanted)
@@ -234,8 +262,9 @@ def main(only: str, connections: int, targets: str, rounds: int, scale: float, a
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, report.progress(terminal) as say:
             folder = Path(made)
+            sealed = seal(folder / "certificates", to_brokers=side == BOTH) if side else None
             for number, told, place in in_rounds(rounds, say, folder):
-                with staged(place, raced, lines, told) as stage:
+                with staged(place, raced, lines, told, sealed) as stage:
                     samples += race(stage, plan, number, told, partial(profile, folder))
     except FleetError as error:
         sys.exit(f"profiled: {error}")

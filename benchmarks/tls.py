@@ -33,8 +33,10 @@ CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})
 """How many clients connect, with a handshake each, and how many times in a round."""
 STORMS: Final[Mapping[storm.Case, int]] = MappingProxyType({(3, 10): 2, (100, 10_000): 2})
 """Of the third case the clients alone would decrypt four gigabytes for each target."""
+CLIENT: Final = "client"
 BOTH: Final = "both"
 """The side where proxies speak TLS to brokers, too; a direct connection is to brokers that do, either way."""
+SIDES: Final = (CLIENT, BOTH)
 _ALL: Final = "all"
 _DAYS: Final = 7
 

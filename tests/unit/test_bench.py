@@ -42,6 +42,7 @@ from fleet.demo.ports import free_ports
 from fleet.model import Endpoint
 
 ROOT = Path(__file__).parents[2]
+PEERS_OF_TWO = peers.PEERS.with_name("peers_of_two.yaml")
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "bench.schema.json").read_text())
 
 
@@ -206,6 +207,17 @@ def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
     assert all(lines[name].forwards for name in ("haproxy", "forwarder"))
 
 
+def test_peers_of_two_differ_from_those_of_one_in_that_alone(tmp_path: Path) -> None:
+    lines = peers.load(PEERS_OF_TWO)
+    assert {name: lines[name] for name in ("haproxy", "forwarder")} == peers.load()
+    for name in ("haproxy", "forwarder"):
+        one, two = Peer(name, lines[name], places(tmp_path)), Peer(f"{name}-2", lines[f"{name}-2"], places(tmp_path))
+        assert two.bootstrap_servers == one.bootstrap_servers
+    assert dict(lines["haproxy-2"].files) == {
+        **lines["haproxy"].files, "two.cfg": "global\n  nbthread 2\n",
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -330,16 +342,18 @@ def upstream() -> Iterator[tuple[Endpoint, threading.Thread]]:
         yield Endpoint(*listening.getsockname()[:2]), thread
 
 
+@pytest.mark.parametrize("name", ["forwarder", "forwarder-2"])
 def test_the_forwarder_forwards_both_ways_and_closes(
-    upstream: tuple[Endpoint, threading.Thread], tmp_path: Path
+    upstream: tuple[Endpoint, threading.Thread], tmp_path: Path, name: str
 ) -> None:
     endpoint, serving = upstream
-    lines = peers.load()
+    lines = peers.load(PEERS_OF_TWO)
     (port,) = free_ports(1)
     route = f"127.0.0.1:{port}/{endpoint}"
-    assert lines["forwarder"].start is not None
-    line = peers.PeerLine(start=lines["forwarder"].start.partition("$listen_1")[0] + route)
-    peer = Peer("forwarder", line, places(tmp_path))
+    start = lines[name].start
+    assert start is not None
+    line = peers.PeerLine(start=start.partition("$listen_1")[0] + route)
+    peer = Peer(name, line, places(tmp_path))
     peer.start()
     try:
         client = connect(port)
@@ -353,6 +367,7 @@ def test_the_forwarder_forwards_both_ways_and_closes(
             assert received == sent.upper()
         serving.join(20)
         assert not serving.is_alive()
+        assert len(peer.pids()) == (2 if name == "forwarder-2" else 1)
     finally:
         peer.stop()
 

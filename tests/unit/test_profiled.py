@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import peers
 from benchmarks.errors import BenchError
-from benchmarks.profiled import KERNEL, OTHERS, counts, sampled, shares, switches
+from benchmarks.profiled import KERNEL, OTHERS, counts, proxies, sampled, shares, switches
+from benchmarks.tls import BOTH, CLIENT, SIDES
 
 REPORT = """\
  54.87% ,[kernel.kallsyms]   
@@ -51,3 +53,15 @@ def test_a_process_that_has_ended_is_told_of(tmp_path: Path) -> None:
         switches([pid])
     with pytest.raises(BenchError, match="perf cannot watch"), sampled(tmp_path / "perf.data", [pid]):
         pytest.fail("nobody to watch")
+
+
+def test_peers_are_those_of_the_side_that_speaks_tls(tmp_path: Path) -> None:
+    assert proxies(None, None) == peers.load()
+    assert tuple(peers.load_sides()) == SIDES
+    for side in SIDES:
+        assert proxies(None, side) == peers.load_sides()[side]
+    own = tmp_path / "peers.yaml"
+    own.write_text("client: {mine: {process: 1}}")
+    assert list(proxies(own, CLIENT)) == ["mine"]
+    with pytest.raises(BenchError, match=r"peers\.yaml: it has no peers below 'both', as --tls wants"):
+        proxies(own, BOTH)
