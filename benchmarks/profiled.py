@@ -257,7 +257,7 @@ def main(
     raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
     workloads = tuple(each for each in PROFILED if each in wanted)
-    plan = Plan(workloads, scale, (connections,), runs=dict.fromkeys(workloads, 1))
+    plan = Plan(workloads, scale, (connections,), runs=dict.fromkeys(workloads, 1), crowd_runs=1)
     samples: list[Sample] = []
     try:
         with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, report.progress(terminal) as say:

@@ -26,9 +26,11 @@ WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType({**workloads.COUNTS, "sparse": 60})
 """Six seconds of the sparse one, and not forty: there are seven targets on the two sides."""
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
-    {**dict.fromkeys(WORKLOADS, 2), "small": 10, "deep": 10, "sparse": 3}
+    {**dict.fromkeys(WORKLOADS, 2), "sync": 10, "small": 10, "deep": 10, "sparse": 3}
 )
 """Fewer than without TLS: there are seven targets here, too."""
+CROWD_RUNS: Final = 2
+"""Of each crowd of `sync`."""
 CROWDS: Final[Mapping[int, int]] = MappingProxyType({100: 2, 1_000: 2})
 """How many clients connect, with a handshake each, and how many times in a round."""
 STORMS: Final[Mapping[storm.Case, int]] = MappingProxyType({(3, 10): 2, (100, 10_000): 2})
@@ -69,7 +71,7 @@ def _of_side(
     say: Say,
 ) -> Iterator[Sample]:
     sealed = seal(folder / "certificates", to_brokers=side == BOTH)
-    plan = Plan(WORKLOADS, scale, counts=COUNTS, runs=RUNS)
+    plan = Plan(WORKLOADS, scale, counts=COUNTS, runs=RUNS, crowd_runs=CROWD_RUNS)
     for number, told, place in in_rounds(rounds, say, folder):
         with staged(place, names, lines, told, sealed) as stage:
             yield from crowds(stage, number, told, CROWDS)  # first, while the proxies have had nobody

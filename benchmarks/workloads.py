@@ -27,14 +27,14 @@ SMALL_BYTES: Final = 100
 LARGE_BYTES: Final = 1_000
 BATCH_RECORDS: Final = 1_000
 COUNTS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4_000, "small": 40_000, "deep": 120_000, "produce": 250_000, "consume": 750_000, "sparse": 400}
+    {"sync": 10_000, "small": 40_000, "deep": 120_000, "produce": 250_000, "consume": 750_000, "sparse": 400}
 )
-"""How many records a round of a workload has: about two seconds, or as many as measure CPU well (a worker
+"""How many records a round of a workload has: about three seconds, or as many as measure CPU well (a worker
 that is consumed from is busy for a twentieth of its time); five to eight of small records, forty of sparse
 ones.
 """
 RUNS: Final[Mapping[Name, int]] = MappingProxyType(
-    {"sync": 4, "small": 20, "deep": 40, "produce": 4, "consume": 4, "sparse": 20}
+    {"sync": 20, "small": 20, "deep": 40, "produce": 4, "consume": 4, "sparse": 20}
 )
 """In so many runs, each with a client of its own, or ten with one (`race.SIDE_BY_SIDE`).
 

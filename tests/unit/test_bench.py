@@ -466,22 +466,25 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
         return {"m": float(len(runs))}
 
     monkeypatch.setattr(race, "run", fake_run)
-    plan = race.Plan(("sync", "consume"), scale=0.5, runs={"sync": 1, "consume": 1})
+    crowds = (16, 256)
+    runs_of = {"sync": 7, "consume": 1}
+    plan = race.Plan(("sync", "consume"), 0.5, crowds, runs=runs_of, crowd_runs=1)
     found = raced(stage, plan, 2)
     turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
     assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
         ("produce", 1, "direct"),  # what is consumed
-        *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[0]),
+        *(("sync", crowd, name) for crowd in crowds for name in turns[0]),
         *(("consume", 1, name) for name in turns[0]),
         ("produce", 1, "direct"),
-        *(("sync", crowd, name) for crowd in race.CROWDS for name in turns[1]),
+        *(("sync", crowd, name) for crowd in crowds for name in turns[1]),
         *(("consume", 1, name) for name in turns[1]),
     ]
     assert all(spec.bootstrap_servers == f"{name}:1" for name, spec in runs)
     assert {spec.count for _, spec in runs if spec.workload in ("produce", "consume")} == {375_000}
-    assert list(dict.fromkeys(each.measure for each in found)) == ["m", "m_16", "m_256"]
-    assert [each.round for each in found] == [0] * 12 + [1] * 12
-    assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 18
+    assert {spec.count for _, spec in runs if spec.workload == "sync"} == {race.CROWD_COUNT / 2}
+    assert list(dict.fromkeys(each.measure for each in found)) == ["m_16", "m_256", "m"]
+    assert [each.round for each in found] == [0] * 9 + [1] * 9
+    assert stage.events.count("delete sync") == stage.events.count("create sync on 1") == 12
     assert stage.events.count("create consume on 3") == 2  # one in each round
     assert "delete consume" not in stage.events
 
@@ -509,7 +512,7 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("workload", "partitions", "measure"),
-    [("sparse", 1, "p50_us"), ("small", 3, "requests_per_s"), ("deep", 3, "requests_per_s")],
+    [("sync", 1, "p50_us"), ("sparse", 1, "p50_us"), ("small", 3, "requests_per_s"), ("deep", 3, "requests_per_s")],
 )
 def test_clients_of_small_records_are_ready_together_and_take_turns(
     monkeypatch: pytest.MonkeyPatch, workload: Name, partitions: int, measure: str
@@ -531,7 +534,7 @@ def test_clients_of_small_records_are_ready_together_and_take_turns(
 
     monkeypatch.setattr(race, "client", fake_client)
     monkeypatch.setattr(race, "REST_S", 0.001)
-    plan = race.Plan((workload,), counts={workload: 60}, runs={workload: 3})
+    plan = race.Plan((workload,), crowds=(1,), counts={workload: 60}, runs={workload: 3})
     found = raced(stage, plan, 2)
     one, other = "forwarder sends 20", "fleet sends 20"
     ready = [f"create {workload} on {partitions}", f"forwarder is ready for {workload}"]
