@@ -230,6 +230,13 @@ def proxies(path: Path | None, side: str | None) -> dict[str, PeerLine]:
 )
 @click.option("--connections", type=click.IntRange(1), default=1, show_default=True, help="Of sync.")
 @click.option("--targets", metavar="NAME,…", default=f"{HAPROXY},forwarder,{FLEET}", show_default=True)
+@click.option("--tls", "side", type=click.Choice(SIDES), help="At the clients' side, or to the brokers, too.")
+@click.option(
+    "--peers",
+    "peers_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Other proxies than those of benchmarks/peers.yaml, or with --tls of benchmarks/peers_tls.yaml.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--scale", type=click.FloatRange(0.001), default=1.0, help="More or fewer records than usual.")
 @click.option(

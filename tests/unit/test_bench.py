@@ -207,15 +207,16 @@ def test_the_peers_of_the_project_are_haproxy_and_the_forwarder() -> None:
     assert all(lines[name].forwards for name in ("haproxy", "forwarder"))
 
 
-def test_peers_of_two_differ_from_those_of_one_in_that_alone(tmp_path: Path) -> None:
+def test_peers_of_two_differ_from_those_of_one_in_that_alone() -> None:
     lines = peers.load(PEERS_OF_TWO)
     assert {name: lines[name] for name in ("haproxy", "forwarder")} == peers.load()
-    for name in ("haproxy", "forwarder"):
-        one, two = Peer(name, lines[name], places(tmp_path)), Peer(f"{name}-2", lines[f"{name}-2"], places(tmp_path))
-        assert two.bootstrap_servers == one.bootstrap_servers
     assert dict(lines["haproxy-2"].files) == {
-        **lines["haproxy"].files, "two.cfg": "global\n  nbthread 2\n",
+        **lines["haproxy"].files,
+        "two.cfg": "global\n  nbthread 2\n",
     }
+    one, two = lines["forwarder"].start, lines["forwarder-2"].start
+    assert one is not None
+    assert two == one.replace("forwarder ", "forwarder --processes 2 ", 1)
 
 
 @pytest.mark.parametrize(
@@ -467,8 +468,7 @@ def test_targets_are_interleaved_and_take_turns_in_being_first(monkeypatch: pyte
 
     monkeypatch.setattr(race, "run", fake_run)
     crowds = (16, 256)
-    runs_of = {"sync": 7, "consume": 1}
-    plan = race.Plan(("sync", "consume"), 0.5, crowds, runs=runs_of, crowd_runs=1)
+    plan = race.Plan(("sync", "consume"), 0.5, crowds, runs={"sync": 7, "consume": 1}, crowd_runs=1)
     found = raced(stage, plan, 2)
     turns = (("direct", "haproxy", "fleet"), ("haproxy", "fleet", "direct"))
     assert [(spec.workload, spec.connections, name) for name, spec in runs] == [
@@ -512,7 +512,12 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("workload", "partitions", "measure"),
-    [("sync", 1, "p50_us"), ("sparse", 1, "p50_us"), ("small", 3, "requests_per_s"), ("deep", 3, "requests_per_s")],
+    [
+        ("sync", 1, "p50_us"),
+        ("sparse", 1, "p50_us"),
+        ("small", 3, "requests_per_s"),
+        ("deep", 3, "requests_per_s"),
+    ],
 )
 def test_clients_of_small_records_are_ready_together_and_take_turns(
     monkeypatch: pytest.MonkeyPatch, workload: Name, partitions: int, measure: str
