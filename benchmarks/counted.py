@@ -27,7 +27,7 @@ from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produce
 from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, staged
-from benchmarks.workloads import COUNTS, Spec, sync
+from benchmarks.workloads import Spec, sync
 from fleet.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.connection import BrokerConnection, ClientConnection
@@ -47,6 +47,8 @@ ANY: Final = "any"
 SYSTEM_CALLS: Final = "a member under sync, per request"
 WORKER: Final = "a compiled worker"
 ROUNDS: Final = 3
+REQUESTS: Final = 4_000
+"""With which the system calls of a round are counted."""
 LARGE_BYTES: Final = 1_000_000
 
 Counts: TypeAlias = dict[str, dict[str, float]]
@@ -283,7 +285,7 @@ def calls_per_request(stage: Stage) -> float:
 
 def _calls_per_request(stage: Stage, target: Target) -> float:
     topic = stage.create_topic("sync", (1,))
-    work = sync(Spec("sync", target.bootstrap_servers, topic, 1, COUNTS["sync"]))
+    work = sync(Spec("sync", target.bootstrap_servers, topic, 1, REQUESTS))
     before = system_calls(target.proxies())
     done = work()
     calls = system_calls(target.proxies()) - before

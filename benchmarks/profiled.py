@@ -218,7 +218,8 @@ def proxies(path: Path | None, side: str | None) -> dict[str, PeerLine]:
     """
     if side is None:
         return peers.load(path or peers.PEERS)
-    sides = peers.load_sides(path or peers.TLS_PEERS)
+    path = path or peers.TLS_PEERS
+    sides = peers.load_sides(path)
     if side not in sides:
         raise BenchError(f"{path}: it has no peers below {side!r}, as --tls wants")
     return sides[side]
@@ -257,16 +258,13 @@ def main(
     It takes perf and strace, and the right to use them on processes of one's own.
     """
     terminal = Console(stderr=True, width=None if sys.stderr.isatty() else WIDTH)
-    try:
-        lines = proxies(peers_file, side)
-    except BenchError as error:
-        sys.exit(f"profiled: {error}")
-    raced = chosen(targets, (*lines, *WORKERS), "--targets")
     wanted = chosen(only, PROFILED, "--only")
     workloads = tuple(each for each in PROFILED if each in wanted)
     plan = Plan(workloads, scale, (connections,), runs=dict.fromkeys(workloads, 1), crowd_runs=1)
     samples: list[Sample] = []
     try:
+        lines = proxies(peers_file, side)
+        raced = chosen(targets, (*lines, *WORKERS), "--targets")
         with tempfile.TemporaryDirectory(prefix="fleet-profiled-") as made, report.progress(terminal) as say:
             folder = Path(made)
             sealed = seal(folder / "certificates", to_brokers=side == BOTH) if side else None

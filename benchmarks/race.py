@@ -68,14 +68,16 @@ class Plan:
     runs: Mapping[Name, int] = field(default_factory=lambda: RUNS)
     crowd_runs: int = CROWD_RUNS
 
-    def count(self, workload: Name) -> int:
+    def turns(self, workload: Name, connections: int = 1) -> int:
+        """How many runs a round has."""
+        return self.runs[workload] if connections == 1 else self.crowd_runs
+
+    def count(self, workload: Name, connections: int = 1) -> int:
         """Records of one run."""
+        if connections > 1:
+            return round(max(BATCH_RECORDS, CROWD_COUNT / self.crowd_runs * self.scale))
         usual = self.counts[workload] / self.runs[workload]
         return round(max(min(usual, BATCH_RECORDS), usual * self.scale))
-
-    def crowd_count(self) -> int:
-        """Requests of one run on more than one connection."""
-        return round(max(BATCH_RECORDS, CROWD_COUNT / self.crowd_runs * self.scale))
 
 
 Watch: TypeAlias = Callable[[Sequence[int]], AbstractContextManager[object]]
@@ -145,14 +147,10 @@ def race(stage: Stage, plan: Plan, number: int, say: Say, measured: Run | None =
             if connections == 1 and workload in SIDE_BY_SIDE and measured is None:
                 yield from _side_by_side(stage, plan, workload, number, say)
                 continue
-            runs = plan.runs[workload] if connections == 1 else plan.crowd_runs
-            for turn, target in in_turns(stage.targets, runs, number):
+            for turn, target in in_turns(stage.targets, plan.turns(workload, connections), number):
                 say(f"{workload}, {target.name}")
                 topic = filled if workload == "consume" else stage.create_topic(workload, _LEADERS[workload])
-                spec = _spec(plan, workload, target, topic)
-                if connections > 1:
-                    spec = replace(spec, connections=connections, count=plan.crowd_count())
-                found = (measured or run)(target, spec)
+                found = (measured or run)(target, _spec(plan, workload, target, topic, connections))
                 if workload != "consume":
                     stage.delete_topic(topic)
                 for measure, value in found.items():
@@ -162,7 +160,7 @@ def race(stage: Stage, plan: Plan, number: int, say: Say, measured: Run | None =
 
 def _side_by_side(stage: Stage, plan: Plan, workload: Name, number: int, say: Say) -> Iterator[Sample]:
     """A round of a workload whose clients are ready together; there are others after `TURNS_OF_CLIENTS`."""
-    turns = list(in_turns(stage.targets, plan.runs[workload], number))
+    turns = list(in_turns(stage.targets, plan.turns(workload), number))
     some = TURNS_OF_CLIENTS * len(stage.targets)
     for first in range(0, len(turns), some):
         yield from _take_turns(stage, plan, workload, turns[first : first + some], say)
@@ -203,10 +201,10 @@ def _at_rest(targets: Sequence[Target]) -> dict[str, float]:
     return {target.name: (cpu_s(target.proxies()) - before_s[target.name]) / REST_S for target in targets}
 
 
-def _spec(plan: Plan, workload: Name, target: Target, topic: str) -> Spec:
-    partitions, count = len(_LEADERS[workload]), plan.count(workload)
+def _spec(plan: Plan, workload: Name, target: Target, topic: str, connections: int = 1) -> Spec:
+    partitions, count = len(_LEADERS[workload]), plan.count(workload, connections)
     servers = target.bootstrap_servers
-    return Spec(workload, servers, topic, partitions, count, security=target.security)
+    return Spec(workload, servers, topic, partitions, count, connections, security=target.security)
 
 
 def _fill(stage: Stage, plan: Plan) -> str:
