@@ -211,7 +211,7 @@ async def measure(
 async def _kill(
     fleet: LocalFleet, rounds: Rounds, deliveries: Deliveries, refreshes: Refreshes, wish: str
 ) -> Kill:
-    victim, was_leader = await rounds.choose(wish)
+    victim, was_leader = await rounds.aim(wish)
     since_s, requests, answers = time.monotonic(), refreshes.requests, len(refreshes.answers)
     measured = await rounds.kill(victim, was_leader)
     longest_ms = deliveries.longest_ms(since_s, time.monotonic())

@@ -100,16 +100,24 @@ class Rounds:
 
         await until(flows, "records acknowledged and received on every partition", limit_s)
 
+    async def aim(self, wish: str) -> tuple[ProxyId, bool]:
+        """Choose, and wait until the prober's last answers before the kill, which is to be next, are fresh.
+
+        Args, returns and raises: as `choose`.
+        """
+        victim = await self.choose(wish)
+        self._prober.fast = True
+        await asyncio.sleep(_SETTLE_S)
+        return victim
+
     async def kill(self, victim: ProxyId, was_leader: bool) -> Round:
-        """Kill a member, and measure until everything flows again.
+        """Kill a member that was aimed at, and measure until everything flows again.
 
         Returns: what was measured; None where something did not happen within `TAKEOVER_LIMIT_S`.
         Raises:  DemoError: the workload broke.
         """
         self._last_victim = victim
         survivors = tuple(each for each in self._fleet.running if each != victim)
-        self._prober.fast = True
-        await asyncio.sleep(_SETTLE_S)  # so that the prober's last answers before the kill are fresh
         killed_at_s = await in_thread(lambda: self._fleet.kill(victim))
 
         def advertised() -> bool:

@@ -150,7 +150,7 @@ async def perform(running: Stage, options: Options, view: View) -> Result:
 
 async def one_round(rounds: Rounds, wish: str, number: int, options: Options, view: View) -> Round:
     """Kill one member, tell what came of it, and bring it back."""
-    victim, was_leader = await rounds.choose(wish)
+    victim, was_leader = await rounds.aim(wish)
     view.say(f"round {number + 1}: SIGKILL to {victim}, {'the Raft leader' if was_leader else 'a follower'}")
     measured = await rounds.kill(victim, was_leader)
     view.round_over(measured)

@@ -7,20 +7,23 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks import stalls, takeover
 from benchmarks.errors import BenchError
-from benchmarks.refreshes import Answers, requests_in
+from benchmarks.refreshes import Answers, Refreshes, requests_in
 from benchmarks.stalls import Outcome, Stall
-from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, document, figures, missed
+from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, _kill, document, figures, missed
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
+from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.result import Round
+from fleet.demo.rounds import Rounds
 from fleet.demo.workload import Workload, WorkloadSpec
-from fleet.model import Endpoint
+from fleet.model import Endpoint, ProxyId
 
 CLEAN = Audit(10, 10, 0, 0, 0, 0)
 
@@ -70,6 +73,42 @@ def test_an_acknowledgement_may_be_on_disk_before_its_production(histories: Hist
     assert deliveries.longest_ms(10.0, 11.0) == 0.0
     histories.write("produced", 0, 10.0)
     assert deliveries.longest_ms(10.0, 20.0) == pytest.approx(500.0)
+
+
+async def test_what_a_client_asks_before_the_kill_is_not_counted(histories: Histories) -> None:
+    """Found by looking at when stale answers came: half a second before the kill, from a member that lived."""
+    stale = {Endpoint("h", 1)}
+
+    class Client:
+        requests = 0
+        answers: list[set[Endpoint]] = []
+
+        def ask(self, answer: set[Endpoint]) -> None:
+            self.requests += 1
+            self.answers.append(answer)
+
+    class PaperRounds:
+        async def aim(self, wish: str) -> tuple[ProxyId, bool]:
+            client.ask(stale)
+            return "p1", wish == "leader"
+
+        async def kill(self, victim: ProxyId, was_leader: bool) -> Round:
+            client.ask(stale)
+            client.ask({Endpoint("h", 2)})
+            return Round(victim, was_leader, 1.0, 2.0, 3.0, 4.0, 5.0)
+
+    class PaperFleet:
+        owner_of = {Endpoint("h", 1): "p1", Endpoint("h", 2): "p2"}.get
+
+    client = Client()
+    kill = await _kill(
+        cast(LocalFleet, PaperFleet()),
+        cast(Rounds, PaperRounds()),
+        Deliveries(histories.workload),
+        cast(Refreshes, client),
+        "leader",
+    )
+    assert (kill.was_leader, kill.metadata_requests, kill.stale_answers) == (True, 2, 1)
 
 
 def test_partitions_are_told_apart(histories: Histories) -> None:
