@@ -27,6 +27,7 @@ def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
         need(*tls.files.values())
         context = ssl.create_default_context(cafile=tls.ca)
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python leaves that to OpenSSL
+        context.options |= ssl.OP_NO_RENEGOTIATION  # Kafka's brokers know none, either
         context.check_hostname = tls.check_hostname
         if tls.certificate is not None and tls.key is not None:
             load_pair(context, tls.certificate, tls.key)

@@ -12,9 +12,8 @@ answered. While its broker is dialled there is no such moment, nor an end: what 
 broker first, or the dial fails. Then the client gets an end of file, and its bytes are read on, because
 closing with unread bytes would reset the connection, and with it the responses that are still on their way.
 Of those bytes, Produce with acks=0 still goes to the broker: its sender counts it as delivered. All else
-never ran, and is discarded. With TLS the transport does that: it says close_notify, and discards all that
-comes then until the client has said so, too. A TLS transport that has read its client's end closes at once,
-whatever waits for a broker; so is a client gone that resets its connection, with TLS or without.
+never ran, and is discarded. With TLS it is the same: an end of file is close_notify there. A client that
+resets its connection is gone at once, whatever waits for a broker.
 """
 
 from __future__ import annotations
@@ -111,8 +110,6 @@ class ClientConnection(asyncio.Protocol):
         traffic: where its bytes count.
         listener: the name of that port's.
         make_session: called with the peer's host once it is connected.
-        secured: whether it is TLS: then its transport ends it in order, and nothing is forwarded after the
-            goodbye.
     """
 
     __slots__ = (
@@ -129,7 +126,6 @@ class ClientConnection(asyncio.Protocol):
         "_request_bodies",
         "_response_bodies",
         "_sampling",
-        "_secured",
         "_spoken",
         "_timer",
         "_transport",
@@ -164,7 +160,6 @@ class ClientConnection(asyncio.Protocol):
         traffic: Traffic,
         listener: str,
         make_session: Callable[[str], Session],
-        secured: bool = False,
     ) -> None:
         # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
         self._broker: BrokerConnection | None = None
@@ -188,7 +183,6 @@ class ClientConnection(asyncio.Protocol):
         self.since_s = 0.0
         self.end: ConnectionEnd = "client"
         self._make_session = make_session
-        self._secured = secured
         self._address: tuple[str, int] = ("?", 0)
         self.source = "?"
         """The address that limits are counted by."""
@@ -277,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def eof_received(self) -> bool:
-        if self.state is State.DIALLING and not self._secured:  # what waits may be Produce with acks=0
+        if self.state is State.DIALLING:  # what waits may be Produce with acks=0
             self._ended = True
             return True
         # In a drain whole requests are kept, too.
@@ -341,7 +335,7 @@ class ClientConnection(asyncio.Protocol):
             passage.left_bytes = left_bytes
             return
         pipe = self._host.pipe
-        if pipe is None or self.to_client_quota is not None or self._secured or broker.secured:
+        if pipe is None or self.to_client_quota is not None:
             return
         if to_broker and self.to_broker_quota is not None:
             return
@@ -349,6 +343,8 @@ class ClientConnection(asyncio.Protocol):
         if not to_broker:
             source, target = target, source
         if self.state is not State.JOINED or not source.is_reading():
+            return
+        if _secured(source) or _secured(target):
             return
         if target.get_write_buffer_size() > written_bytes or not pipe.has_room():
             return
@@ -557,12 +553,9 @@ class ClientConnection(asyncio.Protocol):
         return memoryview(data)[start:consumed]
 
     def _dial_for(self, data: bytes | memoryview) -> None:
-        """What two reads brought waits here at most; what comes later waits in the kernel.
-
-        With TLS it is one: a transport that has read the client's end closes, whatever waits.
-        """
+        """What two reads brought waits here at most; what comes later waits in the kernel."""
         self._queue.append(data)
-        if self._secured or self.state is State.DIALLING:
+        if self.state is State.DIALLING:
             self._hold(_BROKER_IS_DIALLED)
         if self.state is State.IDLE:
             self.state = State.DIALLING
@@ -632,13 +625,8 @@ class ClientConnection(asyncio.Protocol):
         if self.session.refuses:
             self._part_with_broker()
         self._cancel_timer()
-        if self._secured:
-            # The transport says goodbye (close_notify), and discards what comes until the client does.
-            self._part_with_broker()
-            self._transport.close()
-        else:
-            self._transport.write_eof()
-            self._release(self._held)
+        self._transport.write_eof()
+        self._release(self._held)
         self._abort_later()
 
     def _part_with_broker(self) -> None:
@@ -722,10 +710,6 @@ class BrokerConnection(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
 
-    @property
-    def secured(self) -> bool:
-        return self.transport.get_extra_info("ssl_object") is not None
-
     def pause_reading(self) -> None:
         self._client_is_full = True
         self.transport.pause_reading()
@@ -745,11 +729,8 @@ class BrokerConnection(asyncio.Protocol):
         self._client = None
         if self.transport.is_closing():
             return
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self.transport.resume_reading()
-        else:
-            self.transport.close()  # TLS: that sends the rest, then its own end, and discards what comes
+        self.transport.write_eof()
+        self.transport.resume_reading()
         self._host.leaving.begin(self)
 
     def be_watched(self) -> None:
@@ -770,3 +751,8 @@ class BrokerConnection(asyncio.Protocol):
         client, self._client = self._client, None
         if client is not None:
             client.broker_gone(self._kept)
+
+
+def _secured(transport: asyncio.Transport) -> bool:
+    """Whether what passes through the kernel is not what passes through the transport."""
+    return transport.get_extra_info("ssl_object") is not None

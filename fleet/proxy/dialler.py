@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from fleet.model import BrokerId
+from fleet.model import BrokerId, Endpoint
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.deadlines import Deadlines
+from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.upstream_tls import NOT_REACHED, explain_dial
 
@@ -27,6 +28,7 @@ class Dialler:
     Args:
         upstreams: where brokers are, and which of them to try.
         context: called for the TLS to speak to brokers, None where that is plaintext.
+        room: of the worker.
         timeout_s: how long one broker may take to be connected, its TLS handshake included.
         lost: told of each identity whose broker was not reached.
     """
@@ -35,11 +37,13 @@ class Dialler:
         self,
         upstreams: Upstreams,
         context: Callable[[], ssl.SSLContext] | None,
+        room: TlsRoom,
         timeout_s: float,
         lost: Callable[[BrokerId], None],
     ) -> None:
         self._upstreams = upstreams
         self._context = context
+        self._room = room
         self._timeout_s = timeout_s
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -112,7 +116,12 @@ class Dialler:
         at = candidate.endpoint
         if self._context is None:
             return self._loop.create_connection(connection.broker_side, at.host, at.port)
-        return self._loop.create_connection(connection.broker_side, at.host, at.port, ssl=self._context())
+        return self._secure(connection, at, self._context())
+
+    async def _secure(self, connection: ClientConnection, at: Endpoint, context: ssl.SSLContext) -> None:
+        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), at.host)
+        await self._loop.create_connection(lambda: transport, at.host, at.port)
+        await transport.handshake()
 
     def _was_late(self, connection: ClientConnection) -> bool:
         """Whether an attempt was cancelled because it took too long; if so, the task goes on."""

@@ -11,12 +11,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from fleet.model import BrokerId
 from fleet.peer_tls import explain
 from fleet.proxy.server_names import ServerNames
+from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +35,24 @@ class TlsServer:
         factory: of the protocol that is given a client once its handshake is done.
         refused: told of each client whose handshake failed, and why.
         handshake_s: how long a handshake may take.
-        goodbye_s: how long a client may take to answer a close_notify, or to read what was sent before it.
+        room: of the worker.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         context: Callable[[], ssl.SSLContext],
-        factory: Callable[[], asyncio.BaseProtocol],
+        factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         refused: Callable[[str, str], None],
         handshake_s: float,
-        goodbye_s: float,
+        room: TlsRoom,
     ) -> None:
         self._sock = sock
         self._context = context
         self._factory = factory
         self._refused = refused
         self._handshake_s = handshake_s
-        self._goodbye_s = goodbye_s
+        self._room = room
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
@@ -79,10 +80,10 @@ class TlsServer:
 
     async def _let_in(self, sock: socket.socket, peer: str) -> None:
         try:
+            transport = TlsTransport(self._room, self._context(), self._factory)
             async with asyncio.timeout(self._handshake_s):
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    self._factory, sock, ssl=self._context(), ssl_shutdown_timeout=self._goodbye_s
-                )
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: transport, sock)
+                await transport.handshake()
         except TimeoutError:
             self._refused(peer, f"no handshake within {self._handshake_s:g} s")
             sock.close()
@@ -108,7 +109,7 @@ class NamedClients:
         self,
         context: Callable[[], ssl.SSLContext],
         names: ServerNames,
-        factory: Callable[[BrokerId | None], Callable[[], asyncio.BaseProtocol]],
+        factory: Callable[[BrokerId | None], Callable[[], asyncio.Protocol]],
     ) -> None:
         self._context = context
         self._names = names
@@ -121,10 +122,6 @@ class NamedClients:
         context.sni_callback = self._named
         return context
 
-    def protocol(self) -> asyncio.BaseProtocol:
-        """Gives way to the real one once the handshake has told which that is."""
-        return _UntilNamed(self)
-
     def _named(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         try:
             self._meant[tls] = self._names.broker_id(name)
@@ -132,17 +129,6 @@ class NamedClients:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         return None
 
-    def take(self, transport: asyncio.Transport) -> asyncio.BaseProtocol:
-        """The protocol of a client whose handshake is done."""
-        return self._factory(self._meant.pop(transport.get_extra_info("ssl_object")))()
-
-
-class _UntilNamed(asyncio.Protocol):
-    def __init__(self, clients: NamedClients) -> None:
-        self._clients = clients
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
-        real = self._clients.take(transport)
-        transport.set_protocol(real)
-        real.connection_made(transport)
+    def protocol(self, tls: ssl.SSLObject) -> asyncio.Protocol:
+        """Of a client whose handshake is done."""
+        return self._factory(self._meant.pop(tls))()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,7 @@ from fleet.proxy.quota import Quota
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session, Sessions
 from fleet.proxy.tls_server import NamedClients, TlsServer
+from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.upstream import Upstreams
 from fleet.ticks import Regularly
@@ -93,6 +95,7 @@ class Worker(Host):
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
         self._tls = listener_tls.servers(spec.settings, spec.proxy_id)
+        self._tls_room = TlsRoom(self.linger_s)
         self._draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
@@ -114,7 +117,7 @@ class Worker(Host):
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s = self._timing.upstream_connect_timeout_s
-        self._dialler = Dialler(self._upstreams, context, timeout_s, self._feed.lost)
+        self._dialler = Dialler(self._upstreams, context, self._tls_room, timeout_s, self._feed.lost)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -226,9 +229,10 @@ class Worker(Host):
                 self._servers.append(await self._loop.create_server(factory, sock=sock, backlog=backlog))
 
     def _tls_server(
-        self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.BaseProtocol]
+        self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.Protocol]
     ) -> TlsServer:
         context = self._tls[listener].get
+        make: Callable[[ssl.SSLObject], asyncio.Protocol] = lambda _: factory()
         everywhere = [
             advertised
             for member in self._spec.settings.members.values()
@@ -238,15 +242,14 @@ class Worker(Host):
         if any(each.broker_host is not None for each in everywhere):
             names = ServerNames(everywhere, self._spec.settings.identities)
             named = NamedClients(context, names, partial(self._factory, listener))
-            context, factory = named.context, named.protocol
+            context, make = named.context, named.protocol
         limit_s = self._limits.first_request_timeout_s
-        return TlsServer(sock, context, factory, self._no_handshake, limit_s, self.linger_s)
+        return TlsServer(sock, context, make, self._no_handshake, limit_s, self._tls_room)
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id
         source = self._sources[listener]
 
-        secured = listener in self._tls
         traffic: Traffic | None = None
         make_session: Callable[[str], Session] | None = None
 
@@ -263,7 +266,7 @@ class Worker(Host):
                     self._counters.rewrote,
                     traffic.answered,
                 ).make
-            return ClientConnection(self, broker_id, traffic, listener, make_session, secured)
+            return ClientConnection(self, broker_id, traffic, listener, make_session)
 
         return connection
 

@@ -1,0 +1,302 @@
+"""TLS of one connection: the protocol of its socket's transport, and the transport of what it carries.
+
+    SHAKING ──handshake──► OPEN ──write_eof──► reads only ──close, the other side's end, or time──► LOST
+
+It leaves out what uvloop's own has and a proxy need not pay for: a buffer for each connection, where a worker's
+connections, which are at work one after the other, share two; an exception each time that all is read; and
+reading that ends where writing does. Its goodbye is close_notify, after which the other side may still send.
+
+    Source: RFC 8446, section 6.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from fleet.proxy.deadlines import Deadlines
+
+RECORD_BYTES: Final = 16 * 1024
+"""The most that one record has, in plaintext. Source: RFC 8446, section 5.1"""
+PIECE_BYTES: Final = 64 * 1024
+"""The most that is encrypted at a time: a buffer of so much stays in a cache. Reasoned, not measured."""
+_WantRead: Final = ssl.SSLWantReadError
+
+
+class TlsRoom:
+    """What the TLS of one worker's connections shares.
+
+    Args: goodbye_s: how long the other side may take to answer a goodbye, or to read what was sent before it.
+    """
+
+    __slots__ = ("goodbyes", "incoming", "outgoing")
+
+    def __init__(self, goodbye_s: float) -> None:
+        self.incoming = ssl.MemoryBIO()
+        self.outgoing = ssl.MemoryBIO()
+        """Both are empty whenever other code than that of one connection's TLS runs."""
+        self.goodbyes: Deadlines[TlsTransport] = Deadlines(goodbye_s, TlsTransport.abort)
+
+
+class TlsTransport(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        room: of the worker.
+        context: how the other side is met.
+        factory: makes the protocol that is carried, once the handshake is done.
+        server_hostname: whom the other side is to be; None where that is a client.
+    Raises: ValueError: nobody can have that name.
+    """
+
+    __slots__ = (
+        "_closing",
+        "_ended",
+        "_factory",
+        "_handshake",
+        "_protocol",
+        "_room",
+        "_said_goodbye",
+        "_socket",
+        "_tls",
+    )
+
+    _socket: asyncio.Transport
+
+    def __init__(
+        self,
+        room: TlsRoom,
+        context: ssl.SSLContext,
+        factory: Callable[[ssl.SSLObject], asyncio.Protocol],
+        server_hostname: str | None = None,
+    ) -> None:
+        self._room = room
+        self._tls = context.wrap_bio(
+            room.incoming,
+            room.outgoing,
+            server_side=server_hostname is None,
+            server_hostname=server_hostname,
+        )
+        self._protocol: asyncio.Protocol | None = None
+        """None before it is made, and when the connection is lost."""
+        self._closing = False
+        self._said_goodbye = False
+        self._ended = False
+        """The other side has said goodbye, or ended without."""
+        self._factory = factory
+        self._handshake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def handshake(self) -> None:
+        """Wait for it, once the socket is connected. One that nobody waits for any longer is cut.
+
+        Raises: OSError: it failed. The other side has been told why, where TLS has a word for it.
+        """
+        try:
+            await self._handshake
+        except OSError:
+            raise
+        except BaseException:
+            self.abort()
+            raise
+
+    # ---- called by the socket's transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._socket = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+        if not self._tls.server_side:
+            self._shake_hands()
+
+    def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
+        self._room.incoming.write(data)
+        if self._protocol is None and not self._shake_hands():
+            return
+        plain = self._decrypt()
+        protocol = self._protocol
+        if protocol is None:
+            if self._closing:
+                return
+            protocol = self._protocol = self._factory(self._tls)
+            protocol.connection_made(cast(asyncio.Transport, self))
+            if not self._handshake.done():  # nobody may wait for it any longer
+                self._handshake.set_result(None)
+        if plain and not self._closing:
+            protocol.data_received(plain)
+        if self._ended:
+            self._end()
+
+    def eof_received(self) -> bool:
+        if self._protocol is None or self._ended:
+            return self._ended and not self._closing
+        self._ended = True
+        return self._end()
+
+    def pause_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._room.goodbyes.done(self)
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.connection_lost(exc)
+        elif not self._handshake.done():
+            self._handshake.set_exception(exc or ConnectionResetError())
+
+    # ---- called by what is carried
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        size_bytes = len(data)
+        if size_bytes <= PIECE_BYTES:
+            if size_bytes:
+                self._encrypt(data)
+            return
+        with memoryview(data) as view:
+            for begin in range(0, size_bytes, PIECE_BYTES):
+                self._encrypt(view[begin : begin + PIECE_BYTES])
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Say goodbye after what was written; what the other side sends is still received."""
+        if self._said_goodbye:
+            return
+        self._said_goodbye = True
+        try:
+            self._tls.unwrap()
+        except _WantRead:
+            pass  # for the other side's
+        except ssl.SSLError:
+            self._ended = True
+        self._flush()
+
+    def close(self) -> None:
+        """Say goodbye after what was written, and end once the other side has done so, too."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._protocol is None:
+            self._socket.close()
+            return
+        self.write_eof()
+        if self._ended:
+            self._socket.close()
+        else:
+            self._room.goodbyes.begin(self)
+            self._socket.resume_reading()
+
+    def abort(self) -> None:
+        self._closing = True
+        self._socket.abort()
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        if not self._closing:
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._socket.resume_reading()
+
+    def is_reading(self) -> bool:
+        return not self._closing and self._socket.is_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._socket.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Of what is encrypted."""
+        return self._socket.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "ssl_object":
+            return self._tls
+        return self._socket.get_extra_info(name, default)
+
+    # ---- inside
+
+    def _shake_hands(self) -> bool:
+        """Go on with it; whether it is done."""
+        try:
+            self._tls.do_handshake()
+        except _WantRead:
+            self._flush()
+            return False
+        except ssl.SSLError as error:
+            self._break_off(error)
+            return False
+        self._flush()
+        return True
+
+    def _decrypt(self) -> bytes:
+        """All that has come; notes an end."""
+        incoming, tls = self._room.incoming, self._tls
+        plain = b""
+        more: list[bytes] | None = None
+        try:
+            while incoming.pending:
+                record = tls.read(RECORD_BYTES)
+                if not record:
+                    self._ended = True
+                    break
+                if not plain:
+                    plain = record
+                elif more is None:
+                    more = [plain, record]
+                else:
+                    more.append(record)
+        except _WantRead:
+            pass  # the rest of a record is still to come
+        except ssl.SSLZeroReturnError:
+            self._ended = True
+        except ssl.SSLError as error:
+            self._break_off(error)
+        finally:
+            if incoming.pending:
+                incoming.read()
+        self._flush()  # the other side may want new keys
+        return plain if more is None else b"".join(more)
+
+    def _encrypt(self, piece: bytes | bytearray | memoryview) -> None:
+        if self._said_goodbye:
+            return
+        try:
+            self._tls.write(piece)
+        except ssl.SSLError as error:
+            self._break_off(error)
+        else:
+            self._socket.write(self._room.outgoing.read())
+
+    def _end(self) -> bool:
+        """Nothing more comes from the other side; whether something may still go there."""
+        if self._closing:
+            self._socket.close()
+            return False
+        if self._protocol is not None and self._protocol.eof_received():
+            return True
+        self.close()
+        return False
+
+    def _break_off(self, error: ssl.SSLError) -> None:
+        """What came is not TLS, or not from whom it should; an alert tells it so."""
+        if not self._handshake.done():
+            self._handshake.set_exception(error)
+        self._room.incoming.read()
+        self._flush()
+        self._closing = self._said_goodbye = True
+        self._socket.close()
+
+    def _flush(self) -> None:
+        outgoing = self._room.outgoing
+        if outgoing.pending:
+            self._socket.write(outgoing.read())
