@@ -2,8 +2,8 @@
 
     SHAKING ──handshake──► OPEN ──write_eof──► reads only ──close, the other side's end, or time──► LOST
 
-It leaves out what uvloop's own has and a proxy need not pay for: a buffer for each connection, where a worker's
-connections, which are at work one after the other, share two; an exception each time that all is read; and
+It leaves out what uvloop's own has and a proxy need not pay for: a buffer for each connection, where those of
+a worker, which are at work one after the other, share two; an exception each time that all is read; and
 reading that ends where writing does. Its goodbye is close_notify, after which the other side may still send.
 
     Source: RFC 8446, section 6.1
@@ -86,13 +86,15 @@ class TlsTransport(asyncio.Protocol):
         self._ended = False
         """The other side has said goodbye, or ended without."""
         self._factory = factory
-        self._handshake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handshake: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
+        """None once it was waited for: what it fails with knows, by its traceback, of this connection."""
 
     async def handshake(self) -> None:
-        """Wait for it, once the socket is connected. One that nobody waits for any longer is cut.
+        """Wait for it, once, when the socket is connected. One that nobody waits for any longer is cut.
 
         Raises: OSError: it failed. The other side has been told why, where TLS has a word for it.
         """
+        assert self._handshake is not None
         try:
             await self._handshake
         except OSError:
@@ -100,6 +102,8 @@ class TlsTransport(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
+        finally:
+            self._handshake = None
 
     # ---- called by the socket's transport
 
@@ -121,7 +125,7 @@ class TlsTransport(asyncio.Protocol):
                 return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
-            if not self._handshake.done():  # nobody may wait for it any longer
+            if self._handshake is not None and not self._handshake.done():
                 self._handshake.set_result(None)
         if plain and not self._closing:
             protocol.data_received(plain)
@@ -148,8 +152,8 @@ class TlsTransport(asyncio.Protocol):
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(exc)
-        elif not self._handshake.done():
-            self._handshake.set_exception(exc or ConnectionResetError())
+        else:
+            self._fail(exc or ConnectionResetError())
 
     # ---- called by what is carried
 
@@ -289,12 +293,15 @@ class TlsTransport(asyncio.Protocol):
 
     def _break_off(self, error: ssl.SSLError) -> None:
         """What came is not TLS, or not from whom it should; an alert tells it so."""
-        if not self._handshake.done():
-            self._handshake.set_exception(error)
+        self._fail(error)
         self._room.incoming.read()
         self._flush()
         self._closing = self._said_goodbye = True
         self._socket.close()
+
+    def _fail(self, error: Exception) -> None:
+        if self._handshake is not None and not self._handshake.done():
+            self._handshake.set_exception(error)
 
     def _flush(self) -> None:
         outgoing = self._room.outgoing

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -231,8 +230,14 @@ class Worker(Host):
     def _tls_server(
         self, sock: socket.socket, listener: str, factory: Callable[[], asyncio.Protocol]
     ) -> TlsServer:
+        serve = partial(
+            TlsServer,
+            sock,
+            refused=self._no_handshake,
+            handshake_s=self._limits.first_request_timeout_s,
+            room=self._tls_room,
+        )
         context = self._tls[listener].get
-        make: Callable[[ssl.SSLObject], asyncio.Protocol] = lambda _: factory()
         everywhere = [
             advertised
             for member in self._spec.settings.members.values()
@@ -242,9 +247,8 @@ class Worker(Host):
         if any(each.broker_host is not None for each in everywhere):
             names = ServerNames(everywhere, self._spec.settings.identities)
             named = NamedClients(context, names, partial(self._factory, listener))
-            context, make = named.context, named.protocol
-        limit_s = self._limits.first_request_timeout_s
-        return TlsServer(sock, context, make, self._no_handshake, limit_s, self._tls_room)
+            return serve(context=named.context, factory=named.protocol)
+        return serve(context=context, factory=lambda _: factory())
 
     def _factory(self, listener: str, broker_id: BrokerId | None) -> Callable[[], ClientConnection]:
         key = BOOTSTRAP if broker_id is None else broker_id

@@ -76,12 +76,13 @@ def test_an_acknowledgement_may_be_on_disk_before_its_production(histories: Hist
 
 
 async def test_what_a_client_asks_before_the_kill_is_not_counted(histories: Histories) -> None:
-    """Found by looking at when stale answers came: half a second before the kill, from a member that lived."""
+    """Found by looking when stale answers came: half a second before the kill, of one that lived."""
     stale = {Endpoint("h", 1)}
 
     class Client:
-        requests = 0
-        answers: list[set[Endpoint]] = []
+        def __init__(self) -> None:
+            self.requests = 0
+            self.answers: list[set[Endpoint]] = []
 
         def ask(self, answer: set[Endpoint]) -> None:
             self.requests += 1
