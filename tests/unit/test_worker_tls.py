@@ -269,6 +269,31 @@ async def test_certificates_of_clients(
         assert not await is_served(at, trusting(authority, expired))
 
 
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (ssl.TLSVersion.TLSv1_2, "ALERT_HANDSHAKE_FAILURE"),
+        (ssl.TLSVersion.TLSv1_3, "ALERT_CERTIFICATE_REQUIRED"),
+    ],
+)
+async def test_a_client_is_told_why_it_is_refused(
+    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, version: ssl.TLSVersion, reason: str
+) -> None:
+    """With uvloop's TLS the connection was closed before the alert was sent."""
+    client = trusting(authority)
+    client.maximum_version = version
+
+    def met() -> None:
+        with socket.create_connection(("127.0.0.1", at.ports[1]), LIMIT_S) as sock:
+            client.wrap_socket(sock, server_hostname="127.0.0.1").recv(1)
+
+    asking = replace(tls, client_ca=authority.certificate, client_certificates="required")
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
+        with pytest.raises(ssl.SSLError) as told:
+            await asyncio.to_thread(met)
+        assert told.value.reason.endswith(reason)
+
+
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
 async def test_the_lowest_version(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: Literal["1.2", "1.3"]
