@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from fleet.proxy.deadlines import Deadlines
@@ -175,12 +176,8 @@ class TlsTransport(asyncio.Protocol):
         if self._said_goodbye:
             return
         self._said_goodbye = True
-        try:
+        with suppress(ssl.SSLError):  # the other side's is still to come
             self._tls.unwrap()
-        except _WantRead:
-            pass  # for the other side's
-        except ssl.SSLError:
-            self._ended = True
         self._flush()
 
     def close(self) -> None:
@@ -237,6 +234,7 @@ class TlsTransport(asyncio.Protocol):
             self._flush()
             return False
         except ssl.SSLError as error:
+            self._room.incoming.read()
             self._break_off(error)
             return False
         self._flush()
@@ -268,7 +266,7 @@ class TlsTransport(asyncio.Protocol):
         finally:
             if incoming.pending:
                 incoming.read()
-        self._flush()  # the other side may want new keys
+        self._flush()  # other keys may be wanted, which it declines in TLS 1.2
         return plain if more is None else b"".join(more)
 
     def _encrypt(self, piece: bytes | bytearray | memoryview) -> None:
@@ -294,7 +292,6 @@ class TlsTransport(asyncio.Protocol):
     def _break_off(self, error: ssl.SSLError) -> None:
         """What came is not TLS, or not from whom it should; an alert tells it so."""
         self._fail(error)
-        self._room.incoming.read()
         self._flush()
         self._closing = self._said_goodbye = True
         self._socket.close()

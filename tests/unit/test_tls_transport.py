@@ -150,6 +150,13 @@ async def made(make: Callable[[], Connection]) -> Connection:
     return connection
 
 
+async def test_who_is_lost_owes_no_goodbye(made: Connection, room: TlsRoom) -> None:
+    made.tls.close()
+    assert len(room.goodbyes) == 1
+    made.tls.connection_lost(None)
+    assert len(room.goodbyes) == 0
+
+
 async def test_what_comes_byte_by_byte(made: Connection) -> None:
     for sent in (b"first", bytes(RECORD_BYTES)):
         made.other.write(sent)
@@ -219,12 +226,13 @@ async def test_connections_of_one_room_stay_apart(
 async def test_a_goodbye_in_the_same_read_is_told_after_what_came_before_it(made: Connection) -> None:
     made.other.write(b"last")
     said = made.wire()
-    made.tls.data_received(said + made.other_ends())
+    made.tls.data_received(said + made.other_ends() + b"and what is none of TLS")
     assert made.carried.received == [b"last"]
     assert made.carried.calls == ["made", "data", "eof"]
     assert made.socket.calls == ["close"]
     made.tls.data_received(b"whatever comes then")
     assert made.carried.calls == ["made", "data", "eof"]
+    assert made.socket.calls == ["close"]
 
 
 @pytest.mark.parametrize("goodbye", [False, True])
@@ -232,6 +240,7 @@ async def test_who_stays_half_open_may_still_write(made: Connection, goodbye: bo
     made.carried.stays_half_open = True
     if goodbye:
         made.tls.data_received(made.other_ends())
+        made.tls.data_received(b"whatever comes then")
     assert made.tls.eof_received() is True
     assert made.carried.calls == ["made", "eof"]
     made.tls.write(b"answer")

@@ -7,6 +7,9 @@ import gc
 import socket
 import ssl
 import struct
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +109,56 @@ async def test_frames_pass_in_both_directions_whatever_their_size(
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
         await eventually(lambda: one.ended, "and the broker has been told")
+
+
+@asynccontextmanager
+async def openssl(at: Running, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """OpenSSL's own client, which tells of each message."""
+    command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{at.ports[1]}")
+    client = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            yield client
+    finally:
+        if client.returncode is None:
+            client.kill()
+        await client.communicate()
+
+
+async def test_a_client_that_wants_new_keys(
+    tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
+) -> None:
+    """They are agreed on between two requests, in TLS 1.3. Source: RFC 8446, section 4.6.3"""
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        async with openssl(at, "-tls1_3") as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            await client.stdout.readuntil(b"NewSessionTicket")
+            client.stdin.write(b"K\n")  # wants those of the other side, too, with what it sends next
+            await client.stdout.readuntil(b"KEYUPDATE")
+            client.stdin.write(fetch(1))
+            await client.stdout.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
+            await client.stdout.readuntil(response(1, b"answer"))
+        await eventually(lambda: not at.connections(), "the client has gone")
+        assert at.worker.count().errors == {}
+
+
+async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
+    tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
+) -> None:
+    """And what says so is not left for whoever is next to write."""
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        at.worker.apply(at.directory([one]))
+        async with openssl(at, "-tls1_2") as client:
+            assert client.stdin is not None
+            assert client.stdout is not None
+            await client.stdout.readuntil(b"Verify return code")
+            client.stdin.write(fetch(1))
+            await client.stdout.readuntil(response(1, b"answer"))
+            client.stdin.write(b"R\n")
+            await client.stdout.readuntil(b"<<< TLS 1.2, Alert [length 0002], warning no_renegotiation")
+        await eventually(lambda: not at.connections(), "the client has gone")
 
 
 async def test_a_client_that_does_not_speak_tls(
