@@ -53,6 +53,7 @@ class TlsTransport(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_broken",
         "_closing",
         "_ended",
         "_factory",
@@ -83,6 +84,7 @@ class TlsTransport(asyncio.Protocol):
         self._protocol: asyncio.Protocol | None = None
         """None before it is made, and when the connection is lost."""
         self._closing = False
+        self._broken = False
         self._said_goodbye = False
         self._ended = False
         """The other side has said goodbye, or ended without."""
@@ -114,7 +116,7 @@ class TlsTransport(asyncio.Protocol):
             self._shake_hands()
 
     def data_received(self, data: bytes) -> None:
-        if self._ended:
+        if self._ended or self._broken:
             return
         self._room.incoming.write(data)
         if self._protocol is None and not self._shake_hands():
@@ -122,15 +124,15 @@ class TlsTransport(asyncio.Protocol):
         plain = self._decrypt()
         protocol = self._protocol
         if protocol is None:
-            if self._closing:
-                return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
             if self._handshake is not None and not self._handshake.done():
                 self._handshake.set_result(None)
         if plain and not self._closing:
             protocol.data_received(plain)
-        if self._ended:
+        if self._broken:
+            self._break_off()
+        elif self._ended:
             self._end()
 
     def eof_received(self) -> bool:
@@ -153,8 +155,7 @@ class TlsTransport(asyncio.Protocol):
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(exc)
-        else:
-            self._fail(exc or ConnectionResetError())
+        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError())
 
     # ---- called by what is carried
 
@@ -185,14 +186,12 @@ class TlsTransport(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
-        if self._protocol is None:
-            self._socket.close()
-            return
-        self.write_eof()
-        if self._ended:
+        self._room.goodbyes.begin(self)
+        if self._protocol is not None:
+            self.write_eof()
+        if self._protocol is None or self._ended:
             self._socket.close()
         else:
-            self._room.goodbyes.begin(self)
             self._socket.resume_reading()
 
     def abort(self) -> None:
@@ -233,15 +232,16 @@ class TlsTransport(asyncio.Protocol):
         except _WantRead:
             self._flush()
             return False
-        except ssl.SSLError as error:
+        except OSError as error:
             self._room.incoming.read()
-            self._break_off(error)
+            self._fail(error)
+            self._break_off()
             return False
         self._flush()
         return True
 
     def _decrypt(self) -> bytes:
-        """All that has come; notes an end."""
+        """All that has come; notes an end, and what is no TLS."""
         incoming, tls = self._room.incoming, self._tls
         plain = b""
         more: list[bytes] | None = None
@@ -261,8 +261,8 @@ class TlsTransport(asyncio.Protocol):
             pass  # the rest of a record is still to come
         except ssl.SSLZeroReturnError:
             self._ended = True
-        except ssl.SSLError as error:
-            self._break_off(error)
+        except ssl.SSLError:
+            self._broken = True
         finally:
             if incoming.pending:
                 incoming.read()
@@ -274,8 +274,8 @@ class TlsTransport(asyncio.Protocol):
             return
         try:
             self._tls.write(piece)
-        except ssl.SSLError as error:
-            self._break_off(error)
+        except ssl.SSLError:
+            self._break_off()
         else:
             self._socket.write(self._room.outgoing.read())
 
@@ -289,16 +289,18 @@ class TlsTransport(asyncio.Protocol):
         self.close()
         return False
 
-    def _break_off(self, error: ssl.SSLError) -> None:
+    def _break_off(self) -> None:
         """What came is not TLS, or not from whom it should; an alert tells it so."""
-        self._fail(error)
         self._flush()
+        if not self._closing:
+            self._room.goodbyes.begin(self)
         self._closing = self._said_goodbye = True
         self._socket.close()
 
     def _fail(self, error: Exception) -> None:
         if self._handshake is not None and not self._handshake.done():
             self._handshake.set_exception(error)
+            self._handshake.exception()  # it is no news where nobody waits for it
 
     def _flush(self) -> None:
         outgoing = self._room.outgoing

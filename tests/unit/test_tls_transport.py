@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -50,6 +51,8 @@ class Carried(asyncio.Protocol):
         self.received: list[bytes] = []
         self.calls: list[str] = []
         self.stays_half_open = False
+        self.raises = False
+        """As soon as it is made."""
         self.then: Callable[[], None] = lambda: None
         """Called with each read."""
 
@@ -59,6 +62,8 @@ class Carried(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._note("made")
+        if self.raises:
+            raise RuntimeError
 
     def data_received(self, data: bytes) -> None:
         self._note("data")
@@ -289,18 +294,31 @@ async def test_whoever_closes_waits_for_the_others_goodbye_and_receives_nothing_
     assert made.carried.calls == ["made", "lost"]
 
 
-async def test_a_goodbye_that_is_not_answered_in_time_is_the_end(made: Connection) -> None:
-    made.tls.close()
+@pytest.mark.parametrize("how", ["closed", "ended", "ended without a goodbye", "broken"])
+async def test_whoever_takes_too_long_to_read_the_rest_is_cut(made: Connection, how: str) -> None:
+    """Found by review: a client that asked for much, read none of it and sent one bad record was for ever."""
+    made.tls.write(b"much")
+    if how == "closed":
+        made.tls.close()
+    elif how == "ended":
+        made.tls.data_received(made.other_ends())
+    elif how == "broken":
+        made.tls.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    else:
+        assert made.tls.eof_received() is False
     await eventually(lambda: "abort" in made.socket.calls, "its time is up")
     made.tls.connection_lost(None)
-    assert made.carried.calls == ["made", "lost"]
+    assert made.carried.calls[-1] == "lost"
 
 
 async def test_what_is_no_record_ends_it_with_an_alert(made: Connection) -> None:
+    made.other.write(b"good")
+    good = made.wire()
     made.other.write(b"fine")
     wire = bytearray(made.wire())
     wire[-1] ^= 1
-    made.tls.data_received(bytes(wire) + b"and more")
+    made.tls.data_received(good + bytes(wire) + b"and more")
+    assert made.carried.received == [b"good"]
     assert made.socket.calls == ["close"]
     assert made.tls.is_closing()
     made.deliver()
@@ -310,7 +328,7 @@ async def test_what_is_no_record_ends_it_with_an_alert(made: Connection) -> None
     made.tls.close()
     assert made.socket.written == b""
     made.tls.connection_lost(None)
-    assert made.carried.calls == ["made", "lost"]
+    assert made.carried.calls == ["made", "data", "lost"]
 
 
 async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
@@ -349,6 +367,27 @@ async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Conne
     assert connection.socket.calls == ["abort"]
     connection.shake_hands()  # what was on its way
     connection.tls.connection_lost(None)
+
+
+@pytest.mark.parametrize("error", [None, OSError("no route"), KeyError("of the factory's")])
+async def test_a_handshake_after_which_nothing_can_be_carried_fails(
+    make: Callable[[], Connection], error: Exception | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = make()
+    waiting = asyncio.create_task(connection.tls.handshake())
+    await asyncio.sleep(0)
+
+    connection.carried.raises = True
+    with pytest.raises(RuntimeError):
+        connection.shake_hands()
+    connection.tls.connection_lost(error)
+    with pytest.raises(OSError, match=r"^no route$" if isinstance(error, OSError) else r"^$"):
+        await waiting
+    connection = make()
+    connection.tls.connection_lost(error)
+    del connection
+    gc.collect()
+    assert caplog.text == ""
 
 
 async def test_closed_before_the_handshake_it_says_nothing(make: Callable[[], Connection]) -> None:
