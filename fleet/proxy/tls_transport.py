@@ -124,6 +124,8 @@ class TlsTransport(asyncio.Protocol):
         plain = self._decrypt()
         protocol = self._protocol
         if protocol is None:
+            if self._closing:
+                return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
             if self._handshake is not None and not self._handshake.done():

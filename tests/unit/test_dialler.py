@@ -11,6 +11,7 @@ from fleet.model import Broker, Endpoint
 from fleet.proxy.connection import ClientConnection, Host, State
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.session import Session
+from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.upstream import Candidate, Upstreams
 from tests.unit.test_worker import LIMIT_S, eventually
@@ -37,7 +38,7 @@ class Dialling:
         self.lost: list[int] = []
         self.begun = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(self.upstreams, None, timeout_s, self.lost.append)
+        self.dialler = Dialler(self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append)
         self.dialler.connect = self.connect
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:

@@ -367,6 +367,7 @@ async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Conne
     assert connection.socket.calls == ["abort"]
     connection.shake_hands()  # what was on its way
     connection.tls.connection_lost(None)
+    assert connection.carried.calls == []
 
 
 @pytest.mark.parametrize("error", [None, OSError("no route"), KeyError("of the factory's")])
