@@ -46,7 +46,8 @@ class TlsTransport(asyncio.Protocol):
 
     Args:
         room: of the worker.
-        context: how the other side is met.
+        context: how the other side is met; without renegotiation, so that what is written never has to wait
+            for something to be read.
         factory: makes the protocol that is carried, once the handshake is done.
         server_hostname: whom the other side is to be; None where that is a client.
     Raises: ValueError: nobody can have that name.
@@ -128,8 +129,7 @@ class TlsTransport(asyncio.Protocol):
                 return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
-            if self._handshake is not None and not self._handshake.done():
-                self._handshake.set_result(None)
+            self._tell()
         if plain and not self._closing:
             protocol.data_received(plain)
         if self._broken:
@@ -157,7 +157,7 @@ class TlsTransport(asyncio.Protocol):
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(exc)
-        self._fail(exc if isinstance(exc, OSError) else ConnectionResetError())
+        self._tell(exc if isinstance(exc, OSError) else ConnectionResetError())
 
     # ---- called by what is carried
 
@@ -170,9 +170,6 @@ class TlsTransport(asyncio.Protocol):
         with memoryview(data) as view:
             for begin in range(0, size_bytes, PIECE_BYTES):
                 self._encrypt(view[begin : begin + PIECE_BYTES])
-
-    def can_write_eof(self) -> bool:
-        return True
 
     def write_eof(self) -> None:
         """Say goodbye after what was written; what the other side sends is still received."""
@@ -236,7 +233,7 @@ class TlsTransport(asyncio.Protocol):
             return False
         except OSError as error:
             self._room.incoming.read()
-            self._fail(error)
+            self._tell(error)
             self._break_off()
             return False
         self._flush()
@@ -299,8 +296,13 @@ class TlsTransport(asyncio.Protocol):
         self._closing = self._said_goodbye = True
         self._socket.close()
 
-    def _fail(self, error: Exception) -> None:
-        if self._handshake is not None and not self._handshake.done():
+    def _tell(self, error: OSError | None = None) -> None:
+        """Whoever waits for the handshake: that it is done, or what it failed with; once."""
+        if self._handshake is None or self._handshake.done():
+            return
+        if error is None:
+            self._handshake.set_result(None)
+        else:
             self._handshake.set_exception(error)
             self._handshake.exception()  # it is no news where nobody waits for it
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import cast
 
@@ -54,12 +53,15 @@ async def test_leader_follower_and_names_are_found(tmp_path: Path) -> None:
 async def test_whoever_aims_knows_what_was_advertised_just_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.demo.rounds._SETTLE_S", 0.05)
     aiming = rounds(tmp_path, PaperFleet("p2", "p1", "p2", "p3"), {1: 1, 2: 2, 3: 3})
-    began_s = time.monotonic()
+    waited: list[tuple[float, bool]] = []
+
+    async def wait(delay_s: float) -> None:
+        waited.append((delay_s, aiming._prober.fast))
+
+    monkeypatch.setattr("fleet.demo.rounds.asyncio.sleep", wait)
     assert await aiming.aim("leader") == ("p2", True)
-    assert aiming._prober.fast
-    assert time.monotonic() - began_s >= 0.05
+    assert waited == [(0.5, True)]
 
 
 async def test_a_follower_that_stands_for_nothing_is_spared(tmp_path: Path) -> None:

@@ -198,16 +198,14 @@ async def test_what_is_written_arrives(made: Connection, size_bytes: int) -> Non
     assert made.other_reads(size_bytes + 1) == sent[:size_bytes] + b"!"
 
 
-async def test_connections_of_one_room_stay_apart(
-    make: Callable[[], Connection],
-) -> None:
+async def test_connections_of_one_room_stay_apart(make: Callable[[], Connection]) -> None:
     """Each has the half of a record, and closes the other in the middle of a read of its own."""
     one, two = make(), make()
     one.shake_hands()
     two.shake_hands()
     for each in (one, two):
         each.other.write(b"half")
-    (one_wire, two_wire) = one.wire(), two.wire()
+    one_wire, two_wire = one.wire(), two.wire()
     one.tls.data_received(one_wire[:20])
     two.tls.data_received(two_wire[:20])
     one.tls.data_received(one_wire[20:])
@@ -338,7 +336,6 @@ async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
     await waiting
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
-    await asyncio.sleep(0)
     assert connection.tls.eof_received() is False
     connection.tls.connection_lost(None)
     with pytest.raises(ConnectionResetError):
@@ -360,8 +357,7 @@ async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection])
 async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
-    await asyncio.sleep(0)
-    waiting.cancel()
+    asyncio.get_running_loop().call_soon(waiting.cancel)  # when it waits
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert connection.socket.calls == ["abort"]
@@ -376,8 +372,6 @@ async def test_a_handshake_after_which_nothing_can_be_carried_fails(
 ) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
-    await asyncio.sleep(0)
-
     connection.carried.raises = True
     with pytest.raises(RuntimeError):
         connection.shake_hands()

@@ -112,13 +112,17 @@ async def test_frames_pass_in_both_directions_whatever_their_size(
 
 
 @asynccontextmanager
-async def openssl(at: Running, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """OpenSSL's own client, which tells of each message."""
+async def openssl(
+    at: Running, *options: str
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """OpenSSL's own client: what it prints, with each message, and what it takes to send, or as a command."""
     command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{at.ports[1]}")
     client = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+    assert client.stdout is not None
+    assert client.stdin is not None
     try:
         async with asyncio.timeout(LIMIT_S):
-            yield client
+            yield client.stdout, client.stdin
     finally:
         if client.returncode is None:
             client.kill()
@@ -131,15 +135,13 @@ async def test_a_client_that_wants_new_keys(
     """They are agreed on between two requests, in TLS 1.3. Source: RFC 8446, section 4.6.3"""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
-        async with openssl(at, "-tls1_3") as client:
-            assert client.stdin is not None
-            assert client.stdout is not None
-            await client.stdout.readuntil(b"NewSessionTicket")
-            client.stdin.write(b"K\n")  # wants those of the other side, too, with what it sends next
-            await client.stdout.readuntil(b"KEYUPDATE")
-            client.stdin.write(fetch(1))
-            await client.stdout.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
-            await client.stdout.readuntil(response(1, b"answer"))
+        async with openssl(at, "-tls1_3") as (printed, client):
+            await printed.readuntil(b"NewSessionTicket")
+            client.write(b"K\n")  # wants those of the other side, too, with what it sends next
+            await printed.readuntil(b"KEYUPDATE")
+            client.write(fetch(1))
+            await printed.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
+            await printed.readuntil(response(1, b"answer"))
         await eventually(lambda: not at.connections(), "the client has gone")
         assert at.worker.count().errors == {}
 
@@ -150,14 +152,12 @@ async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
     """And what says so is not left for whoever is next to write."""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
-        async with openssl(at, "-tls1_2") as client:
-            assert client.stdin is not None
-            assert client.stdout is not None
-            await client.stdout.readuntil(b"Verify return code")
-            client.stdin.write(fetch(1))
-            await client.stdout.readuntil(response(1, b"answer"))
-            client.stdin.write(b"R\n")
-            await client.stdout.readuntil(b"<<< TLS 1.2, Alert [length 0002], warning no_renegotiation")
+        async with openssl(at, "-tls1_2") as (printed, client):
+            await printed.readuntil(b"Verify return code")
+            client.write(fetch(1))
+            await printed.readuntil(response(1, b"answer"))
+            client.write(b"R\n")
+            await printed.readuntil(b"<<< TLS 1.2, Alert [length 0002], warning no_renegotiation")
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
