@@ -1,3 +1,3 @@
 """A fleet of Kafka proxies that agree, by Raft, on who stands for which broker."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
