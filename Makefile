@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-alone lint unit integration conformance pipeline chaos test-long bench bench-check docs lock clean ready-demo ready-test ready-long
+.PHONY: help demo test test-all durations lint unit integration conformance pipeline chaos test-long bench bench-check docs lock clean ready-demo ready-test ready-long
 
 PYTHON ?= python3
 ARGS ?=
@@ -12,8 +12,9 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest $(ARGS)
 # Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
 ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
-# Tests with servers wait, too: what computes alone has the time that they leave.
-BESIDE = $(BIN)/python -m tools.beside
+# Tests with servers mostly wait: tests that only compute run in the time that they leave idle.
+RUN_IDLE = $(BIN)/python -m tools.beside
+SERVER_TESTS = tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
 export PYTHON
 export NO_MKDOCS_2_WARNING = 1
 # Where Python may not keep what it has compiled, each member compiles all of fleet/ when it starts.
@@ -27,13 +28,20 @@ help: ## This list
 demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, shows the takeover, audits the records
 	@$(BIN)/python -m fleet demo $(ARGS)
 
-test: ready-test ## Everything: lint, types, contracts, unit, property, integration, conformance, pipeline and chaos tests
-	@$(BESIDE) build/compiled.txt $(BIN)/python -m tools.compiled -- $(MAKE) lint test-alone
-	@$(BESIDE) build/computed.txt $(ALL_CORES) --timeout 3600 --durations=10 tests/property tests/fuzz tests/compiled/test_properties.py -- \
-	 $(PYTEST) --durations=30 tests/compiled/test_units.py tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
+test: ready-test ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
+	@echo 'make test: up to 15 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
+	@$(MAKE) lint
+	@$(ALL_CORES) --size=test --durations=10 tests/unit
+	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
+	 $(PYTEST) --size=test --durations=20 $(SERVER_TESTS)
 
-test-alone:
-	@$(ALL_CORES) --durations=30 tests/unit
+SHARD ?= all
+LIMIT_S ?=
+test-all: ready-test lint ## Every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
+	@$(BIN)/python -m tools.shards run $(SHARD) $(if $(LIMIT_S),--limit-s=$(LIMIT_S))
+
+durations: ## Commit to the durations that test-all has measured here: shards are cut by them
+	@$(BIN)/python -m tools.shards keep
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check
@@ -61,8 +69,8 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
 test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
-	@$(BIN)/python -m pytest -s tests/long >&2
-	@$(BIN)/python -m pytest -m long tests/conformance tests/chaos >&2
+	@$(BIN)/python -m pytest -s --size=test-long tests/long >&2
+	@$(BIN)/python -m pytest --size=test-long tests/conformance tests/chaos >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2

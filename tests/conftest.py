@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from hypothesis import HealthCheck, settings
 
 from fleet.config import UpstreamSettings
 from fleet.demo.kafka import KafkaCluster
@@ -26,18 +26,17 @@ from fleet.kafka_client import KafkaAccess
 from fleet.model import Endpoint
 from tests.chaos.scene import becomes
 from tests.compatibility import Notes
+from tests.examples import use_profile
 from tests.integration.wire import LIMIT_S, Connection, led_partitions, metadata_of
+from tests.sizes import Size, Sizes
+from tests.timing import Durations, TimeLimit, is_xdist_worker
+from tools.shards import read_durations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKERS = 3
 AWAY_LISTENER = "AWAY"
-
-# Every run on a build machine tries the same examples: what passed once passes again.
-settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # Sparks of tests live for seconds: what Java's second compiler takes is never won back. Found: with one
 # compiler Java keeps 48 MB for compiled code, not 240, and the Spark of all tests ended when they were full.
@@ -69,8 +68,24 @@ once, as 00 00 5d ff, where an offset of 93 was followed by an epoch of -1. Smal
 everywhere."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    sizes = [each.value for each in Size]
+    parser.addoption("--size", choices=sizes, help="run the tests that `make SIZE` runs")
+    parser.addoption("--end-by", type=float, metavar="UNIX_S", help="leave out what would not end by then")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Notes())
+    register, size = config.pluginmanager.register, config.getoption("size")
+    register(Notes())
+    register(Sizes(Size(size or Size.TEST_ALL)))
+    use_profile(quick=size == Size.TEST)
+    left_out: Counter[str] = Counter()
+    is_parallel = bool(config.getoption("numprocesses")) or is_xdist_worker(config)
+    if (end_by_s := config.getoption("end_by")) is not None:
+        # Workers take files in no order, so that only the end itself counts for them.
+        register(TimeLimit(end_by_s, {} if is_parallel else read_durations(), left_out))
+    if size == Size.TEST_ALL and not is_xdist_worker(config):
+        register(Durations(left_out))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -22,6 +22,8 @@ from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import Scene, View, wait_for
 from tests.conftest import AWAY, AWAY_LISTENER
 
+pytestmark = pytest.mark.size("test-all")
+
 VICTIM, OTHER = "p2", "p1"
 MOVED_LIMIT_S = 15.0
 """Five times what is measured on a quiet machine."""

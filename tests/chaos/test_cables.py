@@ -23,6 +23,8 @@ from tests.integration import wire
 from tests.integration.metrics import scrape
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 SILENT_S = 1.0
 VANISHED = "has not answered for as long, and has not said that it ends (vanished_timeout_s; "
 VANISHED_TIMEOUT_S = 8.0

@@ -20,6 +20,8 @@ from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import Scene, wait_for
 from tests.chaos.trees import Tree, try_tree
 
+pytestmark = pytest.mark.size("test-all")
+
 REPLACED_LIMIT_S = 30.0
 QUIET_S = 2.0
 FROZEN_LIMIT_S = 10.0

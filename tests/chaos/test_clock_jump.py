@@ -23,6 +23,8 @@ from tests.chaos.trees import Tree
 from tests.integration.test_events import told
 from tools.bootstrap import FAKETIME
 
+pytestmark = pytest.mark.size("test-all")
+
 HOUR_S: Final = 3600.0
 DAY_S: Final = 24 * HOUR_S
 JUMPS_S: Final = {"leader": (HOUR_S, -2 * HOUR_S), "follower": (DAY_S, -DAY_S - HOUR_S)}

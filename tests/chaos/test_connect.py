@@ -21,6 +21,8 @@ from tests.chaos.programs import at_work, topics_of
 from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, read_all
 
+pytestmark = pytest.mark.size("test-all")
+
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 START_LIMIT_S = 120.0

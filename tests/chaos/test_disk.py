@@ -29,6 +29,8 @@ from tests.conftest import MakeTopic, fleets
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 MOUNT = (
     'mount -t tmpfs -o size=512k tmpfs "$0" && cp -r "$1"/. "$0" && mount --bind "$1/lock" "$0/lock" && '
     'exec "${@:2}"'

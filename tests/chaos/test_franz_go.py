@@ -16,6 +16,8 @@ from tests.chaos.coordinators import (
 )
 from tests.clients.franz.program import FranzGo
 
+pytestmark = pytest.mark.size("test-all")
+
 
 @pytest.mark.proves("franz-go", "produce", "classic group", "consumer group", "takeover")
 def test_nothing_is_lost_or_repeated_when_the_proxy_of_the_coordinator_dies(

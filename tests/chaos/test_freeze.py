@@ -10,6 +10,8 @@ from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
 from tests.chaos.trees import Tree
 
+pytestmark = pytest.mark.size("test-all")
+
 MOMENT_S = 0.5
 """Longer than any election timeout, and shorter than it takes to be suspected."""
 TIMES = 10

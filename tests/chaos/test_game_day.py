@@ -25,6 +25,8 @@ from tests.chaos.manager import Manager
 from tests.chaos.network import surrounded_fleet
 from tests.chaos.scene import is_whole, wait_for
 
+pytestmark = pytest.mark.size("test-all")
+
 TAKEOVER_LIMIT_S = 7.5
 """Five times what is promised on a quiet machine."""
 
@@ -188,7 +190,7 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
     nothing_is_left(kafka)
 
 
-@pytest.mark.long
+@pytest.mark.size("test-long")
 def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -231,7 +233,7 @@ def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
     nothing_is_left(kafka)
 
 
-@pytest.mark.long
+@pytest.mark.size("test-long")
 @pytest.mark.timeout(900)
 def test_a_rolling_restart_is_not_noticed_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
@@ -282,7 +284,7 @@ def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluste
     nothing_is_left(kafka)
 
 
-@pytest.mark.long
+@pytest.mark.size("test-long")
 def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
     """And Spark says so, too."""
     held = hold("drain", duration="1", audit="spark")

@@ -16,6 +16,8 @@ from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.network import Surroundings, surrounded_fleet
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is_whole, wait_for
 
+pytestmark = pytest.mark.size("test-all")
+
 SLOW_S = 0.3
 SLOWER_S = 0.5
 HOLD_S = 10.0

@@ -14,6 +14,8 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.scene import wait_for
 
+pytestmark = pytest.mark.size("test-all")
+
 SESSION_S = 6.0
 
 

@@ -13,6 +13,8 @@ from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
 from tests.chaos.scene import at_work, await_flow
 
+pytestmark = pytest.mark.size("test-all")
+
 RATE_PER_S = 60
 
 

@@ -18,6 +18,8 @@ from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 from tests.chaos.network import Network, network
 from tests.chaos.scene import Scene, hold, is_whole, wait_for
 
+pytestmark = pytest.mark.size("test-all")
+
 OVERLAY_TTL_S = 2.4
 TIMING = {"overlay_ttl_s": OVERLAY_TTL_S, "control_grace_s": 1.0}
 LATE_S = 1.0

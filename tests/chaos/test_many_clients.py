@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import pytest
 import uvloop
 
 from fleet.demo.local_fleet import LocalFleet
@@ -16,6 +17,8 @@ from fleet.metadata import brokers_of, metadata_request
 from fleet.model import BrokerId, Endpoint
 from tests.chaos.conftest import Note
 from tests.chaos.trees import Tree
+
+pytestmark = pytest.mark.size("test-all")
 
 CLIENTS = 2_000
 AT_ONCE = 200

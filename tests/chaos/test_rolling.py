@@ -24,6 +24,8 @@ from tests.chaos.manager import Manager
 from tests.chaos.scene import at_work, await_flow, becomes
 from tests.conftest import fleets
 
+pytestmark = pytest.mark.size("test-all")
+
 OTHERS = ("java", "aiokafka")
 """What is at work beside librdkafka, each as an idempotent producer and a group."""
 RATE_PER_S = 30

@@ -13,6 +13,8 @@ from fleet.chaos.run import ENOUGH, Ground, perform, toxiproxy
 from fleet.chaos.schedule import CHOSEN, chosen
 from fleet.demo.kafka import KafkaCluster
 
+pytestmark = pytest.mark.size("test-all")
+
 
 @pytest.fixture(scope="module")
 def ground(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:

@@ -21,6 +21,8 @@ from fleet.links import Hello
 from fleet.model import Endpoint
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 
+pytestmark = pytest.mark.size("test-all")
+
 LATENCY_S = 0.4
 TRIES = 5
 HELLO = Hello("demo", "p2", 1)

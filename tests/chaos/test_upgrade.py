@@ -28,7 +28,7 @@ from tools.bootstrap import ROOT
 VERSION_SAID = re.compile(r'^fleet_build_info\{.*version="([^"]+)"', re.MULTILINE)
 NAMED = re.compile(r"kafka_proxy_fleet-([^-]+)-")
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 
 def wheel_before() -> tuple[Version, Path]:

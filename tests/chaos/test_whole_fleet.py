@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from fleet.admin.documents import STATUS, StatusDocument
@@ -16,6 +17,8 @@ from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.conftest import Stage
 from tests.chaos.scene import ADVERTISED_LIMIT_S, wait_for
 from tests.chaos.trees import Tree
+
+pytestmark = pytest.mark.size("test-all")
 
 ROOT = Path(__file__).parents[2]
 NO_QUORUM = 3

@@ -25,6 +25,8 @@ from tests.conformance.messages import Form, Maker, Reader, encode
 from tests.conformance.scripted import SEED, Ground, definitions, ground
 from tools.gen_tables import Message, offered
 
+pytestmark = pytest.mark.size("test-all")
+
 TIMES = 4
 WITH_ADDRESSES = {
     *("Metadata", "FindCoordinator", "DescribeCluster", "Produce", "Fetch", "ShareFetch"),

@@ -18,6 +18,8 @@ from tests.conformance.kafka_tools import (
 )
 from tests.conftest import MakeFleet, MakeTopic
 
+pytestmark = pytest.mark.size("test-all")
+
 
 @pytest.mark.proves("Java", "administration", "addresses")
 @pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ from tests.integration.clients import LIMIT_S, read_all
 from tests.integration.relay import Recording, leaks, secrets_of
 from tools.bootstrap import OLDER_KAFKAS
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 RECORDS = 300
@@ -26,6 +26,7 @@ RATE_PER_S = 60
 
 
 OLDEST = OLDER_KAFKAS[0]
+LONG = pytest.mark.size("test-long")
 older = pytest.mark.parametrize("there", OLDER_KAFKAS, indirect=True)
 """What other tests do with the newest."""
 
@@ -65,7 +66,10 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
 @pytest.mark.proves("Java", "takeover", "Kafka 3.9", "Kafka 4.0")
 @pytest.mark.parametrize(
     "there",
-    [OLDEST, *(pytest.param(each, marks=pytest.mark.long) for each in OLDER_KAFKAS if each != OLDEST)],
+    [
+        OLDEST,
+        *(pytest.param(each, marks=pytest.mark.size("test-long")) for each in OLDER_KAFKAS if each != OLDEST),
+    ],
     indirect=True,
 )
 def test_a_takeover_loses_nothing_of_any_client(there: Site, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from tests.hostile.brokers import BrokerKinds
 from tests.hostile.kinds import Kinds
 from tests.hostile.run import Result, brokers
 
+pytestmark = pytest.mark.size("test-all")
+
 SEED = 1
 BROKERS = 300
 

@@ -11,6 +11,8 @@ from fleet.demo.kafka import KafkaCluster
 from tests.conftest import MakeTopic
 from tests.hostile.run import Result, clients
 
+pytestmark = pytest.mark.size("test-all")
+
 SEED = 1
 CLIENTS = 1_800
 

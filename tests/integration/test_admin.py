@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import jsonschema
+import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
@@ -19,6 +20,8 @@ from tests.integration.clients import Load, count, led_by, wait_for
 from tests.integration.conftest import ROOT, FleetCommand
 from tests.integration.metrics import Samples, scrape
 from tests.integration.wire import IN_ORDER, Connection, Pipeline
+
+pytestmark = pytest.mark.size("test-all")
 
 Owners = dict[BrokerId, list[ProxyId]]
 

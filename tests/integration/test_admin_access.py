@@ -27,6 +27,8 @@ from tests.integration.clients import wait_for
 from tests.integration.conftest import ROOT, FleetCommand
 from tests.integration.metrics import expiries, scrape
 
+pytestmark = pytest.mark.size("test-all")
+
 PROMETHEUS = ROOT / "build" / "prometheus" / "bin" / "prometheus"
 
 

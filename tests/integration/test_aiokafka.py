@@ -15,6 +15,8 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
 from tests.integration.clients import LIMIT_S
 
+pytestmark = pytest.mark.size("test-all")
+
 PARTITIONS = 12
 MakeTopic = Callable[..., str]
 

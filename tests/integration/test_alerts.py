@@ -37,7 +37,7 @@ from tests.integration.prometheus import (
 from tests.integration.wire import Connection
 from tools.bootstrap import ROOT
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 Owners = dict[BrokerId, set[ProxyId]]
 
 FLEET: Final = "fleet"

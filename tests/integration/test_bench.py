@@ -28,6 +28,8 @@ from fleet.demo.view import Lines
 from tests.conftest import MakeFleet
 from tests.integration.clients import count
 
+pytestmark = pytest.mark.size("test-all")
+
 MANY = 3 * AT_ONCE
 FEW = 5
 REQUESTS = 500

@@ -22,6 +22,8 @@ from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import LIMIT_S, read_all
 from tools.bootstrap import FRANZ_GO_SOURCE, KCAT, ROOT
 
+pytestmark = pytest.mark.size("test-all")
+
 MakeTopic = Callable[..., str]
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 GO_PROGRAM = """\

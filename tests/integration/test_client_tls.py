@@ -22,6 +22,8 @@ from tests.integration.clients import Load, Reader, count, produce, read_all, wa
 from tests.integration.conftest import PATIENT, FleetCommand, Tool
 from tests.integration.wire import Connection, brokers_of, metadata
 
+pytestmark = pytest.mark.size("test-all")
+
 REFUSED = re.compile(r'^fleet_protocol_errors_total\{.*reason="handshake".*\} (\S+)$', re.MULTILINE)
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from fleet.demo.kafka import KafkaCluster
@@ -17,6 +18,8 @@ from fleet.model import Endpoint
 from tests.conftest import broker_host
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.relay import Relays
+
+pytestmark = pytest.mark.size("test-all")
 
 VALUES = [b"%02d" % number for number in range(30)]
 LATE = 3

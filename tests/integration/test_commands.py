@@ -41,7 +41,7 @@ from tools.bootstrap import ROOT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 PIPELINE: Final = "docs/pipeline.md"
 RUN_JOBS: Final = "fleet pipeline run --config fleet.yaml --out /var/lib/fleet/pipeline"

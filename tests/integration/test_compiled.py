@@ -17,7 +17,7 @@ from tools import compiled
 
 MakeTopic = Callable[..., str]
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 
 def test_a_fleet_takes_over_with_it(kafka: KafkaCluster, tmp_path: Path, make_topic: MakeTopic) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.counted import (
     PYTHON,
     SYSTEM_CALLS,
@@ -17,6 +19,8 @@ from benchmarks.counted import (
 from benchmarks.stage import Stage, of_fleet
 from fleet.demo.kafka import KafkaCluster
 from tests.conftest import MakeFleet
+
+pytestmark = pytest.mark.size("test-all")
 
 
 def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:

@@ -18,6 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.demo.kafka import KafkaCluster
 
+pytestmark = pytest.mark.size("test-all")
+
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "demo.schema.json").read_text())
 LIMIT_S = 240

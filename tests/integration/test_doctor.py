@@ -21,6 +21,8 @@ from tests.integration.conftest import PATIENT
 from tests.integration.relay import Relays
 from tools.bootstrap import ROOT
 
+pytestmark = pytest.mark.size("test-all")
+
 LEAKY_HOST = "127.188.121.121"
 
 

@@ -34,6 +34,8 @@ from tests.integration.relay import Relays
 from tests.integration.test_frames import identity_port
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 EventT = TypeVar("EventT")
 
 ROOM = 8 << 20

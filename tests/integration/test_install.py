@@ -25,7 +25,7 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 RECORDS = [b"%d" % number for number in range(100)]
 INSTALL_LIMIT_S = 240.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 
 
 def run(*command: str | Path, cwd: Path | None = None, limit_s: float = INSTALL_LIMIT_S) -> str:

@@ -22,6 +22,8 @@ from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording, Relays
 from tools.gen_tables import DEFINITIONS
 
+pytestmark = pytest.mark.size("test-all")
+
 Tool = Callable[..., str]
 TOPIC = "org.apache.kafka.tools.TopicCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"

@@ -23,6 +23,8 @@ from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
 from fleet.errors import DemoError
 
+pytestmark = pytest.mark.size("test-all")
+
 
 def test_all_brokers_are_registered_at_the_addresses_they_were_given(kafka: KafkaCluster) -> None:
     for endpoint in kafka.endpoints:

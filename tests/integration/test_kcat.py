@@ -14,6 +14,8 @@ from fleet.model import Endpoint
 from tests.integration.clients import LIMIT_S, read_all
 from tools.bootstrap import KCAT
 
+pytestmark = pytest.mark.size("test-all")
+
 MakeTopic = Callable[..., str]
 
 

@@ -19,6 +19,8 @@ from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 
 def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, relays: Relays) -> None:
     """The control experiment: the same relay, the same search, and no fleet between."""

@@ -23,6 +23,8 @@ from fleet.model import Endpoint
 from fleet.process import MODULES
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 
+pytestmark = pytest.mark.size("test-all")
+
 PARTITIONS = 12
 MakeTopic = Callable[..., str]
 

@@ -6,6 +6,8 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
+import pytest
+
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.conftest import MakeFleet, MakeTopic
@@ -15,6 +17,8 @@ from tests.integration.metrics import scrape
 from tests.integration.test_frames import identity_port
 from tests.integration.test_member import leader_port
 from tests.integration.wire import Connection
+
+pytestmark = pytest.mark.size("test-all")
 
 FLOODED, WATCHING = "p1", "p2"
 BROKER = 1

@@ -49,7 +49,7 @@ const news = document.getElementById("news");
 new MutationObserver(() => window.heard.push(news.textContent)).observe(news, { childList: true });
 """
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_tls import READ, WRITE, secured
 from tests.unit.test_cli import Served, served
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

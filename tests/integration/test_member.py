@@ -24,6 +24,8 @@ from tests.integration.conftest import PATIENT, FleetCommand
 from tests.integration.test_frames import identity_port
 from tests.integration.wire import IN_ORDER, ApiVersions, Connection, Pipeline
 
+pytestmark = pytest.mark.size("test-all")
+
 MakeTopic = Callable[..., str]
 AT_ONCE_S = 4.0
 

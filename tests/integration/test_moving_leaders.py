@@ -29,6 +29,8 @@ from tests.integration.clients import count as records_in
 from tests.integration.conftest import NAT_HOST, behind_relays
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
+pytestmark = pytest.mark.size("test-all")
+
 PARTITIONS: Final = 3
 MOVES: Final = 4
 FAR_HOST: Final = "127.188.109.109"

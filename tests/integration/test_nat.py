@@ -20,6 +20,8 @@ from fleet.model import Endpoint, IdentitySpace
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT
 
+pytestmark = pytest.mark.size("test-all")
+
 BIN = ROOT / "build" / "bin"
 NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
 HOST = "127.88.7.7"

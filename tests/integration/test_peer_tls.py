@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from fleet import certs
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
@@ -14,6 +16,8 @@ from fleet.demo.spawn import end, spawn_module
 from fleet.model import ProxyId
 from tests.conftest import MakeFleet
 from tests.integration.metrics import expiries
+
+pytestmark = pytest.mark.size("test-all")
 
 
 def is_in(text: str, file: Path) -> bool:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fleet.pipeline.page import write
 from fleet.pipeline.pictures import PICTURES
 from tests.browser import chromium, complaints, pictures, rows, text
 from tests.unit.sample_report import sample
+
+pytestmark = pytest.mark.size("test-all")
 
 
 def test_a_reader_sees_what_the_report_has(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ from tests.integration.rights import (
 )
 from tests.integration.tokens import AUDIENCE, ISSUER, Issuer
 
+pytestmark = pytest.mark.size("test-all")
+
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USERS: Final = ("app", "guest", "fleet")
 SESSION_S: Final = 8.0

@@ -13,6 +13,8 @@ from tests.integration.clients import produce, read_all, wait_for
 from tests.integration.conftest import PATIENT
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 
 @pytest.mark.parametrize(
     ("proxies", "roles", "owners"),

@@ -23,6 +23,8 @@ from tests.integration.clients import count, wait_for
 from tests.integration.conftest import PATIENT
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 MEMBERS = ("p1", "p2", "p3")
 IN_NAMESPACE = 'mount --bind "$0" /etc/hosts && exec "$@"'
 LIMIT_S = 120.0

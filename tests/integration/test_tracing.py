@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -27,6 +28,8 @@ from fleet.tracing import GIVE_UP_S
 from tests.conftest import MakeFleet
 from tests.integration.clients import wait_for
 from tests.integration.conftest import PATIENT, FleetCommand
+
+pytestmark = pytest.mark.size("test-all")
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 HEADER = "X-Collector-Token"

@@ -11,6 +11,8 @@ from tests.clients.franz.program import run
 from tests.integration.clients import read_all
 from tests.integration.conftest import Tool
 
+pytestmark = pytest.mark.size("test-all")
+
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 RECORDS = 1_000

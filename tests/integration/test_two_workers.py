@@ -32,6 +32,8 @@ from tests.integration.test_broker_down import AT_ONCE_S, DOWN, serves_again, up
 from tests.integration.test_frames import config_error, identity_port
 from tests.integration.wire import Connection
 
+pytestmark = pytest.mark.size("test-all")
+
 ME = "p1"
 TRIES, TRY_FOR_S, PAUSE_S = 40, 1.5, 0.02
 """What clients do at least, and the pace of one. A worker that was not told dialled five times."""

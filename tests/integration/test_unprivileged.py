@@ -15,6 +15,8 @@ from tests.conftest import MakeTopic, fleets
 from tests.integration.clients import produce, read_all
 from tests.integration.conftest import PATIENT, FleetCommand
 
+pytestmark = pytest.mark.size("test-all")
+
 CONTAINERFILE = Path(__file__).parents[2] / "deploy" / "container" / "Containerfile"
 READ_ONLY = """
 mount --make-rprivate / && mount --bind "$0" "$0" && cd / || exit

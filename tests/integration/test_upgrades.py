@@ -25,7 +25,7 @@ NEW = "p4"
 SETTLED_LIMIT_S = 120.0
 """A member that goes and comes several times is taken back later each time."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

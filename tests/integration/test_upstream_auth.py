@@ -35,6 +35,8 @@ from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT, FleetCommand
 from tests.integration.metrics import expiries
 
+pytestmark = pytest.mark.size("test-all")
+
 FLEET_PASSWORD: Final = "correct-horse-battery"
 APP = {
     "security.protocol": "SASL_PLAINTEXT",

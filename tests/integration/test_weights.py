@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import pytest
 from confluent_kafka import Producer
 
 from fleet.demo.kafka import KafkaCluster
@@ -14,6 +15,8 @@ from fleet.model import BrokerId, ProxyId
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import LIMIT_S, Load, count, wait_for
 from tests.integration.conftest import FleetCommand
+
+pytestmark = pytest.mark.size("test-all")
 
 HOT, COLD = 1_000_000.0, 1.0
 

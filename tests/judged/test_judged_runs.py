@@ -11,6 +11,8 @@ import pytest
 
 from fleet.chaos.spark import differing
 
+pytestmark = pytest.mark.size("test-all")
+
 FIRST, RUNS = "26", 3
 """Seeds with a member that is killed, one that is frozen, and one in a black hole."""
 LIMIT_S = 840.0

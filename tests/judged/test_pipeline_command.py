@@ -38,6 +38,8 @@ from tests.integration.test_events import everything
 from tests.pipeline.test_load import passing
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
+pytestmark = pytest.mark.size("test-all")
+
 LIMIT_S = 280.0
 ASKED_WITHIN_MS = 5_000
 """Members ask one another every 100 ms, on a machine that has time for it."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fleet.events.schema import ConnectionEvent, LivenessEvent
@@ -21,6 +22,8 @@ from fleet.pipeline.anomalies import (
     stale_clients,
 )
 from fleet.pipeline.ddl import ddl_of
+
+pytestmark = pytest.mark.size("test-all")
 
 BEGIN_MS = 1_790_000_000_000 // FLAPPING_MS * FLAPPING_MS
 UNTIL_MS = BEGIN_MS + 3_600_000

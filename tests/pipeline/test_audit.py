@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from fleet.chaos.checker import Promise, Stream, audit_of
@@ -17,6 +18,8 @@ from fleet.demo.history import NO_OFFSET, Event, Record
 from fleet.pipeline.audit import audit, by_record, by_takeover
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
+
+pytestmark = pytest.mark.size("test-all")
 
 CASES = 150
 PARTITIONS = 2

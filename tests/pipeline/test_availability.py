@@ -6,12 +6,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import astuple
 
+import pytest
 from pyspark.sql import SparkSession
 
 from fleet.chaos.checker import Outage, View, takeover_s
 from fleet.pipeline.availability import windows
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import OutageEvent, ViewEvent
+
+pytestmark = pytest.mark.size("test-all")
 
 CASES = 200
 BROKERS = frozenset({1, 2})

@@ -23,6 +23,8 @@ from fleet.pipeline.streams import Kafka
 from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
 
+pytestmark = pytest.mark.size("test-all")
+
 FLEET = "f"
 MINUTES = 8
 BEGIN_MS = START_MS // MINUTE_MS * MINUTE_MS

@@ -16,6 +16,8 @@ from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.parse import events, only, parse
 from fleet.pipeline.told import Decoder
 
+pytestmark = pytest.mark.size("test-all")
+
 GOOD: dict[str, dict[str, Any]] = {
     "traffic": {
         "id": "one", "fleet": "demo", "broker_id": 3, "at_ms": 5, "bytes_to_broker": 7, "bytes_to_client": 9,

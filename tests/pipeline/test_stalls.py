@@ -6,11 +6,14 @@ import random
 from dataclasses import astuple
 from typing import Final
 
+import pytest
 from pyspark.sql import SparkSession
 
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.stalls import stalls
+
+pytestmark = pytest.mark.size("test-all")
 
 BEGIN_US = 1_790_000_000_000_000
 SIDES: Final = ("acknowledged", "received", "log")

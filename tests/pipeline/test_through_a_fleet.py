@@ -13,6 +13,8 @@ from fleet.pipeline.kafka_source import NAME
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import produce, read_all
 
+pytestmark = pytest.mark.size("test-all")
+
 
 @pytest.mark.proves("Spark", "produce", "consume")
 def test_a_stream_from_a_topic_to_a_topic(

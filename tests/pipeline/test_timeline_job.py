@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from fleet.demo.kafka import KafkaCluster
@@ -16,6 +17,8 @@ from fleet.pipeline.run import run
 from fleet.pipeline.streams import Kafka
 from tests.integration.clients import read_all
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
+
+pytestmark = pytest.mark.size("test-all")
 
 
 def a_site(kafka: KafkaCluster, prefix: str, folder: Path) -> Site:

@@ -16,6 +16,7 @@ from fleet.assign import MAX_SUCCESSORS, assign, take_over
 from fleet.directory import advertised_owners
 from fleet.model import Broker, BrokerId, IdentitySpace, Member, MemberStatus, Ownership, ProxyId
 from fleet.weighing import Weighing
+from tests.examples import examples
 
 Rule: TypeAlias = Callable[..., dict[BrokerId, Ownership]]
 Situation: TypeAlias = tuple[dict[ProxyId, Member], dict[BrokerId, Broker], dict[BrokerId, Ownership]]
@@ -178,7 +179,7 @@ def test_loads_differ_by_at_most_one(case: Situation) -> None:
     assert min(each) >= 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(restricted())
 def test_balance_within_restrictions_is_the_best_there_is(case: Restricted) -> None:
     members, brokers, _, pins, unreachable = case
@@ -215,7 +216,7 @@ def naive_fewest_moves(
     )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.data())
 def test_movement_is_minimal(data: st.DataObject) -> None:
     members = data.draw(fleets(4))
@@ -246,7 +247,7 @@ def naive_fewest_removals_with_co_owners(
     return best
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_co_owners_are_shed_only_as_balance_requires(data: st.DataObject) -> None:
     brokers = data.draw(clusters(3))
@@ -313,7 +314,7 @@ def test_the_order_of_dicts_does_not_matter(case: Restricted, rule: Rule, random
 # -- racks ---------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(fleets(4), clusters(6))
 def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(
     members: dict[ProxyId, Member], brokers: dict[BrokerId, Broker]

@@ -14,6 +14,7 @@ from fleet.proxy.wire.addresses import Streamed
 from fleet.proxy.wire.fetch import FETCH, NO_TAGS_BYTES, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint
 from fleet.proxy.wire.tail import rewrite
+from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Play
 
@@ -80,7 +81,7 @@ def test_no_records_and_no_partitions_are_recognized() -> None:
     assert stays(empty)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     records=st.binary(max_size=300),
     aborted=st.sampled_from([b"\0", b"\x01", b"\x02" + b"a" * 16 + b"\0"]),
@@ -114,7 +115,7 @@ def test_one_partition_is_recognized_once_the_length_of_its_records_is_there(len
         assert begins == (known_bytes <= read), read
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(
     records=st.binary(max_size=300),
     aborted=st.sampled_from([b"\0", b"\x01", b"\x02" + b"a" * 16 + b"\0"]),
@@ -139,7 +140,7 @@ def test_what_is_recognized_by_its_beginning_stays_where_it_ends_in_zeros(
 
 
 @pytest.mark.parametrize("version", [16, 18])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> None:
     frame = kio_samples.frame(kio_samples.make(FETCH, version, seed), 7)

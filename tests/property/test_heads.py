@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.proxy.rewriter import DESCRIBE_CLUSTER, METADATA
+from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import ADVERTISED, DIRECTORY, MEMBERS, Play, blanks, pieces
 
@@ -24,7 +25,7 @@ def advertised(broker_id: int, host: str = "", port: int = 0) -> tuple[str, int]
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seeds=st.lists(st.integers(0, 3), min_size=2, max_size=6),
     base=st.integers(0, 2**32),

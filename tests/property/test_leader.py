@@ -22,6 +22,7 @@ from fleet.model import (
     ProxyId,
 )
 from fleet.state import Command, DrainSet, PinSet, apply
+from tests.examples import examples
 
 STEP_S = 0.05
 QUIET_S = 12.0
@@ -152,7 +153,7 @@ events = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(3, 5), st.integers(1, 9), st.lists(events, max_size=8))
 def test_whatever_happens_identities_end_balanced_on_the_living_and_then_nothing_moves(
     count: int, identities: int, play: list[tuple[Callable[[World, ProxyId], None], int, float]]
@@ -185,7 +186,7 @@ def test_whatever_happens_identities_end_balanced_on_the_living_and_then_nothing
     assert world.commands == commands
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(3, 5), st.integers(1, 9), st.integers(0, 4))
 def test_one_death_and_return_cost_one_generation_each_way(count: int, identities: int, index: int) -> None:
     world = World(count, identities)
@@ -208,7 +209,7 @@ def test_one_death_and_return_cost_one_generation_each_way(count: int, identitie
     assert max(loads) - min(loads) <= 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(3, 5),
     st.integers(1, 9),
@@ -239,7 +240,7 @@ def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
     assert world.state.generation == before.generation
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(3, 5), st.integers(1, 9), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 9))))
 def test_brokers_out_of_reach_and_pins_settle_as_well(
     count: int, identities: int, cuts: list[tuple[int, int]]

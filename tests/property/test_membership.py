@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.membership import ALONE_PERIODS, Detector, ProbeOutcome, Transition
 from fleet.model import Liveness
+from tests.examples import examples
 
 STEP_S = 0.025
 SETTLE_S = 2.0
@@ -115,7 +116,7 @@ durations = st.sampled_from([0.05, 0.3, 0.7, 1.0, 2.5])
 plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max_size=12)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(plays)
 def test_whatever_happened_before_the_verdict_is_right_after_a_while(play: Plays) -> None:
     world = World(["p1", "p2"])
@@ -128,7 +129,7 @@ def test_whatever_happened_before_the_verdict_is_right_after_a_while(play: Plays
         assert world.detector.liveness[peer] is mode.value.expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(plays, st.sampled_from([Mode.KILLED, Mode.FROZEN, Mode.CUT_OFF]))
 def test_a_death_is_noticed_in_time_after_any_history(play: Plays, death: Mode) -> None:
     world = World(["p1", "p2"])

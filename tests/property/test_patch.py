@@ -14,12 +14,13 @@ from fleet.errors import MalformedFrame, TruncatedFrame, WireError
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Address, Addresses, Parts, Streamed
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
+from tests.examples import examples
 from tests.property import kio_samples, wire_fleet
 from tests.property.wire_fleet import Play, advertised, blanks
 
 CASES = kio_samples.CASES
 CORRELATION_ID = 0x7ABBCCDD
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32)
 
 

@@ -15,6 +15,7 @@ from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from fleet.proxy.wire.produce import FIRST_IN_PLACE, ONE_BATCH
 from fleet.proxy.wire.requests import LAYOUTS, WITHOUT_ADDRESS
+from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Play, produce
 
@@ -75,7 +76,7 @@ def test_what_is_too_short_to_be_one_is_looked_at_no_further(version: int) -> No
 
 
 @pytest.mark.parametrize("version", RESPONSES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     name=NAMES,
     tail=st.binary(max_size=12),
@@ -94,7 +95,7 @@ def test_what_is_recognized_has_no_address(
 
 
 @pytest.mark.parametrize("version", RESPONSES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_no_response_with_endpoints_is_recognized(version: int, seed: int) -> None:
     frame = kio_samples.frame(kio_samples.make(PRODUCE, version, seed), 7)

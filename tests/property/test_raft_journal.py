@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.raft.journal import Entry, Journal
+from tests.examples import examples
 
 OPERATIONS = st.lists(
     st.one_of(
@@ -85,7 +86,7 @@ def check(journal: Journal, twin: Twin) -> None:
     assert journal.getRaftCommitIndex() == twin.commit_index
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(operations=OPERATIONS)
 def test_a_crash_at_any_point_leaves_what_was_synced_last(operations: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +106,7 @@ def test_a_crash_at_any_point_leaves_what_was_synced_last(operations: list[tuple
         again._destroy()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(commands=st.lists(st.binary(max_size=20), min_size=1, max_size=5), data=st.data())
 def test_a_file_cut_anywhere_holds_a_prefix(commands: list[bytes], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.pipeline.season import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, Season, slot_of
+from tests.examples import examples
 
 AHEAD = 30
 START_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
@@ -80,7 +81,7 @@ def test_after_a_long_silence_the_level_begins_anew() -> None:
     assert known.trend == 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP), st.floats(0.0, 1e12)), max_size=40))
 def test_what_is_told_is_never_below_zero_nor_without_bounds(seen: list[tuple[int, float]]) -> None:
     known = Season()

@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import WireError
+from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Limits, Play, advertised, blanks, pieces, produce, request
 
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PASSING = ((2, 8), (12, 3), (1, 12), (9, 1), (55, 0))
 
 
@@ -92,7 +93,7 @@ def test_pieces_do_not_matter(seed: int, length: int, client_cuts: list[int], br
     assert not play.broker_rest
 
 
-@settings(thorough, max_examples=15)
+@settings(thorough, max_examples=examples(15))
 @given(seed=st.integers(0, 2**32))
 def test_byte_by_byte(seed: int) -> None:
     script = write_script(seed, 3)

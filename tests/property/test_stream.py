@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fleet.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES
+from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play, advertised, pieces
@@ -85,7 +86,7 @@ def test_records_and_length_stay_at_every_split(key: int, version: int, longer: 
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     sizes=st.lists(st.one_of(st.none(), st.integers(0, 400)), max_size=6),
     many=st.integers(0, 400),
@@ -260,7 +261,7 @@ def test_counts_and_lengths_that_lie_are_refused(key: int, version: int) -> None
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     damage=st.dictionaries(st.integers(8, 400), st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]), max_size=4),
     cuts=st.lists(st.integers(0, 400), max_size=6),

@@ -13,6 +13,7 @@ from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Address, Addresses, Streamed
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, compact_string, encode_varint, varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, TaggedField, blank_head, fit, padding_head, rewrite
+from tests.examples import examples
 from tests.property import kio_samples
 
 LAYOUTS = {key: layout for key, _, _, layout in PATCHED if isinstance(layout, Streamed)}
@@ -118,7 +119,7 @@ def test_a_count_that_becomes_longer() -> None:
     rack=st.sampled_from([b"\0", b"\x01", b"\x03ab"]),
     tags=st.sampled_from([b"\0", section(tagged(4, b"xyz"))]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_addresses_of_any_length(
     layout: Streamed, lengths: list[int], others: dict[int, bytes], rack: bytes, tags: bytes
 ) -> None:

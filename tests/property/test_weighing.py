@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fleet.assign import assign
 from fleet.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
 from fleet.weighing import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weighing
+from tests.examples import examples
 from tests.property.test_assign import Restricted, clusters, fleets, histories, member, removals, restricted
 
 BROKERS, PROXIES = 60, 6
@@ -52,7 +53,7 @@ def test_a_proposal_gains_enough_or_is_not_made(
     assert was - now >= min_gain * was * (1 - 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.integers(0, 2**32))
 def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObject, seed: int) -> None:
     """Beside brute force over all ownerships with one owner each."""

@@ -1,0 +1,38 @@
+"""How many examples a property test tries: a tenth in `make test`, all of them everywhere else.
+
+@settings(max_examples=examples(600))
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hypothesis import HealthCheck, settings
+
+DEFAULT: Final = 100
+"""How many examples a test tries that does not say how many."""
+QUICK_SHARE: Final = 0.1
+FEWEST: Final = 5
+
+_share = 1.0
+
+
+def examples(thorough: int) -> int:
+    """How many of a thorough run's examples this run tries."""
+    return thorough if _share == 1.0 else max(min(thorough, FEWEST), round(thorough * _share))
+
+
+def use_profile(quick: bool) -> None:
+    """Choose how much property tests try. To be called before their modules are imported."""
+    global _share
+    _share = QUICK_SHARE if quick else 1.0
+    # Every run on a build machine tries the same examples: what passed once passes again.
+    settings.register_profile(
+        "chosen",
+        max_examples=examples(DEFAULT),
+        deadline=None,
+        derandomize=bool(os.environ.get("CI")),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("chosen")
