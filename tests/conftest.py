@@ -111,12 +111,6 @@ AUTHORIZER: Final = MappingProxyType(
 """Brokers that keep ACLs, and let everybody in who has no name."""
 
 
-LASTING: Final = ("-XX:TieredStopAtLevel=4",)
-"""Of brokers that run for as long as the tests. Java's second compiler makes them cost more for two or three
-minutes, and two thirds of what they cost without it from the fourth on (60 records a second, 0.28 and 0.43 of
-a slow core)."""
-
-
 def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
     """Brokers with addresses that nobody mistakes for anything else, not started yet."""
     while True:
@@ -131,7 +125,7 @@ def make_cluster(folder: Path, **options: Any) -> KafkaCluster:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers; a test that stops one starts it again."""
     folder = tmp_path_factory.mktemp("kafka")
-    options = {"more_listeners": {AWAY_LISTENER: AWAY}, "properties": AUTHORIZER, "jvm": LASTING}
+    options = {"more_listeners": {AWAY_LISTENER: AWAY}, "properties": AUTHORIZER}
     with make_cluster(folder, **options) as cluster:
         _FOLDERS.append(cluster.logs)
         yield cluster

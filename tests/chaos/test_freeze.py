@@ -21,6 +21,7 @@ QUIET_S = 4.0
 """Twice as long as a member must be steady before identities move to it."""
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "silence")
 def test_a_frozen_member_is_taken_over_and_taken_in_again(
     fleet: LocalFleet, stage: Stage, note: Note

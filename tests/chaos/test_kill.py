@@ -13,7 +13,7 @@ from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
 from tests.chaos.trees import Tree
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 MOVE_STALL_LIMIT_MS = 5000.0
 CALM_S = 1.0

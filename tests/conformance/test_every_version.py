@@ -25,7 +25,7 @@ from tests.conformance.messages import Form, Maker, Reader, encode
 from tests.conformance.scripted import SEED, Ground, definitions, ground
 from tools.gen_tables import Message, offered
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 TIMES = 4
 WITH_ADDRESSES = {

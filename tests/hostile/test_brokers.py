@@ -10,7 +10,7 @@ from tests.hostile.brokers import BrokerKinds
 from tests.hostile.kinds import Kinds
 from tests.hostile.run import Result, brokers
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 SEED = 1
 BROKERS = 300

@@ -22,7 +22,7 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.nat import advertise_elsewhere
 from fleet.model import IdentitySpace
-from tests.browser import WIDE, complaints, look
+from tests.browser import WIDE, chromium, complaints, look
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +42,19 @@ Tool = Callable[..., str]
 FleetCommand = Callable[..., dict[str, Any]]
 
 
+@pytest.fixture(scope="session")
+def _chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("browser") / "profile", insecure=True) as driver:
+        yield driver
+
+
 @pytest.fixture
-def browser(chrome: Chrome) -> Chrome:
-    """A module's own, as each test wants to find it."""
-    look(chrome, WIDE, "light")
-    complaints(chrome)  # of the test before
-    return chrome
+def browser(_chromium: Chrome) -> Iterator[Chrome]:
+    """One Chromium for all tests, which believes any certificate; wide, light, and with nothing to say."""
+    look(_chromium, WIDE, "light")
+    complaints(_chromium)  # those of the test before
+    yield _chromium
+    _chromium.get("about:blank")  # a live page would go on asking its member
 
 
 @pytest.fixture(scope="session")

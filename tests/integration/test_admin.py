@@ -86,6 +86,7 @@ def test_status_and_plan_say_what_is_and_what_would_be(
     assert committed(fleet_command(fleet, "status")) == owners
 
 
+@pytest.mark.size("test")
 def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], fleet_command: FleetCommand
 ) -> None:

@@ -27,6 +27,7 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("aiokafka", "produce", "classic group")
 async def test_an_idempotent_producer_and_a_group(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic = make_topic()

@@ -15,7 +15,7 @@ from tests.integration.clients import produce, read_all, wait_for
 from tests.integration.test_frames import config_error, identity_port
 from tests.integration.wire import Connection
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 AT_ONCE_S = 3.0
 """Below `upstream_connect_timeout_s`: the broker's refusal is passed on, and not waited out."""

@@ -71,6 +71,7 @@ def secured(
         )
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "TLS", "client certificate")
 def test_librdkafka(secured: LocalFleet, make_topic: MakeTopic, config: dict[str, str]) -> None:
     topic, values = make_topic(), [b"%d" % number for number in range(600)]
@@ -139,6 +140,7 @@ def test_franz_go(
     client.judge(kafka.bootstrap_servers, topic)
 
 
+@pytest.mark.size("test")
 def test_without_a_certificate_nobody_gets_in(secured: LocalFleet, authority: Authority) -> None:
     def refused() -> float:
         pages = (secured.get(each, "/metrics")[1].decode() for each in secured.members)

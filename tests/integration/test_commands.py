@@ -61,6 +61,9 @@ WITH_COMMANDS: Final = [
     page for page in pages.PAGES if any(block.is_commands for block in pages.blocks(page))
 ]
 SHARED: Final = [each for each in WITH_COMMANDS if each not in (*LAST, *OWN)] + list(LAST)
+FIRST_READ: Final = "README.md"
+
+NEWCOMERS: Final = pytest.mark.size("test")
 
 NOW: Final = datetime.now(UTC)
 RENAMED: Final[Sequence[tuple[str, str]]] = (
@@ -395,7 +398,9 @@ def test_a_line_that_is_wrong_fails(text: str, shared: Machines, monkeypatch: py
         Page("docs/index.md", shared, monkeypatch).run_line(Line("docs/index.md", 1, text))
 
 
-@pytest.mark.parametrize("page", SHARED)
+@pytest.mark.parametrize(
+    "page", [pytest.param(each, marks=NEWCOMERS) if each == FIRST_READ else each for each in SHARED]
+)
 def test_commands_of(
     page: str,
     shared: Machines,

@@ -23,6 +23,7 @@ from tests.conftest import MakeFleet
 pytestmark = pytest.mark.size("test-all")
 
 
+@pytest.mark.size("test")
 def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, make_fleet: MakeFleet) -> None:
     """Two to read and two to write; what the worker tells of itself meanwhile comes on top."""
     calls = calls_per_request(Stage(kafka, [of_fleet(make_fleet(1))]))

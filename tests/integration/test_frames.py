@@ -14,7 +14,7 @@ from fleet.model import BrokerId, Endpoint
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection, string
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 ILLEGAL_SASL_STATE = 34
 UNSUPPORTED_VERSION = 35

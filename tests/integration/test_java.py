@@ -55,6 +55,7 @@ def test_topics_are_created_listed_and_described(
     assert saw_the_fleet(recorded, fleet)
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("Java", "produce", "classic group", "administration")
 def test_console_producer_consumer_and_their_group(
     fleet: LocalFleet, kafka_tool: Tool, make_topic: Callable[..., str], recorded: Recording

@@ -19,7 +19,7 @@ from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 from tests.integration.wire import Connection
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 
 def test_on_a_direct_connection_every_address_is_found(kafka: KafkaCluster, relays: Relays) -> None:

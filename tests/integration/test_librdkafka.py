@@ -85,6 +85,7 @@ def read_by_workers(fleet: LocalFleet) -> int:
     return sum(each.io_counters().read_chars for each in workers)
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "produce", "classic group")
 def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     topic, values = make_topic(), numbered(600)
@@ -132,6 +133,7 @@ def test_a_group_shares_what_an_idempotent_producer_brings(fleet: LocalFleet, ma
     assert sum(each.offset for each in committed if each.offset > 0) == len(values)
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "transactions")
 def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     source, target = make_topic(), make_topic()
@@ -180,6 +182,7 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
         producer.commit_transaction(LIMIT_S)
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "addresses")
 def test_every_advertised_address_is_of_the_fleet_and_the_same_at_every_member(
     fleet: LocalFleet, kafka: KafkaCluster

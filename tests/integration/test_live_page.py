@@ -14,7 +14,6 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
 from tests.browser import (
-    chromium,
     focused,
     inspect,
     picture,
@@ -63,12 +62,6 @@ def own(started: LocalFleet, kafka: KafkaCluster) -> LocalFleet:
     """One fleet for all tests here: whole again, whatever became of it in the one before."""
     whole_again(started, kafka)
     return started
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("browser") / "profile") as driver:
-        yield driver
 
 
 def show(browser: Chrome, fleet: LocalFleet, told_by: ProxyId) -> None:

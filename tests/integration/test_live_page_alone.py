@@ -22,7 +22,6 @@ from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
 from fleet.model import BrokerId, Directory, ProxyId
 from tests.browser import (
     NARROW,
-    chromium,
     focused,
     inspect,
     look,
@@ -39,12 +38,6 @@ from tests.unit.test_admin_tls import READ, WRITE, secured
 from tests.unit.test_cli import Served, served
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
-    with chromium(tmp_path_factory.mktemp("browser") / "profile", insecure=True) as driver:
-        yield driver
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ class Callers:
 # ---- deaths inside a member
 
 
+@pytest.mark.size("test")
 @pytest.mark.parametrize("kind", ["worker", "control"])
 def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kind: Kind) -> None:
     victim = own.leader()

@@ -5,34 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from selenium.webdriver import Chrome
 
 from fleet.pipeline.page import write
 from fleet.pipeline.pictures import PICTURES
-from tests.browser import chromium, complaints, pictures, rows, text
+from tests.browser import complaints, pictures, rows, text
 from tests.unit.sample_report import sample
 
 pytestmark = pytest.mark.size("test-all")
 
 
-def test_a_reader_sees_what_the_report_has(tmp_path: Path) -> None:
+def test_a_reader_sees_what_the_report_has(browser: Chrome, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     write(sample(), page)
-    with chromium(tmp_path / "profile") as browser:
-        browser.get(page.as_uri())
-        assert browser.title == "Fleet report, 2026-11-21 00:00:00 to 2026-11-23 00:00:00"
-        assert {name: text(browser, name) for name in ("brokers", "takeovers", "missed", "lost")} == {
-            "brokers": "2",
-            "takeovers": "2",
-            "missed": "1",
-            "lost": "1",
-        }
-        assert rows(browser, "takeover-table") == [
-            ["1", "2026-11-22 05:59:59", "90", "240", "290", "570", "p2"],
-            ["2", "2026-11-22 06:00:00", "", "60000", "210", "", "p3"],
-        ]
-        assert rows(browser, "audit-table")[1] == ["<i>prices", "500", "499", "0", "1", "2", "3"]
-        assert rows(browser, "hot-table") == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
-        shown = pictures(browser)
-        assert len(shown) == len(PICTURES)
-        assert min(shown.values()) > 300, shown
-        assert complaints(browser) == []
+    browser.get(page.as_uri())
+    assert browser.title == "Fleet report, 2026-11-21 00:00:00 to 2026-11-23 00:00:00"
+    assert {name: text(browser, name) for name in ("brokers", "takeovers", "missed", "lost")} == {
+        "brokers": "2",
+        "takeovers": "2",
+        "missed": "1",
+        "lost": "1",
+    }
+    assert rows(browser, "takeover-table") == [
+        ["1", "2026-11-22 05:59:59", "90", "240", "290", "570", "p2"],
+        ["2", "2026-11-22 06:00:00", "", "60000", "210", "", "p3"],
+    ]
+    assert rows(browser, "audit-table")[1] == ["<i>prices", "500", "499", "0", "1", "2", "3"]
+    assert rows(browser, "hot-table") == [["2", "75.0", "900", "7000"], ["1", "25.0", "300", "900"]]
+    shown = pictures(browser)
+    assert len(shown) == len(PICTURES)
+    assert min(shown.values()) > 300, shown
+    assert complaints(browser) == []

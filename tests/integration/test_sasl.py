@@ -247,6 +247,7 @@ def test_over_tls_to_the_fleet_the_same_is_denied(
     assert outcomes == {(mechanism, user): EXPECTED[user] for mechanism, user in CASES}
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("aiokafka", "SASL PLAIN", "SASL SCRAM", "SASL OAUTHBEARER", "ACLs")
 async def test_aiokafka_is_denied_what_it_is_denied_directly(both: Ways, issuer: Issuer) -> None:
     async def attempt(case: tuple[str, str, str]) -> Outcomes:
@@ -350,6 +351,7 @@ def test_a_delegation_token_is_made_and_used_through_the_fleet(
     assert outcomes == dict.fromkeys(("token_direct", "token_fleet"), EXPECTED["app"])
 
 
+@pytest.mark.size("test")
 def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Ways, issuer: Issuer) -> None:
     refused = {
         "a wrong password": Credentials("PLAIN", "app", "wrong"),

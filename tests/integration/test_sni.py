@@ -104,6 +104,7 @@ def advertised(fleet: LocalFleet, authority: Authority, proxy_id: str, name: str
         return wire.brokers_of(connection.ask(wire.metadata(1)))
 
 
+@pytest.mark.size("test")
 def test_metadata_names_owners_and_every_member_takes_every_name(
     named: LocalFleet, authority: Authority
 ) -> None:
@@ -123,6 +124,7 @@ def test_metadata_names_owners_and_every_member_takes_every_name(
         assert wire.brokers_of(connection.ask(wire.metadata(1))) == expected
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "TLS", "SNI")
 def test_librdkafka_finds_every_broker_by_name(
     named: LocalFleet, kafka: KafkaCluster, authority: Authority, make_topic: MakeTopic, hosts: Path

@@ -43,6 +43,7 @@ def test_a_producer_of_version_2_commits_through_the_fleet(
     assert len(read_all(fleet.bootstrap(), topic, RECORDS, config=committed)) == RECORDS
 
 
+@pytest.mark.size("test")
 @pytest.mark.proves("franz-go", "transactions")
 def test_franz_go_commits_aborts_is_fenced_and_carries(
     fleet: LocalFleet, make_topic: Callable[..., str]

@@ -23,7 +23,7 @@ from fleet.pipeline.anomalies import (
 )
 from fleet.pipeline.ddl import ddl_of
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 BEGIN_MS = 1_790_000_000_000 // FLAPPING_MS * FLAPPING_MS
 UNTIL_MS = BEGIN_MS + 3_600_000

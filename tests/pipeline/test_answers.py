@@ -20,7 +20,7 @@ from fleet.pipeline.timeline import Row
 from fleet.pipeline.timeline_job import ROW_SCHEMA
 from tests.pipeline.test_anomalies import BEGIN_MS, suspected, table
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
 

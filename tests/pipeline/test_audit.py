@@ -19,7 +19,7 @@ from fleet.pipeline.audit import audit, by_record, by_takeover
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 CASES = 150
 PARTITIONS = 2

@@ -14,7 +14,7 @@ from fleet.pipeline.availability import windows
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import OutageEvent, ViewEvent
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 CASES = 200
 BROKERS = frozenset({1, 2})

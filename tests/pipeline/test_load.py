@@ -23,7 +23,7 @@ from fleet.pipeline.streams import Kafka
 from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 FLEET = "f"
 MINUTES = 8

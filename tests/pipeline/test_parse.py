@@ -16,7 +16,7 @@ from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.parse import events, only, parse
 from fleet.pipeline.told import Decoder
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 GOOD: dict[str, dict[str, Any]] = {
     "traffic": {

@@ -17,7 +17,7 @@ from fleet.ipc import ConnectionEnd
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 BEGIN_MS = 1_790_000_000_000
 UNTIL_MS = BEGIN_MS + 11 * DAY_MS

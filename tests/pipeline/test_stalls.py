@@ -13,7 +13,7 @@ from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.outside import LedgerEntry
 from fleet.pipeline.stalls import stalls
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 BEGIN_US = 1_790_000_000_000_000
 SIDES: Final = ("acknowledged", "received", "log")

@@ -13,7 +13,7 @@ from fleet.pipeline.kafka_source import NAME
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import produce, read_all
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 
 @pytest.mark.proves("Spark", "produce", "consume")

@@ -18,7 +18,7 @@ from fleet.pipeline.streams import Kafka
 from tests.integration.clients import read_all
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 
 def a_site(kafka: KafkaCluster, prefix: str, folder: Path) -> Site:
