@@ -28,20 +28,21 @@ help: ## This list
 demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, shows the takeover, audits the records
 	@$(BIN)/python -m fleet demo $(ARGS)
 
-test: ready-test ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
-	@echo 'make test: up to 15 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
+test: ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
+	@echo 'make test: 7 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
 	@$(MAKE) lint
 	@$(ALL_CORES) --size=test --durations=10 tests/unit
 	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
 	 $(PYTEST) --size=test --durations=20 $(SERVER_TESTS)
 
-SHARD ?= all
-LIMIT_S ?=
-test-all: ready-test lint ## Every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
-	@$(BIN)/python -m tools.shards run $(SHARD) $(if $(LIMIT_S),--limit-s=$(LIMIT_S))
+SHARDS = -m tools.shards run $(or $(SHARD),all)
+test-all: ## Every test but those of test-long, in shards of a quarter of an hour: SHARD=2/4
+	@$(PYTHON) $(SHARDS) --announce
+	@$(MAKE) lint
+	@$(BIN)/python $(SHARDS) --pytest="$(ARGS)" $(if $(END_BY),--end-by=$(END_BY))
 
-durations: ## Commit to the durations that test-all has measured here: shards are cut by them
-	@$(BIN)/python -m tools.shards keep
+durations: ## Copy what test-all has measured to tests/durations.json, by which shards are cut
+	@$(PYTHON) -m tools.shards keep
 
 lint: ready-test ## Style, types, import contracts, and whether generated files are up to date
 	@$(BIN)/ruff check
@@ -69,8 +70,7 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
 test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
 	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
-	@$(BIN)/python -m pytest -s --size=test-long tests/long >&2
-	@$(BIN)/python -m pytest --size=test-long tests/conformance tests/chaos >&2
+	@$(BIN)/python -m pytest -s --size=test-long tests >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2

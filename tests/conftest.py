@@ -29,8 +29,7 @@ from tests.compatibility import Notes
 from tests.examples import use_profile
 from tests.integration.wire import LIMIT_S, Connection, led_partitions, metadata_of
 from tests.sizes import Size, Sizes
-from tests.timing import Durations, TimeLimit, is_xdist_worker
-from tools.shards import read_durations
+from tests.timing import Durations, TimeLimit, is_parallel, is_xdist_worker, known_durations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,10 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     register(Sizes(Size(size or Size.TEST_ALL)))
     use_profile(quick=size == Size.TEST)
     left_out: Counter[str] = Counter()
-    is_parallel = bool(config.getoption("numprocesses")) or is_xdist_worker(config)
     if (end_by_s := config.getoption("end_by")) is not None:
-        # Workers take files in no order, so that only the end itself counts for them.
-        register(TimeLimit(end_by_s, {} if is_parallel else read_durations(), left_out))
+        register(TimeLimit(end_by_s, known_durations(), left_out, is_parallel(config)))
     if size == Size.TEST_ALL and not is_xdist_worker(config):
         register(Durations(left_out))
 

@@ -10,7 +10,7 @@ Without the option pytest runs what `--size=test-all` runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -53,44 +53,45 @@ class NoSize(ValueError):
 
 def file_of(item: pytest.Item) -> str:
     """The file of a test, as a path from the root of the project."""
-    return item.path.relative_to(ROOT).as_posix()
+    return item.path.resolve().relative_to(ROOT).as_posix()
 
 
 def size_of(item: pytest.Item) -> Size:
     """The size that the nearest mark names, else that of the folder. Raises: NoSize"""
-    mark, file = item.get_closest_marker(MARK), file_of(item)
-    folder = "/".join(file.split("/")[:2])
+    name = item.nodeid.partition("[")[0]
+    if len([mark for mark in item.own_markers if mark.name == MARK]) > 1:
+        raise NoSize(f"{name}: has two marks of a size: on the test and on one of its parameters")
+    mark, folder = item.get_closest_marker(MARK), "/".join(file_of(item).split("/")[:2])
     if mark is not None and len(mark.args) == 1 and mark.args[0] in list(Size):
         return Size(mark.args[0])
     if mark is None and folder in SIZE_OF_FOLDER:
         return SIZE_OF_FOLDER[folder]
     sizes = ", ".join(f'"{each}"' for each in Size)
-    raise NoSize(f"{item.nodeid.partition('[')[0]}: needs @pytest.mark.{MARK}(SIZE) with one of {sizes}")
-
-
-def sizes_of(items: Iterable[pytest.Item]) -> list[Size]:
-    """The size of each test. Raises: pytest.UsageError: it names every test that has none"""
-    found, errors = [], []
-    for item in items:
-        try:
-            found.append(size_of(item))
-        except NoSize as error:
-            errors.append(str(error))
-    if errors:
-        raise pytest.UsageError("\n".join(dict.fromkeys(errors)))
-    return found
+    raise NoSize(f"{name}: needs @pytest.mark.{MARK}(SIZE) with one of {sizes}")
 
 
 class Sizes:
-    """Has pytest run the tests of one size, and refuse tests that belong to none."""
+    """Has pytest run the tests of one size. A test that belongs to no size is run, and fails."""
 
     def __init__(self, size: Size) -> None:
         self._included = INCLUDED[size]
+        self._errors: dict[pytest.Item, str] = {}
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        sizes = sizes_of(items)
-        left_out = [item for item, size in zip(items, sizes, strict=True) if size not in self._included]
-        items[:] = [item for item, size in zip(items, sizes, strict=True) if size in self._included]
+        kept: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        for item in items:
+            try:
+                is_kept = size_of(item) in self._included
+            except NoSize as error:
+                self._errors[item], is_kept = str(error), True
+            (kept if is_kept else left_out).append(item)
+        items[:] = kept
         if left_out:
             config.hook.pytest_deselected(items=left_out)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item in self._errors:
+            pytest.fail(self._errors[item], pytrace=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -16,9 +17,12 @@ from typing import Final
 import pytest
 
 from tests.sizes import file_of
-from tools.shards import KEPT, MEASURED, read_durations
+from tools.bootstrap import ROOT
+from tools.shards import KEPT, LEFT_OUT, MEASURED, UNKNOWN_FILE_S, read_durations
 
-LEFT_OUT: Final = "left_out"
+OUTPUT: Final = "left_out"
+START_UP_S: Final = 120.0
+"""The first minutes of a run start Kafka and fleets: they say little about how slow the machine is."""
 
 
 def is_xdist_worker(config: pytest.Config) -> bool:
@@ -26,8 +30,24 @@ def is_xdist_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+def is_parallel(config: pytest.Config) -> bool:
+    """Whether several processes share the tests of this session."""
+    return is_xdist_worker(config) or bool(config.getoption("numprocesses", None))
+
+
+def known_durations() -> dict[str, float]:
+    """File → seconds: as committed, and as measured here since then. Files that are gone are left out."""
+    known = read_durations(KEPT)
+    if MEASURED.exists() and (not KEPT.exists() or MEASURED.stat().st_mtime > KEPT.stat().st_mtime):
+        known |= read_durations(MEASURED)
+    return {file: seconds for file, seconds in known.items() if (ROOT / file).exists()}
+
+
 class Durations:
-    """Adds what each file of this run took, its fixtures included, to build/durations.json."""
+    """Adds what each file of this run took, its fixtures included, to build/durations.json.
+
+    Args: left_out: file → tests that did not run for lack of time
+    """
 
     def __init__(self, left_out: Counter[str]) -> None:
         self._left_out = left_out
@@ -40,29 +60,38 @@ class Durations:
         if report.failed:
             self._failed.add(file)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        option = session.config.option
+        chosen = option.keyword or option.markexpr or any("::" in each for each in session.config.args)
+        if chosen or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            return  # files that ran in part say nothing of how long they take
+        incomplete = self._failed | self._left_out.keys()
+        taken = {file: round(s, 1) for file, s in self._seconds.items() if file not in incomplete}
         MEASURED.parent.mkdir(exist_ok=True)
         with MEASURED.with_suffix(".lock").open("w") as lock:
             # Two sessions of one shard end at about the same time.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            known = read_durations(MEASURED if MEASURED.exists() else KEPT)
-            incomplete = self._failed | self._left_out.keys()
-            known |= {file: round(s, 1) for file, s in self._seconds.items() if file not in incomplete}
-            MEASURED.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+            fresh = MEASURED.with_suffix(".new")
+            fresh.write_text(json.dumps(dict(sorted((known_durations() | taken).items())), indent=1) + "\n")
+            os.replace(fresh, MEASURED)
 
 
 class TimeLimit:
-    """Leaves out every test file that would not end in time, and all that come after it.
+    """Leaves out every test file that would not end in time, and all tests after it.
 
-    A file needs its recorded time, times how much slower than recorded this run has been so far.
+    A file needs its recorded time, times how much slower than recorded this session has been so far.
 
     Args:    end_by_s: when the last test must have ended, as `time.time()` counts
-             expected: file → seconds; a file that is missing needs none
+             expected: file → seconds
              left_out: file → tests that were left out; it is filled here
+             parallel: whether other processes run tests of the same files
     """
 
-    def __init__(self, end_by_s: float, expected: Mapping[str, float], left_out: Counter[str]) -> None:
+    def __init__(
+        self, end_by_s: float, expected: Mapping[str, float], left_out: Counter[str], parallel: bool = False
+    ) -> None:
         self._end_by_s, self._expected, self._left_out = end_by_s, expected, left_out
+        self._parallel = parallel
         self._begun_s: float | None = None
         self._expected_so_far_s = 0.0
         self._file = ""
@@ -74,32 +103,46 @@ class TimeLimit:
             self._begun_s = now_s
         needs_s = 0.0
         if file != self._file:
-            slower = (now_s - self._begun_s) / self._expected_so_far_s if self._expected_so_far_s else 1.0
-            needs_s = self._expected.get(file, 0.0)
+            needs_s = self._expected.get(file, UNKNOWN_FILE_S)
+            slower = (now_s - self._begun_s + START_UP_S) / (self._expected_so_far_s + START_UP_S)
             self._file, self._expected_so_far_s = file, self._expected_so_far_s + needs_s
-            needs_s *= max(1.0, slower)
+            needs_s *= 1.0 if self._parallel else max(1.0, slower)
         # Tests after one that was left out would find its fixtures still set up.
         self._over = self._over or now_s + needs_s > self._end_by_s
         return not self._over
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        file = file_of(item)
+        file, was_over = file_of(item), self._over
         if self.fits(file, time.time()):
             return None
+        if not was_over:
+            tear_down(item)
         self._left_out[file] += 1
         return True
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if is_xdist_worker(session.config):
-            session.config.workeroutput[LEFT_OUT] = dict(self._left_out)  # type: ignore[attr-defined]
+            session.config.workeroutput[OUTPUT] = dict(self._left_out)  # type: ignore[attr-defined]
+        elif self._left_out:
+            with LEFT_OUT.open("a") as file:
+                file.writelines(f"{each}\n" for each in self._left_out)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        self._left_out.update(getattr(node, "workeroutput", {}).get(LEFT_OUT, {}))
+        self._left_out.update(getattr(node, "workeroutput", {}).get(OUTPUT, {}))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._left_out:
-            terminalreporter.section("left out for want of time")
+            terminalreporter.section("left out for lack of time")
             for file, count in self._left_out.items():
-                terminalreporter.write_line(f"{file}: {count} tests")
+                terminalreporter.write_line(f"{file}: {count}")
+
+
+def tear_down(item: pytest.Item) -> None:
+    """End the fixtures of the tests before this one, which still count on it; a failure is reported."""
+    state = item.session._setupstate
+    call = pytest.CallInfo.from_call(lambda: state.teardown_exact(None), "teardown")
+    report = pytest.TestReport.from_item_and_call(item, call)
+    if report.failed:
+        item.ihook.pytest_runtest_logreport(report=report)

@@ -4,11 +4,12 @@
     python -m tools.shards --json                    the same as one JSON object
     python -m tools.shards run                       run all shards, one after the other
     python -m tools.shards run 2/4                   run the second of four shards
-    python -m tools.shards run auto --limit-s 2400   let the commit choose a shard; stop after 40 minutes
+    python -m tools.shards run auto --end-by 1796000000      let the commit choose a shard; stop in time
+    python -m tools.shards run 2/4 --from tests/integration/test_sasl.py     begin with another file
     python -m tools.shards keep                      copy build/durations.json to tests/durations.json
 
 A shard runs its unit tests first. Then its property tests and fuzzing run in the time that its tests with
-servers leave idle. Exit code: 0 all tests passed, 1 a test failed, 2 a wrong argument.
+servers leave idle. Exit code: 0 all tests passed, 1 a test failed, 2 a wrong argument, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,6 +35,8 @@ KEPT: Final = ROOT / "tests" / "durations.json"
 """File → seconds on a quiet machine; committed, so that every clone cuts the same shards."""
 MEASURED: Final = BUILD / "durations.json"
 """The same, as the last runs of `make test-all` here measured it."""
+LEFT_OUT: Final = BUILD / "left-out.txt"
+"""The files that a run with a limit has left out, one a line."""
 
 UNIT_FOLDERS: Final = ("tests/unit",)
 IDLE_TIME_FOLDERS: Final = ("tests/property", "tests/fuzz", "tests/compiled")
@@ -51,6 +55,7 @@ SHARD_GOAL_S: Final = 15 * 60.0
 UNKNOWN_FILE_S: Final = 20.0
 """What a file with servers counts that nobody has timed yet."""
 UNKNOWN_UNIT_FILE_S: Final = 1.0
+INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,12 @@ class Shard:
     def starting_at(self, number: int) -> Shard:
         """The same files, rotated: a run that stops early then leaves out other files each time."""
         return Shard(*(_rotated(files, number) for files in (self.unit, self.idle_time, self.server)))
+
+    def starting_with(self, file: str) -> Shard:
+        """The same files, with those before a file with servers moved to the end. Raises: WrongShard"""
+        if file not in self.server:
+            raise WrongShard(f"--from {file}: this shard has no such file; python -m tools.shards lists them")
+        return Shard(self.unit, self.idle_time, _rotated(self.server, self.server.index(file)))
 
 
 class WrongShard(ValueError):
@@ -144,7 +155,10 @@ def chosen(text: str, durations: Mapping[str, float], commit: str) -> list[tuple
     named = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
     if named is None or int(named[1]) > int(named[2]):
         raise WrongShard(f"SHARD={text!r}: use K/N with 1 <= K <= N, for example 2/{count}")
-    return [(text, shards(int(named[2]), durations)[int(named[1]) - 1])]
+    shard = shards(int(named[2]), durations)[int(named[1]) - 1]
+    if not shard.server:
+        raise WrongShard(f"SHARD={text!r}: has no file with servers; use a smaller N, for example {count}")
+    return [(text, shard)]
 
 
 def read_durations(path: Path = KEPT) -> dict[str, float]:
@@ -152,14 +166,33 @@ def read_durations(path: Path = KEPT) -> dict[str, float]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def run(name: str, shard: Shard, durations: Mapping[str, float], end_by_s: float | None) -> int:
-    """Run one shard. Returns: 0 if all of its tests passed, else 1."""
-    minutes = math.ceil(server_tests_s(shard, durations) / 60) + 2
-    files = f"{len(shard.server)} test files with servers, {len(shard.unit) + len(shard.idle_time)} without"
-    print(f"shard {name}: about {minutes} minutes on a quiet machine: {files}", file=sys.stderr, flush=True)
+def minutes_of(shard: Shard, durations: Mapping[str, float]) -> int:
+    """How long a shard takes on a quiet machine: its tests with servers, after its unit tests."""
+    return math.ceil(server_tests_s(shard, durations) / 60) + 2
+
+
+def call(command: Sequence[str]) -> int:
+    """Run a command to its end. Ctrl-C reaches the command by itself, and it has to clean up first."""
+    interrupted = False
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+            else:
+                return INTERRUPTED if interrupted else code
+
+
+def run(name: str, shard: Shard, options: Sequence[str], end_by_s: float | None) -> int:
+    """Run one shard. Returns: 0 all tests passed, 1 a test failed, 130 interrupted."""
+    if end_by_s is not None and time.time() > end_by_s:
+        with LEFT_OUT.open("a") as file:
+            file.writelines(f"{each}\n" for each in shard.files())
+        return 0
     python = (sys.executable, "-m")
     limit = () if end_by_s is None else (f"--end-by={end_by_s:.0f}",)
-    pytest = (*python, "pytest", "--size=test-all", *limit)
+    pytest = (*python, "pytest", "--size=test-all", *limit, *options)
     on_all_cores = (*pytest, "--numprocesses=auto", "--dist=worksteal", "--durations=10")
     run_idle = (*python, "tools.beside")
     # mypyc compiles while the unit tests run; the tests that need the result come later.
@@ -171,20 +204,45 @@ def run(name: str, shard: Shard, durations: Mapping[str, float], end_by_s: float
         (*compile_it, *on_all_cores, *shard.unit) if shard.unit else (),
         both if idle and server else idle or server,
     ]
-    codes = [subprocess.call(step, cwd=ROOT) for step in steps if step]
-    return int(any(codes))
+    print(f"shard {name}", file=sys.stderr, flush=True)
+    failed = False
+    for step in filter(None, steps):
+        code = call(step)
+        if code == INTERRUPTED:
+            return code
+        failed = failed or code != 0
+    return int(failed)
 
 
-def run_all(text: str, limit_s: float | None) -> int:
-    """Run the shards that a text names. Returns: 0 if all tests passed, else 1. Raises: WrongShard"""
-    durations = read_durations()
-    named = chosen(text, durations, head() if text == "auto" else "")
-    end_by_s = None if limit_s is None else time.time() + limit_s
-    codes = {name: run(name, shard, durations, end_by_s) for name, shard in named}
-    failed = [name for name, code in codes.items() if code]
-    said = f"failed in shard {', '.join(failed)}" if failed else f"shard {', '.join(codes)} passed"
-    print(f"make test-all: {said}", file=sys.stderr, flush=True)
+def run_all(
+    named: Sequence[tuple[str, Shard]], options: Sequence[str] = (), end_by_s: float | None = None
+) -> int:
+    """Run shards one after the other, and say in the end what came of them. Returns: the exit code."""
+    LEFT_OUT.parent.mkdir(exist_ok=True)
+    LEFT_OUT.unlink(missing_ok=True)
+    failed = []
+    for name, shard in named:
+        code = run(name, shard, options, end_by_s)
+        if code == INTERRUPTED:
+            return code
+        if code:
+            failed.append(name)
+    names = ", ".join(name for name, _ in named)
+    said = [f"a test failed in shard {', '.join(failed)}" if failed else f"no test failed in shard {names}"]
+    if LEFT_OUT.exists():
+        left_out = LEFT_OUT.read_text().splitlines()
+        said += [f"left out for lack of time, {len(left_out)} files:", *left_out]
+    print("make test-all:", "\n  ".join(said), file=sys.stderr, flush=True)
     return int(bool(failed))
+
+
+def announce(named: Sequence[tuple[str, Shard]], durations: Mapping[str, float]) -> None:
+    """Say what is about to run, and for how long."""
+    minutes = sum(minutes_of(shard, durations) for _, shard in named)
+    files = sum(len(shard.files()) for _, shard in named)
+    names = ", ".join(name for name, _ in named)
+    said = f"make test-all: shard {names}: {files} test files, about {minutes} minutes on a quiet machine"
+    print(f"{said} with two cores, twice as long on a slow one", file=sys.stderr, flush=True)
 
 
 def show(as_json: bool) -> None:
@@ -202,7 +260,7 @@ def show(as_json: bool) -> None:
 
 
 def keep() -> int:
-    """Commit to what was measured here: the next shards are cut by it. Returns: the exit code."""
+    """Copy what was measured here to the committed file. Returns: the exit code."""
     if not MEASURED.exists():
         print(f"no {MEASURED.relative_to(ROOT)}: run make test-all first", file=sys.stderr)
         return 1
@@ -211,33 +269,50 @@ def keep() -> int:
 
 
 def head() -> str:
-    """The id of the commit that is checked out."""
-    return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    """The id of the commit that is checked out. Raises: WrongShard: this is no clone"""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise WrongShard(f"SHARD=auto needs a git clone; use K/N ({done.stderr.strip()})")
+    return done.stdout.strip()
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
         prog="python -m tools.shards",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print the list as one JSON object")
-    commands = parser.add_subparsers(dest="command")
+    found.add_argument("--json", action="store_true", help="print the list as one JSON object")
+    commands = found.add_subparsers(dest="command")
     running = commands.add_parser("run", help="run shards")
     running.add_argument("shard", nargs="?", default="all", help="K/N, all (the default) or auto")
-    running.add_argument("--limit-s", type=float, help="stop in time; the run names what it left out")
+    running.add_argument("--end-by", type=float, metavar="UNIX_S", help="stop in time; name what is left out")
+    running.add_argument("--from", dest="first", metavar="FILE", help="the file with servers to begin with")
+    running.add_argument("--announce", action="store_true", help="only say what would run, and how long")
+    running.add_argument("--pytest", default="", metavar="OPTIONS", help="more options for pytest")
     commands.add_parser("keep", help="copy the measured durations to tests/durations.json")
-    given = parser.parse_args(arguments)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = parser().parse_args(arguments)
     if given.command == "keep":
         return keep()
     if given.command is None:
         show(given.json)
         return 0
+    durations = read_durations()
     try:
-        return run_all(given.shard, given.limit_s)
+        named = chosen(given.shard, durations, head() if given.shard == "auto" else "")
+        if given.first is not None:
+            named = [(name, shard.starting_with(given.first)) for name, shard in named]
     except WrongShard as error:
         print(f"make test-all: {error}", file=sys.stderr)
         return 2
+    if given.announce:
+        announce(named, durations)
+        return 0
+    return run_all(named, shlex.split(given.pytest), given.end_by)
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
         "kill-all": (("kip848",), (Fault(1.0, Kind.KILL_ALL, "-", 0.5),)),
     }
 )
-"""Clients and faults by the name of the plan: what `make test` runs."""
+"""Clients and faults by the name of the plan: what `make test-all` runs."""
 
 SECURED: Final = frozenset({"leader-kill", "blackhole"})
 """Of these plans, those with links between members that are mutual TLS."""

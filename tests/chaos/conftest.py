@@ -66,7 +66,7 @@ def note(request: pytest.FixtureRequest) -> Note:
     return keep
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _broken_fleet(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     with fleets(kafka, tmp_path_factory.mktemp("chaos")) as make:
         yield make(timing=PATIENT)

@@ -21,7 +21,7 @@ from tests.chaos.programs import at_work, topics_of
 from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, read_all
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 CONVERTER = "org.apache.kafka.connect.storage.StringConverter"

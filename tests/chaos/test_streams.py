@@ -18,7 +18,7 @@ from tests.chaos.programs import at_work, topics_of
 from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, Load, count, read_all
 
-pytestmark = pytest.mark.size("test-all")
+pytestmark = pytest.mark.size("test")
 
 WORD_COUNT = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
 STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"

@@ -68,7 +68,7 @@ def make_topic(there: Site, name: str, partitions: int) -> str:
     "there",
     [
         OLDEST,
-        *(pytest.param(each, marks=pytest.mark.size("test-long")) for each in OLDER_KAFKAS if each != OLDEST),
+        *(pytest.param(each, marks=LONG) for each in OLDER_KAFKAS if each != OLDEST),
     ],
     indirect=True,
 )

@@ -42,7 +42,7 @@ Tool = Callable[..., str]
 FleetCommand = Callable[..., dict[str, Any]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     with chromium(tmp_path_factory.mktemp("browser") / "profile", insecure=True) as driver:
         yield driver

@@ -13,10 +13,11 @@ import fleet.raft.journal as journal_module
 import fleet.raft.storage as storage
 import fleet.raft.transport as transport
 from fleet.raft.rejoin import remove_mark
+from tests.examples import examples
 from tests.property.raft_simulation import Disk, simulate
 from tests.raft_long import play_all, too_few
 
-SCHEDULES = 500
+SCHEDULES = examples(500)
 
 
 @pytest.mark.timeout(3600)

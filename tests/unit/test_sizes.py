@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.sizes import ROOT, Size, Sizes, size_of
+from tests.sizes import ROOT, NoSize, Size, Sizes, size_of
 
 
 class Config:
-    """Keeps the tests that pytest is told are left out."""
+    """Keeps the tests that were reported as left out."""
 
     def __init__(self) -> None:
         self.left_out: list[Any] = []
@@ -22,11 +22,21 @@ class Config:
         self.left_out += items
 
 
-def item(file: str, *sizes: object) -> Any:
-    """A collected test with the nearest mark that pytest would find."""
+def item(file: str, *sizes: object, parameter: str = "") -> Any:
+    """A collected test with the nearest mark that pytest would find, and one of its parameter's own."""
     mark = pytest.mark.size(*sizes).mark if sizes else None
-    nodeid = f"{file}::test_it[1]"
-    return SimpleNamespace(path=Path(ROOT, file), nodeid=nodeid, get_closest_marker=lambda _: mark)
+    own = [mark] if mark else []
+    return Item(Path(ROOT, file), f"{file}::test_it[1]", [*own, *([mark] if parameter else [])], mark)
+
+
+class Item:
+    """As much of a collected test as has to do with its size."""
+
+    def __init__(self, path: Path, nodeid: str, own_markers: list[Any], mark: Any) -> None:
+        self.path, self.nodeid, self.own_markers, self._mark = path, nodeid, own_markers, mark
+
+    def get_closest_marker(self, _: str) -> Any:
+        return self._mark
 
 
 @pytest.mark.parametrize(
@@ -53,13 +63,23 @@ def test_size_is_the_marks_else_the_folders(file: str, sizes: tuple[str, ...], s
         ("tests/new/test_a.py", ()),
     ],
 )
-def test_collection_names_each_test_without_a_size(file: str, sizes: tuple[str, ...]) -> None:
-    found = [item("tests/unit/test_good.py"), item(file, *sizes), item(file, *sizes)]
-    with pytest.raises(pytest.UsageError) as caught:
-        Sizes(Size.TEST).pytest_collection_modifyitems(Config(), found)  # type: ignore[arg-type]
+def test_test_without_a_size_runs_and_fails(file: str, sizes: tuple[str, ...]) -> None:
+    good, bad = item("tests/unit/test_good.py"), item(file, *sizes)
+    config, items, sizes_plugin = Config(), [good, bad], Sizes(Size.TEST)
+    sizes_plugin.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert items == [good, bad]
+    sizes_plugin.pytest_runtest_setup(good)
+    with pytest.raises(pytest.fail.Exception) as caught:
+        sizes_plugin.pytest_runtest_setup(bad)
     assert str(caught.value) == (
         f'{file}::test_it: needs @pytest.mark.size(SIZE) with one of "test", "test-all", "test-long"'
     )
+
+
+def test_test_and_its_parameter_with_a_size_each_are_refused() -> None:
+    """pytest would take the mark of the test, whatever the parameter's says."""
+    with pytest.raises(NoSize, match="two marks of a size"):
+        size_of(item("tests/chaos/test_a.py", "test-all", parameter="test-long"))
 
 
 @pytest.mark.parametrize(
