@@ -28,6 +28,11 @@ CAPS: dict[str, tuple[int, str]] = {
 }
 """Highest version to offer where it is below the highest defined one, and why."""
 
+FLOORS: dict[str, tuple[int, str]] = {
+    "SaslHandshake": (1, "after v0 tokens have no header, and nobody can tell a token from a request"),
+}
+"""Lowest version to accept where it is above the lowest defined one, and why."""
+
 _CLIENT = "the client's own address, as the broker sees it"
 _APPLICATION = "where one streams application serves others"
 HARMLESS: dict[str, str] = {
@@ -193,10 +198,9 @@ def read_jar(path: Path) -> list[Message]:
 
 def offered(message: Message, caps: Mapping[str, tuple[int, str]] = CAPS) -> Range:
     """The versions of an API that the fleet offers."""
-    cap = caps.get(message.name)
-    return (
-        message.versions if cap is None else Range(message.versions.low, min(cap[0], message.versions.high))
-    )
+    low, high = message.versions.low, message.versions.high
+    floor, cap = FLOORS.get(message.name, (low, "")), caps.get(message.name, (high, ""))
+    return Range(max(low, floor[0]), min(high, cap[0]))
 
 
 def active(fields: tuple[Field, ...], version: int) -> list[Field]:
@@ -673,7 +677,8 @@ def render(messages: list[Message], source: str) -> str:
             f'    {message.api_key}: Api("{message.name}", {versions.low}, {versions.high}, {first}),'
         )
     caps = [f"# {name} is capped at v{cap}: {reason}." for name, (cap, reason) in CAPS.items()]
-    tables = [*caps, "APIS: dict[int, Api] = {", *apis, "}"]
+    floors = [f"# {name} begins at v{floor}: {reason}." for name, (floor, reason) in FLOORS.items()]
+    tables = [*caps, *floors, "APIS: dict[int, Api] = {", *apis, "}"]
     tables += ['"""API key → what brokers serve, as far as the fleet offers it."""', ""]
     tables += ["PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (", *rows, ")"]
     tables += ['"""API key, first version, last version, and how such responses are patched."""', ""]

@@ -3,7 +3,9 @@
 The shell hands over what it has read, and learns what may go on: mostly the very same bytes, else parts of
 them, without a copy. Requests pass through but for their header; what is remembered of each is one number
 (see ``wire.requests``). Responses are matched to requests in order, and those that carry addresses go through
-a patching function from the generated tables.
+a patching function from the generated tables. Kafka answers each request of a connection exactly once and in
+order, or closes; only Produce with acks=0 has no response. So the order alone pairs them: a correlation id,
+which the client chooses, may only contradict (ADR 32).
 
 Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
 more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
@@ -23,11 +25,11 @@ from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownR
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.stream import Write
-from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, error_reply
+from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.fetch import NO_TAGS_BYTES
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_int32
+from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
@@ -39,8 +41,6 @@ from fleet.proxy.wire.requests import (
     VERSIONS,
     WITHOUT_ADDRESS,
     read_request_header,
-    read_response_header,
-    sasl_mechanism,
 )
 
 if TYPE_CHECKING:
@@ -52,21 +52,11 @@ HEADER_LIMIT_BYTES: Final = 72 * 1024
 What ``receive_from_client`` leaves unconsumed is always shorter.
 """
 
-MAX_TOKEN_BYTES: Final = 512 * 1024
-"""Kafka's own limit for a frame before authentication (sasl.server.max.receive.size)."""
-
-TOKEN_BUDGETS: Final = {b"PLAIN": 2, b"OAUTHBEARER": 3, b"SCRAM-SHA-256": 3, b"SCRAM-SHA-512": 3}
-"""How many raw frames a client may send for one mechanism."""
-OTHER_TOKEN_BUDGET: Final = 16
-
 # Why the ordinary way through receive_from_client is left. Bits; none of them is set on a connection at work.
 _FIRST: Final = 1
-_TOKENS: Final = 2
-_DRAINING: Final = 4
-_REDIRECTING: Final = 8
+_DRAINING: Final = 2
+_REDIRECTING: Final = 4
 
-_TOKEN: Final = 1 << 62
-"""In the queue of what is in flight: a raw frame, whose answer has no correlation id."""
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
 
@@ -129,8 +119,6 @@ class Session:
         "_requests",
         "_rewriter",
         "_sample",
-        "_token_budget",
-        "_tokens",
         "_zeros",
         "coordinates",
         "discard_bytes",
@@ -161,7 +149,6 @@ class Session:
         self._broker_left: i64 = 0
         self._zeros: i64 = 0
         """As how many bytes what is left of the broker's frame has to end."""
-        self._tokens: i64 = 0
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
@@ -174,7 +161,6 @@ class Session:
         self._clock = clock
         self._observe_answer = observe_answer
         self._sample: tuple[int, int, float] | None = None
-        self._token_budget = 0
         self.discard_bytes = 0
         self.refuses = False
         self.coordinates = False
@@ -182,12 +168,12 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose response has not wholly passed. SASL tokens do not count: some get no answer."""
-        return self._waiting - self._tokens + self.in_response
+        """Requests whose response has not wholly passed."""
+        return self._waiting + self.in_response
 
     @property
     def _waiting(self) -> int:
-        """Requests and tokens whose answer has not begun."""
+        """Requests whose response has not begun."""
         return len(self._queue) + (self._oldest != _NOTHING)
 
     @property
@@ -342,7 +328,7 @@ class Session:
         if self._waiting > place and len(data) - pos >= REQUEST_HEADER_BYTES:
             size, api, correlation_id, _ = read_request_header(data, pos)
             newest = self._queue[place - 1] if place else self._oldest
-            if newest != _TOKEN and newest & CORRELATION_MASK == correlation_id:
+            if newest & CORRELATION_MASK == correlation_id:
                 if place:
                     self._queue[place - 1] = newest | _SAMPLED
                 else:
@@ -385,41 +371,35 @@ class Session:
                 return end
             self._broker_left = 0
         after: i64
-        while True:
-            after = self._token_answer(data, pos, end) if self._tokens else _ORDINARY
-            if after == _ORDINARY:
-                if end - pos < 8:
-                    break
-                size: int = read_i32_be(data, pos)
-                correlation_id: int = read_i32_be(data, pos + 4)
-                correlation_id &= CORRELATION_MASK
-                if size < 4:
-                    raise MalformedFrame("broker", f"response of {size} bytes")
-                after = pos + 4 + size
-                plan: i64 = self._oldest
-                if plan == _NOTHING:
-                    detail = f"correlation id {correlation_id}: nothing is in flight"
-                    raise UnknownResponse("broker", detail)
-                self._oldest = self._queue.popleft() if self._queue else _NOTHING
-                plan -= correlation_id
-                if plan:
-                    if plan < 0 or plan & _NOT_A_PLAN:
-                        plan = self._plan(plan, correlation_id, size)
-                    index: i64 = plan >> LAYOUT_SHIFT
-                    if index:
-                        known = WITHOUT_ADDRESS[index]
-                        if known is None:
-                            passes = False
-                        elif after <= end:
-                            passes = known.passes(data, pos, after)
-                        else:
-                            passes = self._begins(known, data, pos, after, end)
-                        if not passes:
-                            run = rewriter.rewrite(index, data, run, pos, after, end, write)
-                            if rewriter.busy:
-                                return run
-            elif after == _WAIT:
-                break
+        while end - pos >= 8:
+            size: int = read_i32_be(data, pos)
+            correlation_id: int = read_i32_be(data, pos + 4)
+            correlation_id &= CORRELATION_MASK
+            if size < 4:
+                raise MalformedFrame("broker", f"response of {size} bytes")
+            after = pos + 4 + size
+            plan: i64 = self._oldest
+            if plan == _NOTHING:
+                detail = f"correlation id {correlation_id}: nothing is in flight"
+                raise UnknownResponse("broker", detail)
+            self._oldest = self._queue.popleft() if self._queue else _NOTHING
+            plan -= correlation_id
+            if plan:
+                if plan < 0 or plan & _NOT_A_PLAN:
+                    plan = self._plan(plan, correlation_id, size)
+                index: i64 = plan >> LAYOUT_SHIFT
+                if index:
+                    known = WITHOUT_ADDRESS[index]
+                    if known is None:
+                        passes = False
+                    elif after <= end:
+                        passes = known.passes(data, pos, after)
+                    else:
+                        passes = self._begins(known, data, pos, after, end)
+                    if not passes:
+                        run = rewriter.rewrite(index, data, run, pos, after, end, write)
+                        if rewriter.busy:
+                            return run
             if after >= end:
                 if after > end:
                     self._broker_left = after - end
@@ -463,7 +443,7 @@ class Session:
         return plan
 
     def _unusual(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame before the ordinary way, where the connection is new, draining, or exchanges tokens.
+        """Judge a frame before the ordinary way, where the connection is new or draining.
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
@@ -472,8 +452,6 @@ class Session:
             if not passes:
                 self.refuses = passes is False
                 return _WAIT
-        if self._mode & _TOKENS:
-            return self._token(data, pos, end)
         if self._mode & _REDIRECTING and not pos and not self.in_flight:
             return self._redirect(data, end)
         if self._mode & _FIRST:
@@ -545,7 +523,7 @@ class Session:
     def _read_on(
         self, plan: int, frame: memoryview, key: int, version: int, size: int, client_id_length: int
     ) -> int:
-        """Read more than the header of Produce, ApiVersions or SaslHandshake, and take note of heartbeats.
+        """Read more than the header of Produce or ApiVersions, and take note of heartbeats.
 
         Args:    frame: as far as it has arrived.
         Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
@@ -563,81 +541,13 @@ class Session:
                 return _NO_RESPONSE if acks == 0 else plan
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes")
-            if not complete:
-                return _WAIT
-            if key != API_VERSIONS:
-                mechanism = sasl_mechanism(frame, client_id_length)
-                if version == 0:
-                    self._mode |= _TOKENS
-                    self._token_budget = TOKEN_BUDGETS.get(mechanism, OTHER_TOKEN_BUDGET)
-            return plan
+            return plan if complete else _WAIT
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key}: acks is not in its first bytes") from None
             if complete:
                 raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
             return _WAIT
-
-    # After SaslHandshake v0 both sides exchange bare tokens: a size and bytes, no header. The proxy cannot
-    # know when that ends, for the mechanism decides it; and while it lasts responses pass unread. So nobody
-    # may be able to have a real response taken for a token:
-    # - A client's frame that could be the beginning of a request is one, whatever was expected: the mode
-    #   ends, and an API that the fleet does not know closes the connection. Tokens never look like that: they
-    #   begin with text, with an ASN.1 tag, or with a NUL and text, which would be a version far above any.
-    # - An answer that has the correlation id of the oldest request behind the tokens is that request's
-    #   response: the last token of GSSAPI has no answer, and would otherwise be waited for.
-    # - The number of tokens is bounded by the mechanism, and their size as in the broker.
-
-    def _token(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame of the client that may be a token."""
-        available = end - pos
-        if available < 4:
-            return _WAIT
-        (size,) = read_int32(data, pos)
-        if size >= 10:
-            if available < REQUEST_HEADER_BYTES:
-                return _WAIT
-            _, api, _, client_id_length = read_request_header(data, pos)
-            if api >> 16 < 1024 and api & 0xFFFF < 256 and client_id_length <= size - 10:
-                self._mode &= ~_TOKENS
-                return _ORDINARY
-        if not 0 <= size <= MAX_TOKEN_BYTES:
-            raise _bad_size(size, MAX_TOKEN_BYTES)
-        if self._token_budget == 0:
-            raise MalformedFrame("client", "more SASL tokens than the mechanism has")
-        self._token_budget -= 1
-        self._tokens += 1
-        if self._oldest == _NOTHING:
-            self._oldest = _TOKEN
-        else:
-            self._remember(_TOKEN)
-        return int(pos + 4 + size)
-
-    def _token_answer(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame of the broker while an answer to a token is in flight."""
-        if self._oldest != _TOKEN:
-            return _ORDINARY
-        available = end - pos
-        if available < 4:
-            return _WAIT
-        (size,) = read_int32(data, pos)
-        if not 0 <= size <= MAX_TOKEN_BYTES:
-            raise MalformedFrame("broker", f"answer of {size} bytes to a SASL token")
-        if size >= 4 and self._waiting > self._tokens:
-            if available < 8:
-                return _WAIT
-            correlation_id = read_response_header(data, pos)[1]
-            request = next(entry for entry in self._queue if entry != _TOKEN)
-            if request & CORRELATION_MASK == correlation_id:
-                while self._oldest == _TOKEN:
-                    self._token_answered()
-                return _ORDINARY
-        self._token_answered()
-        return int(pos + 4 + size)
-
-    def _token_answered(self) -> None:
-        self._oldest = self._queue.popleft() if self._queue else _NOTHING
-        self._tokens -= 1
 
 
 class Sessions:
@@ -681,6 +591,9 @@ def _unlisted(api_key: int, version: int) -> int:
 
     Raises: UnsupportedVersion: it is not a version of ApiVersions, which the broker refuses in a known form.
     """
+    if (api_key, version) == (SASL_HANDSHAKE, 0):
+        detail = "SaslHandshake v0, after which tokens have no header: the client has to use v1"
+        raise UnsupportedVersion("client", detail)
     if api_key != API_VERSIONS:
         raise UnsupportedVersion("client", f"API key {api_key}, version {version}")
     return UNKNOWN_API_VERSIONS

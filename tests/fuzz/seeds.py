@@ -75,13 +75,13 @@ def seeds(seed: int) -> Iterator[bytes]:
 
 
 def _special() -> Iterator[bytes]:
-    """What frames of one kind do not lead to: tokens, heartbeats, drains, answers from here."""
+    """What frames of one kind do not lead to: authentication, heartbeats, drains, answers from here."""
     unknown = wire_fleet.request(API_VERSIONS, UNKNOWN_VERSION, 1)
     heartbeat = wire_fleet.request(12, 4, 1, b"\0\2g\0\0\0\1\2m\0\0")
     silent = wire_fleet.produce(9, 1, 0, b"records")
-    handshake = wire_fleet.request(17, 0, 1, b"\0\5PLAIN")
+    handshake = wire_fleet.request(17, 1, 1, b"\0\5PLAIN")
     metadata = wire_fleet.request(3, 12, 2, b"\0\1\0\0\0")
-    token = struct.pack(">i", 9) + b"\0user\0pwd"
+    token = wire_fleet.request(36, 0, 2, b"\0\0\0\x09\0user\0pwd")
     refused = struct.pack(">iih", 6, 1, 0)
     yield bytes((CLIENT, 3)) + unknown + unknown + metadata
     yield bytes((CLIENT, 0)) + silent + metadata + silent
@@ -89,7 +89,12 @@ def _special() -> Iterator[bytes]:
         yield bytes((CLIENT | flags, 5)) + metadata + silent + silent + metadata
         yield bytes((CLIENT | flags, 2)) + heartbeat + heartbeat + unknown
         yield bytes((BOTH | flags, 7)) + _chunk(0, silent) + _chunk(0, heartbeat) + _chunk(0, silent)
-    talk = _chunk(0, handshake) + _chunk(1, refused) + _chunk(0, token) + _chunk(1, struct.pack(">i", 0))
+    talk = (
+        _chunk(0, handshake)
+        + _chunk(1, refused)
+        + _chunk(0, token)
+        + _chunk(1, struct.pack(">iihii", 14, 2, 0, -1, 0))
+    )
     yield bytes((BOTH, 0)) + talk + _chunk(0, metadata)
     yield (
         bytes((BOTH, 9))
@@ -97,7 +102,7 @@ def _special() -> Iterator[bytes]:
         + _chunk(0, metadata)
         + _chunk(1, refused[:4] + metadata[8:12])
     )
-    yield bytes((BOTH, 0)) + _chunk(0, handshake + token + token + token)
+    yield bytes((BOTH, 0)) + _chunk(0, handshake + token + token + unknown)
     low = struct.pack(">hihhh", 35, 1, API_VERSIONS, 0, 4)
     yield _broker(FRAMED, 1, ASKED[-1], ASKED[-1], low)
     yield _broker(FRAMED, 1, API_VERSIONS << 16 | 3, ASKED[-1], low)

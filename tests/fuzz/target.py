@@ -215,8 +215,6 @@ def _remembered(passed: bytes, session: Session) -> None:
     expected = 0
     for frame in whole:
         key, version = struct.unpack_from(">hh", frame, 4)
-        if (key, version) == (SASL_HANDSHAKE, 0):
-            return
         if key != PRODUCE:
             expected += 1
             continue
@@ -287,9 +285,7 @@ def asking(api: int, correlation_id: int) -> bytes:
     key, version = api >> 16, api & 0xFFFF
     if key == PRODUCE:
         return wire_fleet.produce(version, correlation_id, 1)
-    # Of version 0 it would have tokens follow; what answers it is the same.
-    mechanism = b"\0\5PLAIN" if key == SASL_HANDSHAKE else b""
-    return wire_fleet.request(key, max(version, 1) if mechanism else version, correlation_id, mechanism)
+    return wire_fleet.request(key, version, correlation_id, b"\0\5PLAIN" if key == SASL_HANDSHAKE else b"")
 
 
 _request: Final = cache(asking)

@@ -49,11 +49,14 @@ def test_produce_without_acknowledgement_has_no_response_and_the_connection_goes
     assert connection.ask(wire.metadata(6))
 
 
-@pytest.mark.parametrize("version", [0, 1])
-def test_a_sasl_handshake_is_answered_by_the_broker(connection: Connection, version: int) -> None:
-    """By one that has no SASL. After v0 the proxy expects tokens, and must still know a request for one."""
-    body = connection.ask(wire.request(wire.SASL_HANDSHAKE, version, 1, string("PLAIN")))
+def test_sasl_handshake_v1_is_answered_by_the_broker(connection: Connection) -> None:
+    body = connection.ask(wire.request(wire.SASL_HANDSHAKE, 1, 1, string("PLAIN")))
     assert int.from_bytes(body[:2], "big") == ILLEGAL_SASL_STATE
+
+
+def test_sasl_handshake_v0_closes_the_connection(connection: Connection) -> None:
+    connection.send(wire.request(wire.SASL_HANDSHAKE, 0, 1, string("PLAIN")) + wire.metadata(2))
+    assert connection.ends()
 
 
 def test_api_versions_of_an_unknown_version_is_answered_with_a_version_to_use(connection: Connection) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fleet.proxy.wire import addresses
 from fleet.proxy.wire.tail import PADDING_TAGS
 from tools import gen_tables
-from tools.gen_tables import CAPS, HARMLESS, Field, Message, Range, offered, rewritten
+from tools.gen_tables import CAPS, FLOORS, HARMLESS, Field, Message, Range, offered, rewritten
 
 JAR = Path(__file__).parents[2] / "build" / "kafka" / "definitions" / "kafka-clients-4.4.0.jar"
 EVERY = Range(0, gen_tables.NEVER_FLEXIBLE)
@@ -88,7 +88,13 @@ def test_check_tells_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_every_address_is_accounted_for(messages: list[Message]) -> None:
     assert gen_tables.unaccounted(messages) == []
     assert all(HARMLESS.values()), "every exception has its reason"
-    assert all(reason for _, reason in CAPS.values())
+    assert all(reason for _, reason in (*CAPS.values(), *FLOORS.values()))
+
+
+def test_sasl_handshake_is_offered_without_v0(messages: list[Message]) -> None:
+    (handshake,) = (message for message in messages if message.name == "SaslHandshake")
+    assert handshake.versions == Range(0, 1)
+    assert offered(handshake) == Range(1, 1)
 
 
 def texts(message: Message, version: int) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,8 @@ from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
 from fleet.proxy.wire.heartbeats import not_coordinator
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
 
-HEARTBEAT, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS = 12, 2, 17, 18
+HEARTBEAT, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 12, 2, 17, 18, 36
+UNKNOWN_MEMBER_ID, ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION = 25, 34, 35
 
 
 def response(correlation_id: int, body: bytes = b"\0\0") -> bytes:
@@ -26,7 +27,7 @@ def token(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def handshake(correlation_id: int, mechanism: bytes, version: int = 0) -> bytes:
+def handshake(correlation_id: int, mechanism: bytes, version: int = 1) -> bytes:
     body = struct.pack(">h", len(mechanism)) + mechanism
     return request(SASL_HANDSHAKE, version, correlation_id, body)
 
@@ -456,128 +457,76 @@ def test_api_versions_must_fit_the_reserve() -> None:
         Play.new().client(request(API_VERSIONS, 4, 1, b"\0" * HEADER_LIMIT_BYTES))
 
 
-# SASL
+# SASL, and which response belongs to which request
 
 
-def test_tokens_pass_after_sasl_handshake_v0() -> None:
+@pytest.mark.parametrize("mechanism", [b"PLAIN", b"SCRAM-SHA-256", b"OAUTHBEARER", b"GSSAPI", b""])
+def test_sasl_handshake_v0_is_refused_for_every_mechanism(mechanism: bytes) -> None:
     play = Play.new()
-    hello = handshake(1, b"SCRAM-SHA-256")
-    first, final = token(b"n,,n=user,r=abcdefghijkl"), token(b"c=biws,r=abcdefghijkl,p=xyz=")
-    play.client(hello)
-    play.broker(response(1, b"\0\0\0\0\0\0"))
-    play.client(first)
-    play.broker(token(b"r=abc,s=xx,i=4096"))
-    play.client(final)
-    play.broker(token(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="))
-    play.client(request(3, 12, 9))
-    play.broker(metadata_frame(9))
-    assert bytes(play.to_broker) == hello + first + final + request(3, 12, 9)
-    assert b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=" in play.to_client
-    assert b"hidden" not in play.to_client
+    with pytest.raises(UnsupportedVersion, match="the client has to use v1") as caught:
+        play.client(handshake(1, mechanism, version=0))
+    assert caught.value.peer == "client"
+    assert not play.to_broker
+
+
+def test_sasl_handshake_v1_is_a_request_like_others() -> None:
+    sent = handshake(1, b"PLAIN") + request(SASL_AUTHENTICATE, 2, 2, b"\0\6token\0")
+    play = Play.new()
+    play.client(sent)
+    assert bytes(play.to_broker) == sent
+    assert play.session.in_flight == 2
+    play.broker(response(1, b"\0\0\0\0\0\0") + response(2))
     assert play.session.in_flight == 0
 
 
-@pytest.mark.parametrize("secret", [b"\0u\0p", b"\0user\0password", b"\0a\0password-of-some-length" * 3, b""])
-def test_plain_is_answered_with_an_empty_token(secret: bytes) -> None:
-    play = Play.new()
-    play.client(handshake(1, b"PLAIN") + token(secret))
-    play.broker(response(1, b"\0\0\0\0\0\0") + token(b""))
-    play.ask((HEARTBEAT, 4, 2))
-    play.broker(response(2))
-    assert play.to_client.endswith(token(b"") + response(2))
-
-
-def test_a_token_without_an_answer_is_not_waited_for() -> None:
-    """GSSAPI: the broker says nothing to the last token."""
-    play = Play.new()
-    play.client(handshake(1, b"GSSAPI") + token(b"\x60" + b"t" * 40) + token(b"\x05\x04\x04\xff" + b"w" * 30))
-    play.broker(response(1, b"\0\0\0\0\0\0") + token(b"\x60" + b"a" * 20))
-    assert play.session.in_flight == 0
-    play.ask((3, 12, 2), (HEARTBEAT, 4, 3))
-    play.broker(metadata_frame(2) + response(3))
-    assert b"hidden" not in play.to_client
-    assert play.session.in_flight == 0
-
-
-def test_tokens_and_their_answers_may_arrive_in_any_pieces() -> None:
-    """Even where the answer to the last token, which never comes, must be told from a response."""
-    tokens = token(b"\x60" + b"t" * 40) + token(b"\x05\x04\x04\xff" + b"w" * 30)
-    sent = handshake(1, b"GSSAPI") + tokens + request(3, 12, 2) + request(HEARTBEAT, 4, 3)
-    answers = [response(1, b"\0\0\0\0\0\0"), token(b"\x60" + b"a" * 20), metadata_frame(2), response(3)]
-    whole = Play.new()
-    whole.client(sent)
-    whole.broker(b"".join(answers))
-    assert b"hidden" not in whole.to_client
-    for step in (1, 2, 3, 5, 7):
-        play = Play.new()
-        for at in range(0, len(sent), step):
-            play.client(sent[at : at + step])
-        data = b"".join(answers)
-        for at in range(0, len(data), step):
-            play.broker(data[at : at + step])
-        assert play.to_broker == sent
-        assert play.to_client == whole.to_client
-        assert play.session.in_flight == 0
-
-
-def test_a_drain_lets_no_further_token_through() -> None:
+def test_sasl_token_without_a_header_is_refused() -> None:
     play = Play.new()
     play.client(handshake(1, b"PLAIN"))
-    play.session.drain()
-    play.client(token(b"\0user\0password"))
-    assert play.client_rest == token(b"\0user\0password")
-
-
-def test_tokens_do_not_smuggle_requests() -> None:
-    """Whatever could be a request is one: it is answered in its turn and patched, or the connection ends."""
-    play = Play.new()
-    play.client(handshake(1, b"SCRAM-SHA-512") + token(b"n,,n=user,r=x") + request(3, 12, 2))
-    play.broker(response(1, b"\0\0\0\0\0\0"))
-    play.broker(metadata_frame(2))
-    assert b"hidden" not in play.to_client
-    for key, version in ((95, 0), (3, 99), (1, 19)):
-        play = Play.new()
-        play.client(handshake(1, b"GSSAPI"))
-        with pytest.raises(UnsupportedVersion):
-            play.client(request(key, version, 2, b"\0" * 20))
-    play = Play.new()
-    play.client(handshake(1, b"GSSAPI"))
-    with pytest.raises(MalformedFrame):
-        play.client(struct.pack(">ihhih", 10, 3, 12, 2, -2))
-
-
-def test_the_number_and_size_of_tokens_are_bounded() -> None:
-    play = Play.new()
-    play.client(handshake(1, b"PLAIN") + token(b"one") + token(b"two"))
-    with pytest.raises(MalformedFrame):
-        play.client(token(b"three"))
-    play = Play.new()
-    play.client(handshake(1, b"PLAIN"))
-    with pytest.raises(OversizeFrame):
-        play.client(struct.pack(">i", (512 << 10) + 1) + b"z" * 20)
-    play = Play.new()
-    play.client(handshake(1, b"PLAIN") + token(b"one"))
-    play.broker(response(1, b"\0\0\0\0\0\0"))
-    with pytest.raises(MalformedFrame):
-        play.broker(struct.pack(">i", -5) + b"zzzz")
-
-
-def test_sasl_handshake_v1_has_no_bare_tokens() -> None:
-    play = Play.new()
-    play.client(handshake(1, b"PLAIN", version=1))
     with pytest.raises(MalformedFrame):
         play.client(token(b"tok") + b"\0" * 20)
 
 
-def test_sasl_handshake_is_read_whole() -> None:
-    sent = handshake(1, b"PLAIN")
+@pytest.mark.parametrize("version", [6, 255, 256, 300, 0x7FFF, -1, -0x8000])
+def test_api_versions_of_any_version_is_a_request(version: int) -> None:
+    """After a handshake, too: all correlation ids are the same, so the order alone pairs the responses."""
+    play, same = Play.new(), 0x41424344
+    play.client(handshake(same, b"GSSAPI") + request(API_VERSIONS, version, same, b"\0"))
+    play.ask((HEARTBEAT, 1, same), (3, 12, same), (16, 0, same))
+    play.broker(response(same, struct.pack(">hi", ILLEGAL_SASL_STATE, 0)))
+    play.broker(response(same, struct.pack(">hihhh", UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, 4)))
+    play.broker(response(same, struct.pack(">ih", 0, UNKNOWN_MEMBER_ID)))
+    play.broker(metadata_frame(same))
+    play.broker(response(same))
+    assert b"hidden" not in play.to_client
+    assert advertised(3)[0].encode() in play.to_client
+    assert play.session.in_flight == 0
+
+
+def test_correlation_id_never_finds_a_response() -> None:
+    """A client can compute the beginning of SCRAM's server signature, and choose it as a correlation id."""
+    signature = b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
+    chosen = int.from_bytes(signature[:4], "big")
     play = Play.new()
-    play.client(sent[:-1])
-    assert not play.to_broker
-    play.client(sent[-1:])
-    assert bytes(play.to_broker) == sent
-    with pytest.raises(TruncatedFrame):
-        Play.new().client(request(SASL_HANDSHAKE, 0, 1, b"\0\x09PLAIN"))
+    play.client(handshake(1, b"SCRAM-SHA-256") + request(SASL_AUTHENTICATE, 0, 2, b"\0\0\0\1x"))
+    play.ask((HEARTBEAT, 1, chosen), (3, 12, chosen), (16, 0, chosen))
+    play.broker(response(1, b"\0\0\0\0\0\0"))
+    with pytest.raises(UnknownResponse):
+        play.broker(token(signature))
+    assert b"hidden" not in play.to_client
+
+
+def test_bytes_of_a_clients_choice_are_never_read_as_addresses() -> None:
+    """A SyncGroup response holds what the client wrote: here it looks like Metadata with a broker."""
+    evil = b"evil.example"
+    blob = struct.pack(">ihh", 1, 1, len(evil)) + evil + struct.pack(">i", 9220)
+    play, same = Play.new(), 7
+    play.client(handshake(same, b"PLAIN") + request(API_VERSIONS, 300, same, b"\0"))
+    play.ask((14, 0, same), (3, 12, same))
+    play.broker(response(same, struct.pack(">hi", ILLEGAL_SASL_STATE, 0)))
+    play.broker(response(same, struct.pack(">hihhh", UNSUPPORTED_VERSION, 1, API_VERSIONS, 0, 4)))
+    play.broker(response(same, struct.pack(">hi", 0, len(blob)) + blob))
+    assert play.to_client.endswith(blob)
+    assert play.seen == []
 
 
 # Drain

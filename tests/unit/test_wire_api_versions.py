@@ -99,8 +99,15 @@ def test_no_range_is_empty_or_inverted() -> None:
                 assert both[0] <= both[1]
                 assert low <= both[0]
                 assert both[1] <= min(high, api.max_version)
-                assert key == 0 or both[0] >= api.min_version
+                assert key in (0, 17) or both[0] >= api.min_version
     assert offered_range(0, 0, 13) == (0, 13), "KAFKA-18659: librdkafka wants v0 listed"
+
+
+def test_sasl_handshake_stays_listed_from_v0_on() -> None:
+    """librdkafka before 2.11.1 takes a cluster that does not list v0 for one without SASL."""
+    assert offered_range(17, 0, 1) == (0, 1)
+    assert offered_range(17, 1, 1) == (1, 1)
+    assert offered_range(17, 0, 0) is None
     assert offered_range(0, 0, 2) is None
     assert offered_range(3, 14, 20) is None
 

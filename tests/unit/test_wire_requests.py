@@ -24,7 +24,6 @@ from fleet.proxy.wire.requests import (
     UNKNOWN_API_VERSIONS,
     UNLISTED,
     VERSIONS,
-    sasl_mechanism,
 )
 from tests.property.wire_fleet import produce, request
 
@@ -50,7 +49,7 @@ def test_the_table_of_plans_has_them_all_and_no_other() -> None:
 def test_plans_leave_room_for_a_correlation_id() -> None:
     for api, plan in PLANS.items():
         if plan < 0:
-            assert api >> 16 in (0, 12, 17, 18, 68, 76)
+            assert api >> 16 in (0, 12, 18, 68, 76)
             plan = -1 - plan
         assert plan & CORRELATION_MASK == 0
         layout = LAYOUTS[plan >> LAYOUT_SHIFT]
@@ -100,14 +99,3 @@ def test_a_transactional_id_of_negative_length_is_refused() -> None:
     with pytest.raises(MalformedFrame) as caught:
         produce_acks(memoryview(request(0, 8, 1, struct.pack(">hh", -2, 1), None)), 8, -1)
     assert caught.value.peer == "client"
-
-
-def test_the_mechanism() -> None:
-    whole = request(17, 0, 1, b"\0\x05PLAIN")
-    assert sasl_mechanism(memoryview(whole), 6) == b"PLAIN"
-    assert sasl_mechanism(memoryview(request(17, 1, 1, b"\0\x05PLAIN", None)), -1) == b"PLAIN"
-    for cut in range(14, len(whole)):
-        with pytest.raises(OUT_OF_BYTES):
-            sasl_mechanism(memoryview(whole)[:cut], 6)
-    with pytest.raises(MalformedFrame):
-        sasl_mechanism(memoryview(request(17, 0, 1, b"\xff\xffPLAIN")), 6)

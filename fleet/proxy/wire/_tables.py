@@ -1282,6 +1282,7 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
 
 
 # DescribeQuorum is capped at v1: v2 carries the controllers' listeners, which no proxy stands for.
+# SaslHandshake begins at v1: after v0 tokens have no header, and nobody can tell a token from a request.
 APIS: dict[int, Api] = {
     0: Api("Produce", 3, 13, 9),
     1: Api("Fetch", 4, 18, 12),
@@ -1296,7 +1297,7 @@ APIS: dict[int, Api] = {
     14: Api("SyncGroup", 0, 5, 4),
     15: Api("DescribeGroups", 0, 6, 5),
     16: Api("ListGroups", 0, 5, 3),
-    17: Api("SaslHandshake", 0, 1, NEVER_FLEXIBLE),
+    17: Api("SaslHandshake", 1, 1, NEVER_FLEXIBLE),
     18: Api("ApiVersions", 0, 5, 3),
     19: Api("CreateTopics", 2, 7, 5),
     20: Api("DeleteTopics", 1, 6, 4),

@@ -11,8 +11,16 @@ from fleet.proxy.wire.addresses import Addresses, Layout, Parts
 from fleet.proxy.wire.primitives import encode_varint, pack_int32, read_int16, read_int32, skip_tags, varint
 
 PRODUCE: Final = 0
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 UNSUPPORTED_VERSION: Final = 35
+
+LISTED_FROM_BELOW: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
+"""APIs whose lowest listed version stays the broker's, although the fleet refuses that version.
+
+librdkafka concludes from Produce v0 which codecs it may use, so brokers list v0 and reject it (KAFKA-18659).
+Before 2.11.1 librdkafka authenticates only where SaslHandshake v0 is listed, and then uses v1.
+"""
 
 _read_range: Final = Struct(">hhh").unpack_from
 _pack_range: Final = Struct(">hhh").pack
@@ -39,11 +47,9 @@ def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:
     api = APIS.get(key)
     if api is None:
         return None
-    # KAFKA-18659: brokers list Produce from v0, which they reject, since librdkafka concludes from that range
-    # which codecs it may use. The lower end stays as the broker says, if any version can be used at all.
     if max(low, api.min_version) > min(high, api.max_version):
         return None
-    return low if key == PRODUCE else max(low, api.min_version), min(high, api.max_version)
+    return low if key in LISTED_FROM_BELOW else max(low, api.min_version), min(high, api.max_version)
 
 
 def _patch_classic(buf: memoryview, parts: Parts) -> int:

@@ -1,11 +1,10 @@
-"""What is read of requests: the header, and of three APIs a little more."""
+"""What is read of requests: the header, and of two APIs a little more."""
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
 
-from fleet.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Layout, Streamed
 from fleet.proxy.wire.api_versions import (
@@ -18,16 +17,10 @@ from fleet.proxy.wire.api_versions import (
 from fleet.proxy.wire.coordinators import FIND_COORDINATOR, LAST_ASKED_AGAIN, asking_again
 from fleet.proxy.wire.fetch import FETCH, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.heartbeats import HEARTBEATS
-from fleet.proxy.wire.primitives import read_int16
-from fleet.proxy.wire.produce import ONE_BATCH, REQUEST_HEADER_BYTES, Recognizer
-
-SASL_HANDSHAKE: Final = 17
+from fleet.proxy.wire.produce import ONE_BATCH, Recognizer
 
 read_request_header: Final = Struct(">iIIh").unpack_from
 """Size; api key and version as one number; correlation id; length of the client id, negative for null."""
-
-read_response_header: Final = Struct(">iI").unpack_from
-"""Size and correlation id."""
 
 # What is remembered of a request is one number: the correlation id, and above it the index into LAYOUTS. So
 # a response that passes unread is recognized by one comparison. PLANS gives the part above; -1 minus it where
@@ -55,7 +48,7 @@ def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
         plans[API_VERSIONS << 16 | version] = len(layouts) + (version >= 3) << LAYOUT_SHIFT
     layouts += (API_VERSIONS_V0, API_VERSIONS_V3, API_VERSIONS_UNKNOWN)
     for api, plan in plans.items():
-        if api >> 16 in (PRODUCE, API_VERSIONS, SASL_HANDSHAKE) or api >> 16 in HEARTBEATS:
+        if api >> 16 in (PRODUCE, API_VERSIONS) or api >> 16 in HEARTBEATS:
             plans[api] = -1 - plan
     return tuple(layouts), plans
 
@@ -85,17 +78,3 @@ _RECOGNIZERS: Final = {
 }
 WITHOUT_ADDRESS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
 """Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
-
-
-def sasl_mechanism(frame: memoryview, client_id_length: int) -> bytes:
-    """Read the mechanism out of a whole SaslHandshake request.
-
-    Raises: IndexError, struct.error: it ends before; MalformedFrame
-    """
-    pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
-    (length,) = read_int16(frame, pos)
-    if length < 0:
-        raise MalformedFrame("client", f"SASL mechanism of {length} bytes")
-    if pos + 2 + length > len(frame):
-        raise IndexError(pos)
-    return bytes(frame[pos + 2 : pos + 2 + length])
