@@ -6,6 +6,7 @@ import pytest
 
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire.primitives import (
+    MOST_TAGS,
     OUT_OF_BYTES,
     classic_string,
     compact_string,
@@ -43,9 +44,12 @@ def test_tags_are_skipped_whatever_they_are() -> None:
     assert skip_tags(memoryview(b"?" + section + b"rest"), 1) == 1 + len(section)
 
 
-def test_a_giant_count_of_tags_ends_with_the_bytes() -> None:
+def test_a_giant_count_of_tags_is_refused() -> None:
+    for count in (b"\xff\xff\xff\xff\x07", encode_varint(MOST_TAGS + 1)):
+        with pytest.raises(MalformedFrame, match="tagged fields in one section"):
+            skip_tags(memoryview(count + b"\0" * 64), 0)
     with pytest.raises(OUT_OF_BYTES):
-        skip_tags(memoryview(b"\xff\xff\xff\xff\x07" + b"\0" * 64), 0)
+        skip_tags(memoryview(encode_varint(MOST_TAGS) + b"\0" * 64), 0)
 
 
 def test_lengths_below_null_are_refused() -> None:

@@ -27,6 +27,8 @@ pack_int16: Final = Struct(">h").pack
 pack_int32: Final = Struct(">i").pack
 
 MAX_VARINT_BYTES: Final = 5
+MOST_TAGS: Final = 4096
+"""Tagged fields in one section, which are skipped in one turn. No message defines more than a handful."""
 MAX_INT32: Final = 0x7FFFFFFF
 
 
@@ -64,10 +66,12 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     """Skip a section of tagged fields, known and unknown alike.
 
     Returns: the position behind it.
-    Raises:  MalformedFrame: a varint that cannot be.
+    Raises:  MalformedFrame: a varint that cannot be, or more fields than any message has.
     Source:  KIP-482
     """
     count, pos = varint(buf, pos, peer)
+    if count > MOST_TAGS:
+        raise MalformedFrame(peer, f"{count} tagged fields in one section")
     for _ in range(count):
         _, pos = varint(buf, pos, peer)
         size, pos = varint(buf, pos, peer)

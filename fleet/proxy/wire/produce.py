@@ -87,6 +87,13 @@ ONE_BATCH: Final[dict[int, Recognizer]] = {
 """Produce version → recognizes the response to one batch, which has no address in it."""
 
 
+MOST_HEADER_TAGS: Final = 16
+"""Tagged fields in a request header. Kafka defines none and skips unknown ones; this leaves room for more.
+
+The header is read again whenever more of it arrives, so an unbounded number would cost its length each time.
+"""
+
+
 def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     """Read how many acknowledgements a Produce request wants; 0 means that no response comes.
 
@@ -96,7 +103,13 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     """
     pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
     if version >= _FLEXIBLE:
-        pos = skip_tags(frame, pos, "client") if frame[pos] else pos + 1
+        if frame[pos]:
+            count = varint(frame, pos, "client")[0]
+            if count > MOST_HEADER_TAGS:
+                raise MalformedFrame("client", f"{count} tagged fields in a request header")
+            pos = skip_tags(frame, pos, "client")
+        else:
+            pos += 1
         length = frame[pos]
         pos += 1
         if length > 127:
