@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.proxy.passage import LARGE_BYTES, Passage
 from fleet.proxy.patience import Watch
-from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.session import FEW_IN_FLIGHT, HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
 from fleet.tcp import BROKER_VANISHED_S, is_gone, keep_alive
 
@@ -53,6 +53,13 @@ _TOO_MUCH_IN_A_DRAIN: Final = 4
 _OVERDRAWN_TO_BROKER: Final = 8
 _OVERDRAWN_TO_CLIENT: Final = 16
 _BODY_PASSES: Final = 32
+_CLIENT_IS_FULL: Final = 64
+_TOO_MANY_IN_FLIGHT: Final = 128
+
+REPLY_BUFFER_BYTES: Final = 4 * 1024
+"""Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
+LARGE_FIRST_BYTES: Final = 16 * 1024
+"""Of a first piece that waits for a broker: after a larger one nothing more is read meanwhile."""
 
 
 class Host(Protocol):
@@ -129,6 +136,7 @@ class ClientConnection(asyncio.Protocol):
         "_spoken",
         "_timer",
         "_transport",
+        "alert",
         "answered",
         "broker_id",
         "broker_spoke",
@@ -167,6 +175,8 @@ class ClientConnection(asyncio.Protocol):
         self._client_spoke = False
         self.broker_spoke = False
         """Since ``awaits`` was called."""
+        self.alert = False
+        """Whether each read has to be followed by `attend`."""
         self.moving = False
         self.draining = False
         self._kept = b""
@@ -227,7 +237,7 @@ class ClientConnection(asyncio.Protocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
         self._transport = transport
         self.write = transport.write
-        transport.set_write_buffer_limits(self._host.write_buffer_bytes)
+        transport.set_write_buffer_limits(REPLY_BUFFER_BYTES)
         address = transport.get_extra_info("peername")
         if address:
             self._address = (address[0], address[1])  # IPv6 has more
@@ -267,8 +277,11 @@ class ClientConnection(asyncio.Protocol):
                 broker.write(piece)
                 if session.passing_to_broker >= LARGE_BYTES:
                     self.pass_body(broker, True, passes)
-        if self.moving:
-            self.advance()
+        if session.crowded and not self._held & _TOO_MANY_IN_FLIGHT:
+            self._hold(_TOO_MANY_IN_FLIGHT)
+            self.alert = True
+        if self.alert:
+            self.attend()
 
     def eof_received(self) -> bool:
         if self.state is State.DIALLING:  # what waits may be Produce with acks=0
@@ -282,10 +295,13 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
+        """The client does not read. Kafka does not read from such a client either."""
+        self._hold(_CLIENT_IS_FULL)
         if self._broker is not None:
             self._broker.pause_reading()
 
     def resume_writing(self) -> None:
+        self._release(_CLIENT_IS_FULL)
         if self._broker is not None:
             self._broker.resume_reading()
 
@@ -310,6 +326,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.state = State.JOINED
         self._broker = broker
+        self._transport.set_write_buffer_limits(self._host.write_buffer_bytes)
         # First, because a write may find the broker's buffer full, and pause again.
         self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
@@ -320,8 +337,8 @@ class ClientConnection(asyncio.Protocol):
             return True
         if self.draining:
             self._run_out_later()
-        if self.moving:
-            self.advance()
+        if self.alert:
+            self.attend()
         return True
 
     def pass_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
@@ -396,8 +413,8 @@ class ClientConnection(asyncio.Protocol):
             self.broker_spoke = True
             self.traffic.to_client_bytes += size_bytes
             self.session.passed_to_client(size_bytes)
-        if self.moving:
-            self.advance()
+        if self.alert:
+            self.attend()
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
         try:
@@ -437,10 +454,13 @@ class ClientConnection(asyncio.Protocol):
 
         None runs while it is not read from, nor while it waits for an answer.
         """
-        if self._held & ~_BODY_PASSES or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
+        waits = self._held & ~(_BODY_PASSES | _CLIENT_IS_FULL)
+        if waits or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
             return None, 0
-        if self.state is State.IDLE:
+        if self.state is State.IDLE:  # also of a client that does not read its replies
             return "first_request_timeout_s", self.answered
+        if self._held & _CLIENT_IS_FULL:
+            return None, 0
         self._spoken += self._client_spoke
         self._client_spoke = False
         if self._kept or not self.session.at_boundary:
@@ -475,7 +495,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.draining or self.state in (State.LEAVING, State.CLOSED):
             return
-        self.moving = True
+        self.moving = self.alert = True
         if self.session.coordinates:
             self.session.redirect()
         self._cancel_timer()
@@ -486,7 +506,7 @@ class ClientConnection(asyncio.Protocol):
         """Forward no new request, let those in flight answer for as long as the limit, and leave in order."""
         if self.draining or self.state in (State.LEAVING, State.CLOSED):
             return
-        self.moving = self.draining = True
+        self.moving = self.draining = self.alert = True
         self.session.drain()
         self._answer_s = answer_s
         self._run_out_later()
@@ -535,9 +555,12 @@ class ClientConnection(asyncio.Protocol):
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
 
     def _hold(self, why: int) -> None:
-        if self.state is not State.LEAVING:  # what comes after a goodbye is read, and discarded
-            self._held |= why
-            self._transport.pause_reading()
+        if self.state is State.LEAVING:  # what comes after a goodbye is read, and discarded
+            return
+        self._held |= why
+        self._transport.pause_reading()
+        if why != _BODY_PASSES and self._request_bodies is not None:
+            self._stop_request_bodies()  # the kernel would go on reading
 
     def _release(self, why: int) -> None:
         if self._held & why:
@@ -555,7 +578,7 @@ class ClientConnection(asyncio.Protocol):
     def _dial_for(self, data: bytes | memoryview) -> None:
         """What two reads brought waits here at most; what comes later waits in the kernel."""
         self._queue.append(data)
-        if self.state is State.DIALLING:
+        if self.state is State.DIALLING or len(data) > LARGE_FIRST_BYTES:
             self._hold(_BROKER_IS_DIALLED)
         if self.state is State.IDLE:
             self.state = State.DIALLING
@@ -575,6 +598,15 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(b"".join(replies))
         replies.clear()
         return self.session.discard_bytes
+
+    def attend(self) -> None:
+        """Read on where few enough requests are in flight, and take a move further."""
+        if self._held & _TOO_MANY_IN_FLIGHT and self.session.in_flight <= FEW_IN_FLIGHT:
+            self.session.crowded = False
+            self.alert = self.moving
+            self._release(_TOO_MANY_IN_FLIGHT)
+        if self.moving:
+            self.advance()
 
     def advance(self) -> None:
         """Take a move further where this is the moment."""
@@ -619,7 +651,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._stop_bodies()
         self.state = State.LEAVING
-        self.moving = True
+        self.moving = self.alert = True
         self.end = "unanswered" if self.session.in_flight else "moved"
         self.session.drain()
         if self.session.refuses:
@@ -688,8 +720,8 @@ class BrokerConnection(asyncio.Protocol):
             self._kept = data[consumed:]
         elif client.session.passing_to_client >= LARGE_BYTES:
             client.pass_body(self, False, len(data))
-        if client.moving:
-            client.advance()
+        if client.alert:
+            client.attend()
 
     def eof_received(self) -> None:
         self._lose_client()

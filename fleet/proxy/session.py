@@ -46,11 +46,20 @@ from fleet.proxy.wire.requests import (
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-HEADER_LIMIT_BYTES: Final = 72 * 1024
-"""How much of a request may have to be read at once: client id and transactional id of 32 KiB each, and more.
+HEADER_LIMIT_BYTES: Final = 36 * 1024
+"""How much of a request may have to be read at once: 32 KiB of client id and transactional id, and more.
 
 What ``receive_from_client`` leaves unconsumed is always shorter.
 """
+
+PROBE_LIMIT_BYTES: Final = 4 * 1024
+"""Of an impossible ApiVersions request that is answered here. A longer one goes to the broker."""
+MOST_REPLIES: Final = 1024
+"""Made here of what one read brought. Members probe each other ten times a second."""
+MOST_IN_FLIGHT: Final = 4096
+"""Requests in flight above which a client should not be read from; each takes 40 bytes here."""
+FEW_IN_FLIGHT: Final = 2048
+"""Requests in flight at which it should be read from again."""
 
 # Why the ordinary way through receive_from_client is left. Bits; none of them is set on a connection at work.
 _FIRST: Final = 1
@@ -103,7 +112,8 @@ class Session:
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
     much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
-    request has come that will not be forwarded, nor anything after it.
+    request has come that will not be forwarded, nor anything after it. ``crowded`` is whether more than
+    ``MOST_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough.
     """
 
     __slots__ = (
@@ -121,6 +131,7 @@ class Session:
         "_sample",
         "_zeros",
         "coordinates",
+        "crowded",
         "discard_bytes",
         "local_replies",
         "redirected",
@@ -163,6 +174,7 @@ class Session:
         self._sample: tuple[int, int, float] | None = None
         self.discard_bytes = 0
         self.refuses = False
+        self.crowded = False
         self.coordinates = False
         self.redirected = False
 
@@ -315,6 +327,8 @@ class Session:
         if self._queue is _NONE_BEHIND:
             self._queue = deque()
         self._queue.append(entry)
+        if len(self._queue) >= MOST_IN_FLIGHT:
+            self.crowded = True
 
     def receive_sampled(self, data: bytes) -> int:
         """As ``receive_from_client``; and have the answer timed to the first request in what has arrived.
@@ -471,10 +485,12 @@ class Session:
         if (
             read_i16_be(data, pos + 4) == API_VERSIONS
             and int(read_i32_be(data, pos + 4)) not in PLANS
-            and 10 <= size <= HEADER_LIMIT_BYTES - 4
+            and 10 <= size <= PROBE_LIMIT_BYTES - 4
         ):
             if after > end:
                 return _WAIT
+            if len(self.local_replies) >= MOST_REPLIES:
+                raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
             self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
             self.discard_bytes = after
             self._counters.local_replies += 1

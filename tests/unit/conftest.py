@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-ON_UVLOOP = ("test_worker", "test_worker_tls", "test_guard", "test_passage")
+ON_UVLOOP = ("test_worker", "test_worker_tls", "test_guard", "test_passage", "test_unread_clients")
 """Modules whose subject runs on uvloop alone, and depends on what its transports do."""
 
 

@@ -13,8 +13,16 @@ from typing import cast
 import pytest
 import pytest_asyncio
 
-from fleet.proxy.tls_transport import PIECE_BYTES, RECORD_BYTES, TlsRoom, TlsTransport
+from fleet.proxy.tls_transport import (
+    BARREN_BYTES,
+    PIECE_BYTES,
+    RECORD_BYTES,
+    UNREAD_ANSWER_BYTES,
+    TlsRoom,
+    TlsTransport,
+)
 from tests.certificates import Authority
+from tests.key_updates import ask_for_new_keys
 from tests.unit.test_worker import eventually
 
 HOST = "127.0.0.1"
@@ -391,3 +399,100 @@ async def test_closed_before_the_handshake_it_says_nothing(make: Callable[[], Co
     connection.tls.close()
     assert connection.socket.calls == ["close"]
     assert connection.socket.written == said
+
+
+# ---- whoever does not read, and whoever asks for new keys without end
+
+
+def wants_new_keys(made: Connection, count: int) -> bytes:
+    """So many KeyUpdates of the other side, as they would come from the network."""
+    for _ in range(count):
+        ask_for_new_keys(made.other)
+        made.other.do_handshake()
+    return made.wire()
+
+
+ONLY_1_3 = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_3])
+"""TLS 1.2 has no KeyUpdate."""
+ONLY_SERVER = pytest.mark.parametrize("make", ["server"], indirect=True)
+ONLY_CLIENT = pytest.mark.parametrize("make", ["client"], indirect=True)
+
+
+@ONLY_1_3
+async def test_key_updates_between_data_are_answered(made: Connection) -> None:
+    for number in range(50):
+        made.other.write(b"%d" % number)
+        made.tls.data_received(wants_new_keys(made, 1))
+        made.tls.write(b"answer")
+        assert made.other_reads(6) == b"answer"
+    assert b"".join(made.carried.received) == b"".join(b"%d" % number for number in range(50))
+    assert not made.tls.is_closing()
+
+
+@ONLY_1_3
+@pytest.mark.parametrize("size_bytes", [1_000, 300_000])
+async def test_key_updates_without_data_are_cut_and_their_answers_dropped(
+    made: Connection, size_bytes: int
+) -> None:
+    """Found: 250 KB of them took 0.2 s of CPU, and as many bytes of answers were kept."""
+    flood = wants_new_keys(made, 2_000)
+    flood *= size_bytes // len(flood) + 1
+    for at in range(0, len(flood), size_bytes):
+        made.tls.data_received(flood[at : at + size_bytes])
+        if made.tls.is_closing():
+            break
+    assert made.tls.is_closing()
+    assert len(made.socket.written) <= BARREN_BYTES + size_bytes
+    assert made.socket.calls[-1] == "close"
+
+
+@ONLY_1_3
+async def test_answers_to_somebody_who_does_not_read_are_limited(made: Connection) -> None:
+    made.tls.pause_writing()
+    kept = len(made.socket.written)
+    for _ in range(UNREAD_ANSWER_BYTES // 27 + 2):
+        made.other.write(b"x")
+        made.tls.data_received(wants_new_keys(made, 1))
+    assert made.tls.is_closing()
+    assert len(made.socket.written) - kept <= UNREAD_ANSWER_BYTES + 100
+
+
+@ONLY_SERVER
+async def test_client_that_does_not_read_is_not_read_from_in_its_handshake(
+    make: Callable[[], Connection],
+) -> None:
+    connection = make()
+    connection.tls.pause_writing()
+    assert connection.socket.calls == ["pause_reading"]
+    connection.tls.resume_writing()
+    assert connection.socket.calls == ["pause_reading", "resume_reading"]
+
+
+@ONLY_SERVER
+@pytest.mark.parametrize("first", ["pause_reading", "pause_writing"])
+async def test_client_is_read_from_again_once_it_reads_and_may_be_read(made: Connection, first: str) -> None:
+    both = (
+        ["pause_reading", "pause_writing"] if first == "pause_reading" else ["pause_writing", "pause_reading"]
+    )
+    for each in both:
+        getattr(made.tls, each)()
+    made.socket.calls.clear()
+    getattr(made.tls, both[0].replace("pause", "resume"))()
+    assert "resume_reading" not in made.socket.calls
+    getattr(made.tls, both[1].replace("pause", "resume"))()
+    assert made.socket.calls[-1] == "resume_reading"
+
+
+@ONLY_CLIENT
+async def test_broker_that_does_not_read_is_read_from(made: Connection) -> None:
+    """It may read no more before it has written: neither side would ever go on."""
+    made.tls.pause_writing()
+    assert made.socket.calls == []
+
+
+@ONLY_SERVER
+async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(made: Connection, room: TlsRoom) -> None:
+    made.tls.pause_writing()
+    made.tls.close()
+    assert "resume_reading" not in made.socket.calls
+    await eventually(lambda: "abort" in made.socket.calls, "it is cut")

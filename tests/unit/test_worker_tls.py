@@ -55,6 +55,10 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def tls(authority: Authority) -> ListenerTlsSettings:
+    return tls_settings(authority)
+
+
+def tls_settings(authority: Authority) -> ListenerTlsSettings:
     pair = authority.issue("external")
     return ListenerTlsSettings(pair.certificate, pair.key)
 

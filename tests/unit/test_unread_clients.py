@@ -1,0 +1,236 @@
+"""A client that does not read what it is sent is not read from, whatever state its connection is in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from pathlib import Path
+
+import pytest
+
+from fleet.config.settings import Limits, ListenerTlsSettings
+from fleet.proxy.connection import REPLY_BUFFER_BYTES, ClientConnection, State
+from fleet.proxy.session import FEW_IN_FLIGHT, MOST_IN_FLIGHT, MOST_REPLIES
+from tests.certificates import Authority
+from tests.unit.test_guard import swept
+from tests.unit.test_worker import (
+    API_VERSIONS,
+    DATA_BYTES,
+    LIMIT_S,
+    MIB,
+    BrokerScript,
+    Client,
+    Running,
+    broker_script,
+    eventually,
+    fetch,
+    hold_dials,
+    read_frame,
+    request,
+    response,
+    running,
+)
+from tests.unit.test_worker_tls import tls_settings, trusting
+
+LIST_GROUPS = 16
+UNKNOWN_API_VERSIONS = request(API_VERSIONS, 32767, 1)
+REPLY_BYTES = 20
+ANSWER_BYTES = 16 * 1024
+PER_PIECE = 200
+STALLED_LOOKS = 50
+"""At a connection, in a row: what the kernel takes is read from again."""
+
+
+@pytest.fixture(params=["plaintext", "tls"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[ListenerTlsSettings, ssl.SSLContext] | None:
+    """What listener and client need for TLS; None for plaintext."""
+    if request.param == "plaintext":
+        return None
+    authority = Authority(tmp_path)
+    return tls_settings(authority), trusting(authority)
+
+
+async def connect_narrow(at: Running, broker_id: int, tls: ssl.SSLContext | None) -> Client:
+    """A client whose kernel keeps little of what it does not read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", at.ports[broker_id]))
+    name = None if tls is None else "127.0.0.1"
+    return await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name, limit=MIB)
+
+
+async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> ClientConnection:
+    """Send a request again and again, and read nothing, until the worker does not read any more."""
+    name = "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
+
+    def mine() -> list[ClientConnection]:
+        return [each for each in at.connections() if each.peer == name]
+
+    await eventually(mine, "connected")
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    (connection,), stalled, sent = mine(), 0, 0
+    async with asyncio.timeout(LIMIT_S):
+        while stalled < STALLED_LOOKS:
+            stalled = 0 if connection._transport.is_reading() else stalled + 1
+            if not stalled and (connection.state is State.JOINED or connection.answered == sent):
+                writer.write(frame * PER_PIECE)
+                sent += PER_PIECE
+            await asyncio.sleep(0.001)
+    return connection
+
+
+async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
+    writer.write(fetch(1))
+    await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
+
+
+async def test_idle_client_that_reads_no_replies_is_not_read_from(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    """Found: no limit applied to replies that need no broker."""
+    listener, client = secured or (None, None)
+    async with running(tmp_path, [1], listener_tls=listener) as at:
+        reader, writer = await connect_narrow(at, 1, client)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        assert connection.state is State.IDLE
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * (REPLY_BYTES + 30)
+        assert connection.awaits() == ("first_request_timeout_s", connection.answered)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(connection.answered):
+                assert (await read_frame(reader))[4:6] == struct.pack(">h", 35)
+        await eventually(connection._transport.is_reading, "it is read from again")
+        writer.close()
+
+
+async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_path: Path) -> None:
+    async with running(tmp_path, [1], limits=Limits(max_connections=1)) as at:
+        _, first = await at.connect(1)
+        await eventually(lambda: len(at.connections()) == 1, "the first is there")
+        _, writer = await connect_narrow(at, 1, None)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * REPLY_BYTES
+        first.close()
+        writer.close()
+
+
+async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_path: Path) -> None:
+    async with running(tmp_path, [1], limits=Limits(first_request_timeout_s=0.5)) as at:
+        _, writer = await connect_narrow(at, 1, None)
+        await flood(at, writer, UNKNOWN_API_VERSIONS)
+        await swept(at, 2)
+        await eventually(lambda: not at.connections(), "it is closed")
+        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        writer.close()
+
+
+async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path, [1]) as at:
+        reader, writer = await connect_narrow(at, 1, None)
+        writer.write(UNKNOWN_API_VERSIONS * (MOST_REPLIES + 1))
+        async with asyncio.timeout(LIMIT_S):
+            await reader.read()
+        assert at.worker.count().errors == {"oversize": 1}
+        writer.close()
+
+
+async def test_joined_client_that_reads_no_responses_is_not_read_from(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    listener, client = secured or (None, None)
+
+    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(number, bytes(ANSWER_BYTES)))
+        await writer.drain()
+
+    limits = Limits(write_buffer_bytes=64 * 1024)
+    async with (
+        broker_script(much) as one,
+        running(tmp_path, [one.port], limits=limits, listener_tls=listener) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await connect_narrow(at, 1, client)
+        await is_joined(at, writer)
+        connection = await flood(at, writer, fetch(1))
+        assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * DATA_BYTES
+        assert connection.awaits() == (None, 0)
+        in_flight = connection.session.in_flight
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(in_flight):
+                assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
+        rest = asyncio.create_task(reader.read())  # answers to what was in the kernel
+        await eventually(connection._transport.is_reading, "it is read from again")
+        writer.close()
+        await rest
+
+
+async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path: Path) -> None:
+    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(number, bytes(ANSWER_BYTES)))
+        await writer.drain()
+
+    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await connect_narrow(at, 1, None)
+        await is_joined(at, writer)
+        connection = await flood(at, writer, fetch(1))
+        connection.drain(LIMIT_S)
+        assert not connection._transport.is_reading()
+        assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_is_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await connect_narrow(at, 1, None)
+        sent = request(LIST_GROUPS, 0, 1, bytes(4 * MIB))
+        writer.write(sent)
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        (connection,) = at.connections()
+        assert not connection._transport.is_reading()
+        assert sum(map(len, connection._queue)) <= DATA_BYTES
+        released.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert (await read_frame(reader))[:4] == struct.pack(">i", 1)
+        writer.close()
+
+
+async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_nothing(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    """Found: requests in flight took 3.2 bytes for each byte sent, without a limit."""
+    listener, client = secured or (None, None)
+    goes_on = asyncio.Event()
+    count = 60_000
+
+    async def later(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        writer.write(response(number, b"\0\0"))
+
+    async with broker_script(later) as one, running(tmp_path, [one.port], listener_tls=listener) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await connect_narrow(at, 1, client)
+        writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
+        await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
+        (connection,) = at.connections()
+        assert not connection._transport.is_reading()
+        assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
+        assert connection.awaits() == (None, 0)
+        goes_on.set()
+        async with asyncio.timeout(2 * LIMIT_S):
+            for number in range(count):
+                assert (await read_frame(reader))[:4] == struct.pack(">i", number)
+        assert connection.session.in_flight <= FEW_IN_FLIGHT
+        assert connection._transport.is_reading()
+        assert not connection.alert
+        writer.close()
