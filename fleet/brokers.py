@@ -23,6 +23,11 @@ BACKOFF_FIRST_S: Final = 0.05
 NEVER_TOLD_LIMIT_S: Final = 60.0
 """Between two questions which brokers there are, where nobody has ever said: each may be a failed
 authentication in a broker's log."""
+ASK_FIRST_S: Final = 0.1
+ASK_LIMIT_S: Final = 1.0
+"""Between two questions that clients cause: each wait that brought nothing new is twice the last."""
+MOST_NAMED: Final = 100
+"""Brokers that are not believed and that the log names."""
 GATHER_S: Final = 0.01
 """Answers that come within this time are told of together: those of all brokers at the start."""
 
@@ -47,18 +52,29 @@ class BrokerWatch:
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
         self._changed = asyncio.Event()
+        self._asked = asyncio.Event()
+        """The cluster is to be asked before its time."""
+        self._wanted: dict[BrokerId, float] = {}
+        """Brokers that clients wait for, and until when."""
+        self._unconfirmed: set[Broker] = set()
+        """Brokers whose address the log has named as not believed."""
         self._telling: asyncio.TimerHandle | None = None
 
     @property
     def known(self) -> Mapping[BrokerId, Broker]:
-        """Every broker seen since the start, at its newest address."""
+        """Every broker confirmed since the start, at its newest address."""
         return MappingProxyType(self._known)
 
     @property
     def servers(self) -> list[Endpoint]:
-        """Where to find the cluster: the configured addresses, then known brokers; for any thread."""
-        known = list(self._known.values())
-        return [*self._bootstrap_servers, *(Endpoint(each.host, each.port) for each in known)]
+        """Where to find the cluster: the configured addresses, then the brokers of its last answer; for any
+        thread.
+        """
+        known, listed = list(self._known.values()), self._listed
+        return [
+            *self._bootstrap_servers,
+            *(Endpoint(each.host, each.port) for each in known if not listed or each.broker_id in listed),
+        ]
 
     @property
     def listed(self) -> tuple[Broker, ...]:
@@ -79,11 +95,39 @@ class BrokerWatch:
     def unreachable(self) -> tuple[BrokerId, ...]:
         return tuple(sorted(broker_id for broker_id, up in self._reachable.items() if not up))
 
-    def saw(self, brokers: Iterable[Broker]) -> None:
-        """A response carried these brokers, or the fleet has committed them."""
-        before = dict(self._known)
-        self._known.update((broker.broker_id, broker) for broker in brokers)
-        self._listed |= {broker.broker_id for broker in brokers} if self._listed else frozenset()
+    def heard(self, brokers: Iterable[Broker]) -> None:
+        """Passing responses name these otherwise than they are known: a reason to ask the cluster, no more.
+
+        A cluster that tells nobody is not asked more often for that: each question may be a failed login. Of
+        its brokers those are believed whose address the configuration has: that is the operator's word.
+        """
+        news = [broker for broker in brokers if self._known.get(broker.broker_id) != broker]
+        if not news:
+            return
+        if self._listed or not self._no_metadata:
+            self._asked.set()
+            return
+        configured = {(server.host.lower(), server.port) for server in self._bootstrap_servers}
+        self.confirm(broker for broker in news if (broker.host.lower(), broker.port) in configured)
+        for broker in news:
+            is_new = broker.broker_id not in self._known and broker not in self._unconfirmed
+            if is_new and len(self._unconfirmed) < MOST_NAMED:
+                self._unconfirmed.add(broker)
+                where = f"{broker.host}:{broker.port}"
+                log.warning("broker %d is not used: %s is not in bootstrap_servers", broker.broker_id, where)
+
+    def want(self, broker_ids: Iterable[BrokerId]) -> None:
+        """Clients wait for these."""
+        until_s = asyncio.get_running_loop().time() + self._timing.upstream_connect_timeout_s
+        self._wanted.update((each, until_s) for each in broker_ids if each not in self._known)
+        if self._wanted:
+            self._asked.set()
+
+    def confirm(self, brokers: Iterable[Broker]) -> None:
+        """The cluster has told a member of these."""
+        before, found = dict(self._known), {broker.broker_id: broker for broker in brokers}
+        self._known.update(found)
+        self._listed |= found.keys() if self._listed else frozenset()
         if self._known != before:
             self.lost(each for each in before if before[each] != self._known[each])
             self._changed.set()
@@ -95,10 +139,13 @@ class BrokerWatch:
         What is not new stays as it was seen here: members may reach the brokers by different listeners, and
         only one address of each is committed.
         """
-        self.saw(broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
+        self.confirm(broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
 
     def lost(self, broker_ids: Iterable[BrokerId]) -> None:
-        """A worker could not connect to these, or they have ended a connection: ask them now."""
+        """A worker could not connect to these, or they have ended a connection: ask them now, and the cluster
+        where they are.
+        """
+        self._asked.set()
         for broker_id in broker_ids:
             if broker_id in self._doubts:
                 self._doubts[broker_id].set()
@@ -114,28 +161,50 @@ class BrokerWatch:
                 await self._changed.wait()
 
     async def _discover(self) -> None:
-        seldom_s = self._timing.broker_refresh_s
+        seldom_s, soon_s = self._timing.broker_refresh_s, ASK_FIRST_S
         while True:
-            try:
-                found = await discover(self.servers, self._access, self._timing.upstream_connect_timeout_s)
-            except NoMetadata as error:
-                self._not_told(str(error))
-            else:
-                self._no_metadata = ""
-                listed = frozenset(broker.broker_id for broker in found)
-                gone, self._listed = self._listed - listed, listed
-                if gone:
-                    log.info("brokers %s are not in the cluster's Metadata any more", sorted(gone))
-                self.saw(found)
+            self._asked.clear()
+            before = dict(self._known)
+            await self._ask()
+            soon_s = ASK_FIRST_S if self._known != before else min(2 * soon_s, ASK_LIMIT_S)
+            now_s = asyncio.get_running_loop().time()
+            self._wanted = {
+                broker_id: until_s
+                for broker_id, until_s in self._wanted.items()
+                if broker_id not in self._known and until_s > now_s
+            }
+            if self._wanted:
+                self._asked.set()  # whoever was asked may not know of them yet
             if not self._no_metadata:
-                await asyncio.sleep(self._timing.broker_refresh_s)
+                await self._pause(soon_s, self._timing.broker_refresh_s)
             elif self._listed or not self._known:
                 # Soon: a fleet may be started before its cluster, or the cluster has gone.
-                await asyncio.sleep(self._timing.probe_interval_s)
+                await self._pause(soon_s, self._timing.probe_interval_s)
             else:
                 # One whose brokers are there, and which has never told, will hardly do so now.
                 await asyncio.sleep(seldom_s)
                 seldom_s = max(seldom_s, min(2 * seldom_s, NEVER_TOLD_LIMIT_S))
+
+    async def _pause(self, least_s: float, most_s: float) -> None:
+        """Until somebody has a question, but not so soon that clients could have the cluster flooded."""
+        await asyncio.sleep(min(least_s, most_s))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s - least_s):
+                await self._asked.wait()
+
+    async def _ask(self) -> None:
+        """Ask the cluster which brokers there are."""
+        try:
+            found = await discover(self.servers, self._access, self._timing.upstream_connect_timeout_s)
+        except NoMetadata as error:
+            self._not_told(str(error))
+            return
+        self._no_metadata = ""
+        listed = frozenset(broker.broker_id for broker in found)
+        gone, self._listed = self._listed - listed, listed
+        if gone:
+            log.info("brokers %s are not in the cluster's Metadata any more", sorted(gone))
+        self.confirm(found)
 
     def _not_told(self, why: str) -> None:
         """Say so where it is news."""

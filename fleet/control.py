@@ -125,6 +125,7 @@ class Control:
         self.workers = Workers(
             _inherited(spec.fds[CONTROL_FD]),
             self._on_brokers_seen,
+            self._on_brokers_wanted,
             self._on_brokers_lost,
             self._on_directory_applied,
             self._on_traffic,
@@ -363,8 +364,10 @@ class Control:
             self._loop.call_soon_threadsafe(self._leader.weigh, weights)
 
     def _on_brokers_seen(self, brokers: tuple[Broker, ...]) -> None:
-        self.brokers.saw(brokers)
-        self._refresh()
+        self.brokers.heard(brokers)
+
+    def _on_brokers_wanted(self, broker_ids: tuple[BrokerId, ...]) -> None:
+        self.brokers.want(broker_ids)
 
     def _on_brokers_lost(self, broker_ids: tuple[BrokerId, ...]) -> None:
         self.brokers.lost(broker_ids)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
 from typing import Final
 
 from fleet.errors import ConfigError, NoMetadata
 from fleet.kafka_client import FAILURES, KafkaAccess, Options
-from fleet.model import Broker, Endpoint
+from fleet.model import Broker, Endpoint, is_address
 from fleet.upstream_tls import explain_dial
+
+log = logging.getLogger(__name__)
 
 _CLIENT_ID: Final = "fleet-discovery"
 
@@ -63,7 +66,11 @@ async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Br
         raise NoMetadata(f"gives no Metadata to who has no credentials ({error})") from error
     finally:
         connection.close()
-    found = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
+    named = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
+    found = [broker for broker in named if is_address(broker.host, broker.port)]
+    if found != named:
+        strange = [broker for broker in named if broker not in found]
+        log.warning("%s names brokers where nobody can be dialled: %r", server, strange)
     if not found and "sasl_oauth_token_provider" in options:
         # The client takes any answer to its token for an agreement, and the broker then lists nothing.
         raise NoMetadata("has refused the token, or knows of no brokers")

@@ -193,10 +193,21 @@ class TrafficMessage:
 
 @dataclass(frozen=True, slots=True)
 class BrokersSeenMessage:
-    """Brokers that a response carried and that the worker did not know, or knew at another address."""
+    """Brokers that a response carried and that the worker did not know, or knew at another address.
+
+    A client may have had a hand in that response: the cluster is to be asked, and this is not to be believed.
+    """
 
     brokers: tuple[Broker, ...]
     kind: Literal["brokers_seen"] = "brokers_seen"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersWantedMessage:
+    """Brokers that clients of a worker wait for, because nobody knows yet where they are."""
+
+    broker_ids: tuple[BrokerId, ...]
+    kind: Literal["brokers_wanted"] = "brokers_wanted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +233,7 @@ Message: TypeAlias = (
     | CountersMessage
     | TrafficMessage
     | BrokersSeenMessage
+    | BrokersWantedMessage
     | BrokersLostMessage
     | ReachableMessage
 )

@@ -19,7 +19,17 @@ from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
 from fleet.flaps import Flaps
-from fleet.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, Ownership, ProxyId
+from fleet.model import (
+    Broker,
+    BrokerId,
+    FleetState,
+    Liveness,
+    Member,
+    MemberStatus,
+    Ownership,
+    ProxyId,
+    is_address,
+)
 from fleet.state import (
     BrokerGone,
     BrokersSeen,
@@ -317,7 +327,7 @@ class Leader:
         listed: dict[BrokerId, list[Broker]] = {}
         for _, report in sorted(seen.reports.items()):
             for broker in report.brokers:
-                if broker.broker_id >= 0:
+                if broker.broker_id >= 0 and is_address(broker.host, broker.port):
                     listed.setdefault(broker.broker_id, []).append(broker)
         # While anybody still agrees with what is committed, two members that disagree must not make it flap.
         new = [

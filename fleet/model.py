@@ -6,9 +6,11 @@ advertised for it; the *generation* grows by one with every committed change of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final, TypeAlias
 
 BrokerId: TypeAlias = int
@@ -40,6 +42,23 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_MOST_PORT: Final = 65535
+
+
+def is_address(host: str, port: int) -> bool:
+    """Whether somebody can be dialled there: a host name or an IP address, and a port. Source: RFC 1123"""
+    if not 0 < port <= _MOST_PORT:
+        return False
+    if _HOST_NAME.fullmatch(host) is not None:
+        return True
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return host.isascii() and host.isprintable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from fleet.admin.view import WorkerView
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
+    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -39,6 +40,7 @@ class Workers:
     Args:
         listen_socket: the bound control socket.
         on_brokers_seen: called with brokers that a passing response carried.
+        on_brokers_wanted: called with brokers that clients wait for, because nobody knows where they are.
         on_brokers_lost: called with brokers that did not take a connection, or have ended one.
         on_applied: called with the revision that every connected worker has in use now.
         on_traffic: called with what has passed a worker.
@@ -48,12 +50,14 @@ class Workers:
         self,
         listen_socket: socket,
         on_brokers_seen: Callable[[tuple[Broker, ...]], None],
+        on_brokers_wanted: Callable[[tuple[BrokerId, ...]], None],
         on_brokers_lost: Callable[[tuple[BrokerId, ...]], None],
         on_applied: Callable[[int], None],
         on_traffic: Callable[[TrafficMessage], None],
     ) -> None:
         self._socket = listen_socket
         self._on_brokers_seen = on_brokers_seen
+        self._on_brokers_wanted = on_brokers_wanted
         self._on_brokers_lost = on_brokers_lost
         self._on_applied = on_applied
         self._on_traffic = on_traffic
@@ -182,6 +186,8 @@ class Workers:
                 self._on_traffic(message)
             case BrokersSeenMessage(brokers=brokers):
                 self._on_brokers_seen(brokers)
+            case BrokersWantedMessage(broker_ids=broker_ids):
+                self._on_brokers_wanted(broker_ids)
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
             case DirectoryMessage() | ReachableMessage() | CountMessage():

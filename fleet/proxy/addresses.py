@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from fleet.directory import pick
-from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId
+from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId, is_address
 from fleet.proxy.wire.addresses import Address, Addresses
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int32
@@ -133,7 +133,7 @@ class AddressBook:
         """A response carries a real address that is not the directory's."""
         if self._on_broker_seen is None or self._reported.get(broker_id) == (host, port):
             return
-        if not self.is_served(broker_id):
+        if not self.is_served(broker_id) or not is_address(host, port):
             return
         known = self._directory.brokers.get(broker_id)
         if not has_rack and known is not None:

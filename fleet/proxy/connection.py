@@ -320,6 +320,11 @@ class ClientConnection(asyncio.Protocol):
         """A new one, for the connection that is dialled for it."""
         return BrokerConnection(self._host, self)
 
+    def wait_for_broker(self) -> int:
+        """Nobody knows yet where its broker is: read no more. Returns: how many bytes wait for it."""
+        self._hold(_BROKER_IS_DIALLED)
+        return sum(len(piece) for piece in self._queue)
+
     def join(self, broker: BrokerConnection) -> bool:
         """The broker is connected; False where the client is gone by now."""
         if self.state is not State.DIALLING:

@@ -22,6 +22,10 @@ DIAL_ROUNDS: Final = 2
 """How many brokers in turn may be silent before a bootstrap connection is given up."""
 
 
+MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""Received from all clients that wait for brokers that nobody knows yet. More clients are closed."""
+
+
 class Dialler:
     """The connections of one worker that wait for a broker.
 
@@ -31,6 +35,7 @@ class Dialler:
         room: of the worker.
         timeout_s: how long one broker may take to be connected, its TLS handshake included.
         lost: told of each identity whose broker was not reached.
+        wanted: told of each identity that a client waits for, because nobody knows where its broker is.
     """
 
     def __init__(
@@ -40,12 +45,17 @@ class Dialler:
         room: TlsRoom,
         timeout_s: float,
         lost: Callable[[BrokerId], None],
+        wanted: Callable[[BrokerId], None],
     ) -> None:
         self._upstreams = upstreams
         self._context = context
         self._room = room
         self._timeout_s = timeout_s
         self._lost = lost
+        self._wanted = wanted
+        self._unknown: dict[BrokerId, asyncio.Event] = {}
+        """Brokers that clients wait for: set once it is known where each is."""
+        self._waiting_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
         self._attempts = Deadlines(timeout_s, self._end_late)
@@ -66,11 +76,20 @@ class Dialler:
         for connection in list(self._tasks):
             self.give_up(connection)
 
+    def look_again(self) -> None:
+        """More brokers may be known: go on with the clients that wait for these."""
+        for broker_id in [each for each in self._unknown if self._upstreams.broker(each) is not None]:
+            self._unknown.pop(broker_id).set()
+
     async def _dial(self, connection: ClientConnection) -> None:
         """Try one broker after the other. All in one coroutine: every turn goes through each."""
         try:
             began_s = time.monotonic()
-            for candidate in self._candidates(connection, began_s):
+            candidates = self._candidates(connection, began_s)
+            if not candidates and connection.broker_id is not None:
+                candidates = await self._await_broker(connection, connection.broker_id)
+                began_s = time.monotonic()
+            for candidate in candidates:
                 now_s = time.monotonic()
                 if now_s >= began_s + DIAL_ROUNDS * self._timeout_s:
                     break  # the client has better proxies to try
@@ -104,6 +123,29 @@ class Dialler:
             connection.broker_unreachable()
         finally:
             self._tasks.pop(connection, None)
+
+    async def _await_broker(self, connection: ClientConnection, broker_id: BrokerId) -> list[Candidate]:
+        """Wait until discovery knows where a broker is, for as long as a dial may take.
+
+        Returns: where to dial; empty where discovery does not know, or too many clients wait.
+        """
+        size_bytes = connection.wait_for_broker()
+        if self._waiting_bytes + size_bytes > MOST_WAITING_BYTES:
+            return []
+        self._waiting_bytes += size_bytes
+        known = self._unknown.setdefault(broker_id, asyncio.Event())
+        self._wanted(broker_id)
+        self._attempts.begin(connection)
+        try:
+            await known.wait()
+        except asyncio.CancelledError:
+            if not self._was_late(connection):
+                raise
+        finally:
+            self._waiting_bytes -= size_bytes
+            self._late.discard(connection)
+            self._attempts.done(connection)
+        return self._candidates(connection, time.monotonic())
 
     def _candidates(self, connection: ClientConnection, now_s: float) -> list[Candidate]:
         if connection.broker_id is None:

@@ -16,6 +16,7 @@ from fleet import ipc
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
+    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -70,6 +71,7 @@ class Feed:
         self._channel: Channel | None = None
         self._again: asyncio.TimerHandle | None = None
         self._seen: dict[BrokerId, Broker] = {}
+        self._wanted: set[BrokerId] = set()
         self._lost: set[BrokerId] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self.first_directory = asyncio.Event()
@@ -109,13 +111,18 @@ class Feed:
         self._seen.update((broker.broker_id, broker) for broker in brokers)
         self._report_soon()
 
+    def want(self, broker_id: BrokerId) -> None:
+        """Report a broker that clients wait for, because nobody knows where it is."""
+        self._wanted.add(broker_id)
+        self._report_soon()
+
     def lost(self, broker_id: BrokerId) -> None:
         """Report a broker that did not take a connection, or has ended one."""
         self._lost.add(broker_id)
         self._report_soon()
 
     def _report_soon(self) -> None:
-        if self._gathering is None and (self._seen or self._lost):
+        if self._gathering is None and (self._seen or self._wanted or self._lost):
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._report)
 
     def _report(self) -> None:
@@ -124,6 +131,8 @@ class Feed:
             return
         if self._seen and self._channel.send(BrokersSeenMessage(tuple(self._seen.values()))):
             self._seen.clear()
+        if self._wanted and self._channel.send(BrokersWantedMessage(tuple(self._wanted))):
+            self._wanted.clear()
         if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
             self._lost.clear()
 

@@ -1,12 +1,13 @@
 """The real brokers as one worker sees them: where each is, which are up, which serves a bootstrap connection.
 
+Where a broker is comes from control's directories alone: what passes on a client's connection is no evidence.
 That a broker is up or down is learned from the worker's own attempts to connect, and from control, which
 probes the brokers for all workers of the member: what one finds, the others know as soon as it is verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,7 +46,7 @@ class _Down:
 
 
 class Upstreams:
-    """What the directory, passing responses and attempts to connect have said about brokers.
+    """What the directory and attempts to connect have said about brokers.
 
     Args:
         bootstrap_servers: where to begin while no broker is known, and when none of the known ones answers.
@@ -54,26 +55,20 @@ class Upstreams:
     def __init__(self, bootstrap_servers: tuple[Endpoint, ...]) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._committed: Mapping[BrokerId, Candidate] = {}
-        self._seen: dict[BrokerId, Candidate] = {}
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
-        """Take the brokers of a new directory; what it says of one replaces what was merely seen of it."""
+        """Take the brokers of a new directory."""
         self._committed = {each.broker_id: _candidate(each) for each in brokers.values()}
-        self._seen = {each: broker for each, broker in self._seen.items() if each not in brokers}
         known = {each.endpoint for each in self._known()} | set(self._bootstrap_servers)
         self._down = {each: down for each, down in self._down.items() if each in known}
-        self._up = {each: up for each, up in self._up.items() if each in brokers or each in self._seen}
-
-    def saw(self, brokers: Iterable[Broker]) -> None:
-        """A response named these brokers: newer than any directory, and clients dial them next."""
-        self._seen.update((broker.broker_id, _candidate(broker)) for broker in brokers)
+        self._up = {each: up for each, up in self._up.items() if each in brokers}
 
     def broker(self, broker_id: BrokerId) -> Candidate | None:
         """Where an identity's connections lead; None while nobody knows."""
-        return self._seen.get(broker_id) or self._committed.get(broker_id)
+        return self._committed.get(broker_id)
 
     def candidates(self, now_s: float) -> list[Candidate]:
         """Brokers for one bootstrap connection, best first: each call begins with another one.
@@ -152,7 +147,7 @@ class Upstreams:
         self._up[broker_id] = up
 
     def _known(self) -> list[Candidate]:
-        return list({**self._committed, **self._seen}.values())
+        return list(self._committed.values())
 
     def _failed_lately(self, endpoint: Endpoint, now_s: float) -> bool:
         down = self._down.get(endpoint)

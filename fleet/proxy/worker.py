@@ -116,7 +116,9 @@ class Worker(Host):
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s = self._timing.upstream_connect_timeout_s
-        self._dialler = Dialler(self._upstreams, context, self._tls_room, timeout_s, self._feed.lost)
+        self._dialler = Dialler(
+            self._upstreams, context, self._tls_room, timeout_s, self._feed.lost, self._feed.want
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
@@ -167,6 +169,7 @@ class Worker(Host):
             directory = replace(directory, members={**directory.members, me: self._me})
         self._directory = directory
         self._upstreams.commit(directory.brokers)
+        self._dialler.look_again()
         now_s = self._loop.time()
         for source in self._sources.values():
             self._news.append((now_s, source, source.update(directory)))
@@ -203,7 +206,7 @@ class Worker(Host):
             connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def _saw(self, broker: Broker) -> None:
-        self._upstreams.saw([broker])
+        """A response names it otherwise than the directory: control asks the cluster."""
         self._feed.saw([broker])
 
     def _told(self, reachable: Mapping[BrokerId, bool]) -> None:

@@ -16,9 +16,9 @@ from tools.bootstrap import ROOT
 
 TESTS: Final = MappingProxyType(
     {
-        "unit": "addresses admission guard passage patience quota server_names session tcp ticks "
-        "tls_transport traffic unread_clients upstream wire_api_versions wire_configs wire_coordinators "
-        "wire_heartbeats wire_primitives wire_requests worker",
+        "unit": "addresses admission dialler guard passage patience quota server_names session tcp ticks "
+        "tls_transport traffic trust unread_clients upstream wire_api_versions wire_configs "
+        "wire_coordinators wire_heartbeats wire_primitives wire_requests worker",
         "property": "fetch_shapes patch produce_shapes session stream tail",
     }
 )

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from fleet.demo.kafka import KafkaCluster
@@ -15,8 +16,8 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.errors import DemoError
 from fleet.model import Endpoint
-from tests.conftest import broker_host
-from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
+from tests.conftest import IMPATIENT, MakeTopic, broker_host
+from tests.integration.clients import LIMIT_S, Load, count, produce, read_all, wait_for
 from tests.integration.relay import Relays
 
 pytestmark = pytest.mark.size("test-all")
@@ -94,6 +95,39 @@ def test_a_broker_that_appears_gets_an_owner_and_an_address_and_one_that_goes_is
             kafka.stop_broker(LATE)
             wait_for(lambda: brokers_through(fleet).keys() == others, f"Metadata without broker {LATE}")
             assert all(fleet.is_ready(each) for each in fleet.members)
+    finally:
+        with suppress(DemoError):  # it runs already
+            kafka.start_broker(LATE)
+        kafka.await_ready()
+
+
+def test_broker_that_is_added_under_load_causes_no_error(
+    kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """Its clients come before the fleet has confirmed where it is: they wait, and are not refused."""
+    topic = make_topic(6, 2, **{"min.insync.replicas": "1"})
+    kafka.stop_broker(LATE)
+    try:
+        servers = [Endpoint(*at(kafka, each)) for each in kafka.brokers if each != LATE]
+        # Nobody would find the broker in time by looking regularly.
+        with LocalFleet(
+            tmp_path / "fleet", servers, timing={**IMPATIENT, "broker_refresh_s": 3600.0}
+        ) as fleet:
+            fleet.await_settled(frozenset(kafka.brokers.keys() - {LATE}))
+            looks_often = {"topic.metadata.refresh.interval.ms": "500"}
+            with Load(fleet.bootstrap(), topic, 6, **looks_often) as load:  # type: ignore[arg-type]
+                load.await_flow()
+                kafka.start_broker(LATE)
+                kafka.await_ready()
+                fleet.await_settled(frozenset(kafka.brokers))
+                wait_for(lambda: LATE in brokers_through(fleet), f"Metadata with broker {LATE}")
+                partitions = [TopicPartition(topic, each) for each in range(6)]
+                admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+                admin.elect_leaders(ElectionType.PREFERRED, partitions).result(LIMIT_S)
+                load.await_flow()
+            assert load.failures == []
+            assert load.errors == []
+            assert load.acknowledged == count(kafka.bootstrap_servers, topic, range(6))
     finally:
         with suppress(DemoError):  # it runs already
             kafka.start_broker(LATE)

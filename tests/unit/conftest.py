@@ -8,7 +8,14 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-ON_UVLOOP = ("test_worker", "test_worker_tls", "test_guard", "test_passage", "test_unread_clients")
+ON_UVLOOP = (
+    "test_guard",
+    "test_passage",
+    "test_trust",
+    "test_unread_clients",
+    "test_worker",
+    "test_worker_tls",
+)
 """Modules whose subject runs on uvloop alone, and depends on what its transports do."""
 
 

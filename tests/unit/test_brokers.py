@@ -107,24 +107,24 @@ async def rounds(cluster: Cluster, number: int = 3) -> None:
     await until(lambda: len(cluster.asked) >= asked and len(cluster.probed) >= probed)
 
 
-# ---- what passing responses and the fleet say
+# ---- what is confirmed, and what the fleet says
 
 
 def test_only_what_is_new_is_a_change() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
-    watch.saw([B1, B2])
+    watch.confirm([B1, B2])
     assert changes.count == 1
-    watch.saw([B2])
+    watch.confirm([B2])
     assert changes.count == 1
-    watch.saw([MOVED_B2])
+    watch.confirm([MOVED_B2])
     assert changes.count == 2
     assert watch.known == {1: B1, 2: MOVED_B2}
 
 
-def test_what_was_seen_in_passing_is_not_the_clusters_list() -> None:
+def test_confirmed_brokers_are_not_the_clusters_list() -> None:
     watch = BrokerWatch(settings(), Changes())
-    watch.saw([B1, B2])
+    watch.confirm([B1, B2])
     assert watch.listed == ()
     assert watch.reachable == {}
     assert watch.unreachable == ()
@@ -133,7 +133,7 @@ def test_what_was_seen_in_passing_is_not_the_clusters_list() -> None:
 def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
-    watch.saw([MOVED_B2])
+    watch.confirm([MOVED_B2])
     watch.learn({2: B2}, {2: B2, 3: B3})
     assert watch.known == {2: MOVED_B2, 3: B3}
     assert changes.count == 2
@@ -143,7 +143,7 @@ def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() ->
 
 async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(), Changes())
-    watch.saw([B2])
+    watch.confirm([B2])
     watch.learn({2: B2}, {2: MOVED_B2})
     assert watch.known == {2: MOVED_B2}
     # This member reaches it by another listener, whatever the others say.
@@ -156,7 +156,7 @@ async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Clust
 # ---- discovery
 
 
-async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_known_brokers(
+async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_listed_brokers(
     cluster: Cluster,
 ) -> None:
     cluster.listed = (B2, B1)
@@ -199,7 +199,7 @@ async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_ans
     """It wants credentials, and the member has none: what clients' responses carry is all there is."""
     cluster.up = {at(B1), at(B2)}
     watch = BrokerWatch(settings(), Changes())
-    watch.saw([B1, B2, B3])
+    watch.confirm([B1, B2, B3])
     async with running(watch):
         await until(lambda: watch.listed == (B1, B2) and watch.unreachable == (3,))
         cluster.up = {at(B2), at(B3)}
@@ -214,7 +214,7 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
         await until(lambda: len(cluster.asked) >= 3)
-        watch.saw([B1])
+        watch.confirm([B1])
         await rounds(cluster)
         cluster.why = "it is somebody else"
         await until(lambda: "somebody else" in caplog.text)
@@ -226,15 +226,6 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
         "no broker says which brokers there are: it is somebody else",
         "broker 1 at kafka-1:9092 is reached again",
     ]
-
-
-async def test_what_is_seen_after_the_clusters_answer_counts_as_listed(cluster: Cluster) -> None:
-    cluster.listed = (B1,)
-    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
-    async with running(watch):
-        await until(lambda: watch.listed == (B1,))
-        watch.saw([B3])
-        assert watch.listed == (B1, B3)
 
 
 async def test_a_moved_broker_is_known_at_its_new_address_only(cluster: Cluster) -> None:
@@ -276,7 +267,7 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
 
     monkeypatch.setattr(brokers, "NEVER_TOLD_LIMIT_S", 600.0)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
-    watch.saw([B1])
+    watch.confirm([B1])
     with mock.patch.object(asyncio, "sleep", noted):
         task = asyncio.create_task(watch.run())
         while len(cluster.asked) < 6:
@@ -314,7 +305,7 @@ async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Clu
         await until(lambda: cluster.asked)
         assert watch.reachable == {}
         cluster.up = {at(B1)}
-        watch.saw([B1])
+        watch.confirm([B1])
         await until(lambda: watch.reachable == {1: True})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.model import Broker, Endpoint
 from fleet.proxy.connection import ClientConnection, Host, State
-from fleet.proxy.dialler import Dialler
+from fleet.proxy.dialler import MOST_WAITING_BYTES, Dialler
 from fleet.proxy.session import Session
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic
@@ -36,9 +36,12 @@ class Dialling:
         self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
         self.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
         self.lost: list[int] = []
+        self.wanted: list[int] = []
         self.begun = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append)
+        self.dialler = Dialler(
+            self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
+        )
         self.dialler.connect = self.connect
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
@@ -181,3 +184,80 @@ async def test_all_are_given_up_where_the_worker_ends(monkeypatch: pytest.Monkey
     at.dialler.stop()
     await settled()
     assert (at.begun, at.open, told.is_set()) == (3, 0, False)
+
+
+# ---- brokers that nobody knows yet
+
+
+class Waiting(ClientConnection):
+    """A client's connection with so many bytes for its broker."""
+
+    size_bytes = 100
+
+    def wait_for_broker(self) -> int:
+        return self.size_bytes
+
+
+def waits(at: Dialling, broker_id: int = 2) -> Waiting:
+    connection = Waiting(cast(Host, NoHost()), broker_id, Traffic(), "external", no_session)
+    at.dialler.dial(connection)
+    return connection
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]:
+    """Connections that were closed because no broker was reached."""
+    found: list[ClientConnection] = []
+    monkeypatch.setattr(ClientConnection, "broker_unreachable", lambda connection: found.append(connection))
+    return found
+
+
+async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed(
+    ended: list[ClientConnection],
+) -> None:
+    at = Dialling()
+    waits(at)
+    await settled()
+    assert (at.begun, at.wanted, ended) == (0, [2], [])
+    at.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
+    at.dialler.look_again()
+    await settled()
+    assert at.begun == 0, "another broker"
+    at.upstreams.commit({2: Broker(2, "127.0.0.1", 2)})
+    at.dialler.look_again()
+    await settled()
+    assert at.begun == 1
+    at.dialler.stop()
+
+
+async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time(
+    ended: list[ClientConnection],
+) -> None:
+    at = Dialling(timeout_s=0.05)
+    connection = waits(at)
+    await eventually(lambda: ended == [connection], "it is closed")
+    assert (at.begun, at.open, at.dialler._waiting_bytes) == (0, 0, 0)
+
+
+async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing(
+    ended: list[ClientConnection],
+) -> None:
+    at = Dialling()
+    connection = waits(at)
+    await settled()
+    at.dialler.give_up(connection)
+    await settled()
+    assert (at.open, at.dialler._waiting_bytes, ended) == (0, 0, [])
+
+
+async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes(
+    ended: list[ClientConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Waiting, "size_bytes", MOST_WAITING_BYTES // 2)
+    at = Dialling()
+    connections = [waits(at) for _ in range(3)]
+    await settled()
+    assert ended == connections[2:]
+    at.dialler.stop()
+    await settled()
+    assert at.dialler._waiting_bytes == 0

@@ -8,6 +8,7 @@ from fleet import ipc
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
+    BrokersWantedMessage,
     CountersMessage,
     DirectoryMessage,
     Hello,
@@ -56,6 +57,7 @@ COUNTERS = WorkerCounters(
         DirectoryMessage(DIRECTORY),
         CountersMessage(COUNTERS),
         BrokersSeenMessage((Broker(4, "kafka-4", 9092),)),
+        BrokersWantedMessage((4, 2)),
         BrokersLostMessage((4, 2)),
         ReachableMessage({4: True, 2: False}),
     ],

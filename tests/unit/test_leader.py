@@ -423,11 +423,19 @@ def test_a_broker_that_is_missing_now_and_then_stays(steady: Play) -> None:
 
 
 def test_many_brokers_fit_the_log() -> None:
-    many = tuple(Broker(n, "h" * 255, 65535, "r" * 100) for n in range(500))
+    longest = ".".join(["h" * 63] * 3 + ["h" * 61])
+    many = tuple(Broker(n, longest, 65535, "r" * 100) for n in range(500))
     play = Play(["p1"]).report("p1", brokers=many).run(0.0)
     assert play.state.brokers.keys() == set(range(500))
     assert len(play.of(BrokersSeen)) > 1
     assert all(encode(command) for command in play.proposed)
+
+
+@pytest.mark.parametrize(("host", "port"), [("kafka\n", 9092), ("", 9092), ("kafka", 0), ("kafka", 70000)])
+def test_broker_where_nobody_can_be_dialled_is_not_committed(host: str, port: int) -> None:
+    """A member of the previous release reports what passing responses carry."""
+    play = Play(["p1"]).report("p1", brokers=(Broker(2, host, port), *brokers(1))).run(0.0)
+    assert play.state.brokers.keys() == {1}
 
 
 def test_a_broker_id_that_cannot_be_blocks_nothing() -> None:

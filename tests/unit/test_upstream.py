@@ -38,20 +38,6 @@ def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() 
     assert at(ONE) in {upstreams.candidates(10.1)[0] for _ in range(2)}
 
 
-def test_seen_broker_is_reachable_until_the_directory_says_otherwise() -> None:
-    upstreams = Upstreams(SERVERS)
-    upstreams.commit({1: ONE})
-    moved = Broker(2, "elsewhere", 9092)
-    upstreams.saw([moved, Broker(1, "moved", 9092)])
-    assert upstreams.broker(2) == at(moved)
-    assert upstreams.broker(1) == at(Broker(1, "moved", 9092))
-    assert at(moved) in upstreams.candidates(0.0)
-    upstreams.commit({1: ONE, 2: TWO})
-    assert upstreams.broker(2) == at(TWO)
-    assert upstreams.broker(1) == at(ONE)
-    assert at(moved) not in upstreams.candidates(0.0)
-
-
 def test_brokers_that_are_gone_are_forgotten() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})

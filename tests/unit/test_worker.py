@@ -34,6 +34,7 @@ from fleet.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
     BrokersSeenMessage,
+    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -463,9 +464,11 @@ async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_pat
         proxied = metadata([Broker(1, "proxy1.example", 9101)])
         assert await read_frame(reader) == response(1, proxied)[4:]
         writer.close()
-        # What that response named can be dialled at once.
+        # What that response named is dialled once control has confirmed it.
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        at.worker.apply(at.directory([one]))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
 
@@ -479,11 +482,26 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(-1)
 
 
-async def test_unknown_identity_is_closed_at_the_first_request(tmp_path: Path) -> None:
-    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+async def test_unknown_identity_is_closed_when_nobody_confirms_its_broker(tmp_path: Path) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], upstream_connect_timeout_s=0.2) as at:
         reader, writer = await at.connect(3)
         writer.write(fetch(1))
         assert await ends(reader) == b""
+        writer.close()
+
+
+async def test_client_of_a_new_broker_waits_for_the_directory_and_loses_nothing(tmp_path: Path) -> None:
+    async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(2)
+        writer.write(produce(1, acks=0) + produce(2, acks=1))
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        writer.write(produce(3, acks=1))
+        at.worker.apply(at.directory([one, two]))
+        for number in (2, 3):
+            assert await read_frame(reader) == response(number, b"answer")[4:]
+        assert two.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert one.accepted == 0
         writer.close()
 
 
@@ -1253,6 +1271,10 @@ class ControlScript:
 
     def seen(self) -> list[tuple[Broker, ...]]:
         return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage)]
+
+    def wanted(self) -> set[int]:
+        asked = (each for each in self.said if isinstance(each, BrokersWantedMessage))
+        return {one for each in asked for one in each.broker_ids}
 
     def lost(self) -> set[int]:
         return {one for each in self.said if isinstance(each, BrokersLostMessage) for one in each.broker_ids}

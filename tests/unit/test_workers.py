@@ -18,6 +18,7 @@ from fleet.ipc import (
     ApiTraffic,
     BrokersLostMessage,
     BrokersSeenMessage,
+    BrokersWantedMessage,
     Channel,
     ConnectionRow,
     CountersMessage,
@@ -47,10 +48,16 @@ class Control:
         listening.listen()
         self.seen: list[tuple[Broker, ...]] = []
         self.applied: list[int] = []
+        self.wanted: list[tuple[int, ...]] = []
         self.lost: list[tuple[int, ...]] = []
         self.passed: list[TrafficMessage] = []
         self.workers = Workers(
-            listening, self.seen.append, self.lost.append, self.applied.append, self.passed.append
+            listening,
+            self.seen.append,
+            self.wanted.append,
+            self.lost.append,
+            self.applied.append,
+            self.passed.append,
         )
 
     async def connect(self, hello: Hello | None = None) -> Channel:
@@ -260,6 +267,8 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         worker.send(BrokersSeenMessage((B2,)))
         await until(lambda: len(made.seen) == 2)
         assert made.seen == [(B1, B2), (B2,)]
+        worker.send(BrokersWantedMessage((3,)))
+        await until(lambda: made.wanted == [(3,)])
 
 
 async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_told_to_all() -> None:
