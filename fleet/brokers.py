@@ -48,6 +48,8 @@ class BrokerWatch:
         self._known: dict[BrokerId, Broker] = {}
         self._listed: frozenset[BrokerId] = frozenset()
         self._no_metadata = ""
+        self._refused = False
+        """The cluster tells nobody who has no credentials, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
@@ -104,7 +106,7 @@ class BrokerWatch:
         news = [broker for broker in brokers if self._known.get(broker.broker_id) != broker]
         if not news:
             return
-        if self._listed or not self._no_metadata:
+        if not self._refused:
             self._asked.set()
             return
         configured = {(server.host.lower(), server.port) for server in self._bootstrap_servers}
@@ -129,7 +131,7 @@ class BrokerWatch:
         self._known.update(found)
         self._listed |= found.keys() if self._listed else frozenset()
         if self._known != before:
-            self.lost(each for each in before if before[each] != self._known[each])
+            self._doubt(each for each in before if before[each] != self._known[each])
             self._changed.set()
             self._on_change()
 
@@ -142,10 +144,10 @@ class BrokerWatch:
         self.confirm(broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
 
     def lost(self, broker_ids: Iterable[BrokerId]) -> None:
-        """A worker could not connect to these, or they have ended a connection: ask them now, and the cluster
-        where they are.
-        """
-        self._asked.set()
+        """A worker could not connect to these, or they have ended a connection: ask them now."""
+        self._doubt(broker_ids)
+
+    def _doubt(self, broker_ids: Iterable[BrokerId]) -> None:
         for broker_id in broker_ids:
             if broker_id in self._doubts:
                 self._doubts[broker_id].set()
@@ -166,7 +168,7 @@ class BrokerWatch:
             self._asked.clear()
             before = dict(self._known)
             await self._ask()
-            soon_s = ASK_FIRST_S if self._known != before else min(2 * soon_s, ASK_LIMIT_S)
+            soon_s = ASK_FIRST_S if self._known.keys() != before.keys() else min(2 * soon_s, ASK_LIMIT_S)
             now_s = asyncio.get_running_loop().time()
             self._wanted = {
                 broker_id: until_s
@@ -177,13 +179,13 @@ class BrokerWatch:
                 self._asked.set()  # whoever was asked may not know of them yet
             if not self._no_metadata:
                 await self._pause(soon_s, self._timing.broker_refresh_s)
-            elif self._listed or not self._known:
-                # Soon: a fleet may be started before its cluster, or the cluster has gone.
-                await self._pause(soon_s, self._timing.probe_interval_s)
-            else:
+            elif self._refused and self._known and not self._listed:
                 # One whose brokers are there, and which has never told, will hardly do so now.
                 await asyncio.sleep(seldom_s)
                 seldom_s = max(seldom_s, min(2 * seldom_s, NEVER_TOLD_LIMIT_S))
+            else:
+                # Soon: a fleet may be started before its cluster, or the cluster has gone.
+                await self._pause(soon_s, self._timing.probe_interval_s)
 
     async def _pause(self, least_s: float, most_s: float) -> None:
         """Until somebody has a question, but not so soon that clients could have the cluster flooded."""
@@ -198,8 +200,9 @@ class BrokerWatch:
             found = await discover(self.servers, self._access, self._timing.upstream_connect_timeout_s)
         except NoMetadata as error:
             self._not_told(str(error))
+            self._refused = error.refused
             return
-        self._no_metadata = ""
+        self._no_metadata, self._refused = "", False
         listed = frozenset(broker.broker_id for broker in found)
         gone, self._listed = self._listed - listed, listed
         if gone:
@@ -239,6 +242,7 @@ class BrokerWatch:
         self._reachable[broker_id] = up
         if trouble is not None:
             log.warning("broker %d at %s cannot be reached: %s", broker_id, at, trouble)
+            self._asked.set()  # it may be elsewhere by now
         elif before is not None:
             log.info("broker %d at %s is reached again", broker_id, at)
         if self._telling is None:

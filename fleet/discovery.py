@@ -15,31 +15,49 @@ from fleet.upstream_tls import explain_dial
 
 log = logging.getLogger(__name__)
 
+NEXT_AFTER_S: Final = 0.5
+"""After which the next server is asked, too: one may be silent."""
 _CLIENT_ID: Final = "fleet-discovery"
 
 
 async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: float) -> tuple[Broker, ...]:
-    """The brokers in the cluster's Metadata, from the first server that answers.
+    """The brokers in the cluster's Metadata, from the first server that answers; asked are ever more of them.
 
     A new connection each time: it finds a cluster again that came back elsewhere.
 
     Raises: NoMetadata: none answers in time; says why of each that was asked
     """
     reasons: dict[Endpoint, str] = {}
+    refused = False
+    asking: dict[asyncio.Task[tuple[Broker, ...]], Endpoint] = {}
     try:
         options = access.options()
         async with asyncio.timeout(timeout_s):
-            for server in random.sample(servers, len(servers)):
-                reasons[server] = "timed out"
-                try:
-                    return await _ask(server, options, timeout_s)
-                except NoMetadata as error:
-                    reasons[server] = str(error)
+            left = random.sample(servers, len(servers))
+            while left or asking:
+                if left:
+                    server = left.pop()
+                    reasons[server] = "timed out"
+                    asking[asyncio.create_task(_ask(server, options, timeout_s))] = server
+                done, _ = await asyncio.wait(
+                    asking, timeout=NEXT_AFTER_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    server = asking.pop(task)
+                    try:
+                        return task.result()
+                    except NoMetadata as error:
+                        reasons[server], refused = str(error), refused or error.refused
     except TimeoutError:
         pass
     except (ConfigError, OSError) as error:
         raise NoMetadata(str(error)) from None
-    raise NoMetadata("; ".join(sorted(f"{server}: {why}" for server, why in reasons.items())))
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    said = "; ".join(sorted(f"{server}: {why}" for server, why in reasons.items()))
+    raise NoMetadata(said, refused=refused)
 
 
 async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Broker, ...]:
@@ -63,7 +81,7 @@ async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Br
     except (KafkaError, OSError) as error:
         if "sasl_mechanism" in options:
             raise NoMetadata(f"gives no Metadata: {error}") from error
-        raise NoMetadata(f"gives no Metadata to who has no credentials ({error})") from error
+        raise NoMetadata(f"gives no Metadata to who has no credentials ({error})", refused=True) from error
     finally:
         connection.close()
     named = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]

@@ -140,7 +140,14 @@ class SpoolError(FleetError):
 
 
 class NoMetadata(FleetError):
-    """No broker says which brokers there are; the reason of each that was asked."""
+    """No broker says which brokers there are; the reason of each that was asked.
+
+    Args: refused: whether one has answered, and tells nobody who has no credentials.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class StaleGeneration(FleetError):

@@ -45,6 +45,7 @@ class Endpoint:
 
 
 _HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_ZONE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _MOST_PORT: Final = 65535
 
 
@@ -54,11 +55,12 @@ def is_address(host: str, port: int) -> bool:
         return False
     if _HOST_NAME.fullmatch(host) is not None:
         return True
+    address, has_zone, zone = host.partition("%")
     try:
-        ip_address(host.partition("%")[0])
+        version = ip_address(address).version
     except ValueError:
         return False
-    return host.isascii() and host.isprintable()
+    return not has_zone or (version == 6 and _ZONE.fullmatch(zone) is not None)
 
 
 @dataclass(frozen=True, slots=True)

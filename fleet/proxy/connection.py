@@ -323,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
     def wait_for_broker(self) -> int:
         """Nobody knows yet where its broker is: read no more. Returns: how many bytes wait for it."""
         self._hold(_BROKER_IS_DIALLED)
-        return sum(len(piece) for piece in self._queue)
+        return sum(len(piece) for piece in self._queue) + len(self._kept)
 
     def join(self, broker: BrokerConnection) -> bool:
         """The broker is connected; False where the client is gone by now."""
@@ -332,6 +332,11 @@ class ClientConnection(asyncio.Protocol):
         self.state = State.JOINED
         self._broker = broker
         self._transport.set_write_buffer_limits(self._host.write_buffer_bytes)
+        if self._held & _CLIENT_IS_FULL:
+            # Its transport was told so before there was a broker, and says it once. A transport that has just
+            # been made begins to read after this turn, whatever it is told now.
+            broker.pause_reading()
+            asyncio.get_running_loop().call_soon(self._pause_full, broker)
         # First, because a write may find the broker's buffer full, and pause again.
         self._release(_BROKER_IS_DIALLED)
         for piece in self._queue:
@@ -345,6 +350,10 @@ class ClientConnection(asyncio.Protocol):
         if self.alert:
             self.attend()
         return True
+
+    def _pause_full(self, broker: BrokerConnection) -> None:
+        if self._broker is broker and self._held & _CLIENT_IS_FULL:
+            broker.pause_reading()
 
     def pass_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
         """Have the kernel pass on what is left of a large body, where nothing on its way needs to see it, and
@@ -464,8 +473,8 @@ class ClientConnection(asyncio.Protocol):
             return None, 0
         if self.state is State.IDLE:  # also of a client that does not read its replies
             return "first_request_timeout_s", self.answered
-        if self._held & _CLIENT_IS_FULL:
-            return None, 0
+        if self._held & _CLIENT_IS_FULL:  # it has to read, as one that has nothing in flight has to ask
+            return "idle_timeout_s", self.waiting_bytes
         self._spoken += self._client_spoke
         self._client_spoke = False
         if self._kept or not self.session.at_boundary:
@@ -560,8 +569,8 @@ class ClientConnection(asyncio.Protocol):
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
 
     def _hold(self, why: int) -> None:
-        if self.state is State.LEAVING:  # what comes after a goodbye is read, and discarded
-            return
+        if self.state is State.LEAVING and (why != _BROKER_IS_FULL or self._broker is None):
+            return  # what comes after a goodbye is read, and discarded
         self._held |= why
         self._transport.pause_reading()
         if why != _BODY_PASSES and self._request_bodies is not None:
@@ -578,6 +587,8 @@ class ClientConnection(asyncio.Protocol):
         if consumed < len(data):
             self._keep(data[consumed:])
         start = self._reply() if self.session.local_replies else 0
+        if consumed - start < len(data) // 2:
+            return data[start:consumed]  # it may wait for long, and a view of it would keep all
         return memoryview(data)[start:consumed]
 
     def _dial_for(self, data: bytes | memoryview) -> None:
@@ -670,6 +681,8 @@ class ClientConnection(asyncio.Protocol):
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.leave()
+            if not self._transport.is_closing():
+                self._release(_BROKER_IS_FULL)
 
     def _abort_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._host.linger_s, self._transport.abort)

@@ -129,12 +129,12 @@ class Dialler:
 
         Returns: where to dial; empty where discovery does not know, or too many clients wait.
         """
+        self._wanted(broker_id)
         size_bytes = connection.wait_for_broker()
         if self._waiting_bytes + size_bytes > MOST_WAITING_BYTES:
             return []
         self._waiting_bytes += size_bytes
         known = self._unknown.setdefault(broker_id, asyncio.Event())
-        self._wanted(broker_id)
         self._attempts.begin(connection)
         try:
             await known.wait()

@@ -247,7 +247,7 @@ class Passage:
     def _note(self, passed_bytes: int) -> None:
         if passed_bytes:
             self.left_bytes -= passed_bytes
-            if not self.left_bytes:
+            if not self.left_bytes and self._source >= 0:  # a full target may have stopped this
                 self._pipe.resting[self] = None
             self._traveller.body_passed(passed_bytes, self._to_broker)  # which may stop this
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fleet.model import BrokerId, Endpoint
+from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
 from tests.conformance.messages import (
     UNKNOWN,
     Form,
@@ -50,6 +51,11 @@ def request_form(message: Message, version: int) -> Form:
 
 def response_form(message: Message, version: int) -> Form:
     return Form(message.name, message.response, version, version >= message.first_flexible)
+
+
+def listed_from(message: Message) -> int:
+    """The lowest version that clients are told, of a broker that has all."""
+    return message.versions.low if message.api_key in LISTED_FROM_BELOW else offered(message).low
 
 
 def request_frame(
@@ -268,7 +274,11 @@ class Conformance:
         beyond = [
             (message.api_key, version)
             for message in self._brokers.messages.values()
-            for version in (offered(message).high + 1, message.versions.high + 1)
+            for version in (
+                offered(message).high + 1,
+                message.versions.high + 1,
+                *range(message.versions.low, offered(message).low),
+            )
             if message.api_key != API_VERSIONS
         ]
         for key, version in [*beyond, (UNKNOWN_KEY, 0), (-1, 0)]:
@@ -322,7 +332,7 @@ class Conformance:
         wanted = for_client(form, answer, self._advertised)
         if message.api_key == API_VERSIONS:
             wanted["ApiKeys"] = [
-                {"ApiKey": key, "MinVersion": offered(each).low, "MaxVersion": offered(each).high}
+                {"ApiKey": key, "MinVersion": listed_from(each), "MaxVersion": offered(each).high}
                 for key, each in self._brokers.messages.items()
             ]
         return wanted

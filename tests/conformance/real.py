@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.model import BrokerId, Endpoint
+from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
 from tests.conformance.exchange import (
     API_VERSIONS,
     ENDPOINTS,
@@ -289,8 +290,7 @@ def intersection(message: Message, broker: Mapping[str, int]) -> Values | None:
     low, high = max(known.low, broker["MinVersion"]), min(known.high, broker["MaxVersion"])
     if low > high:
         return None
-    # Brokers list Produce from v0, which they refuse, for librdkafka's sake: KAFKA-18659.
-    lowest = broker["MinVersion"] if message.name == "Produce" else low
+    lowest = broker["MinVersion"] if message.api_key in LISTED_FROM_BELOW else low
     return {"ApiKey": message.api_key, "MinVersion": lowest, "MaxVersion": high}
 
 

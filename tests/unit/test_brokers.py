@@ -43,6 +43,7 @@ class Cluster:
     """Stands in for the network: what Metadata says, and who answers a probe."""
 
     why: str = "it is not there"
+    refuses: bool = False
     listed: tuple[Broker, ...] = ()
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Cluster:
         self.asked.append(tuple(servers))
         self.timeouts.add(("discover", timeout_s))
         if not self.listed:
-            raise NoMetadata(self.why)
+            raise NoMetadata(self.why, refused=self.refuses)
         return self.listed
 
     async def probe_broker(self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None) -> str | None:
@@ -228,6 +229,43 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
     ]
 
 
+async def test_servers_that_disagree_do_not_have_the_cluster_asked_more_often(cluster: Cluster) -> None:
+    """Found: each change of an address caused the next question."""
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
+    cluster.listed, cluster.up = (B2,), {at(B2), at(MOVED_B2)}
+    async with running(watch):
+        await until(lambda: watch.reachable == {2: True})
+        for number in range(3):
+            cluster.listed = (B2,) if number % 2 else (MOVED_B2,)
+            watch.heard(cluster.listed)
+            await until(lambda number=number: len(cluster.asked) >= number + 2)  # type: ignore[misc]
+        asked = len(cluster.asked)
+        await asyncio.sleep(0.5)
+        assert len(cluster.asked) == asked
+
+
+async def test_cluster_that_is_away_at_the_start_is_asked_as_soon_as_somebody_needs_it(
+    cluster: Cluster,
+) -> None:
+    """Found: a cluster that nobody reaches was taken for one that tells nobody, and asked once a minute."""
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
+    watch.learn({}, {1: B1})
+    async with running(watch):
+        await until(lambda: cluster.asked)
+        cluster.listed = (B1, B2)
+        watch.want([2])
+        await until(lambda: watch.listed == (B1, B2))
+
+
+async def test_broker_that_turns_out_to_be_down_has_the_cluster_asked(cluster: Cluster) -> None:
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=0.01)), Changes())
+    cluster.listed, cluster.up = (B2,), {at(B2)}
+    async with running(watch):
+        await until(lambda: watch.reachable == {2: True})
+        cluster.listed, cluster.up = (MOVED_B2,), {at(MOVED_B2)}
+        await until(lambda: watch.known == {2: MOVED_B2} and watch.reachable == {2: True})
+
+
 async def test_a_moved_broker_is_known_at_its_new_address_only(cluster: Cluster) -> None:
     cluster.listed = (B1, B2)
     cluster.up = {at(B1), at(MOVED_B2)}
@@ -267,6 +305,7 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
 
     monkeypatch.setattr(brokers, "NEVER_TOLD_LIMIT_S", 600.0)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
+    cluster.refuses = True
     watch.confirm([B1])
     with mock.patch.object(asyncio, "sleep", noted):
         task = asyncio.create_task(watch.run())

@@ -447,6 +447,18 @@ async def test_key_updates_without_data_are_cut_and_their_answers_dropped(
 
 
 @ONLY_1_3
+async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> None:
+    """Found: one byte of data in each read was enough to go on for ever."""
+    for _ in range(20):
+        flood = wants_new_keys(made, 500)
+        made.other.write(b"x")
+        made.tls.data_received(flood + made.wire())
+        if made.tls.is_closing():
+            break
+    assert made.tls.is_closing()
+
+
+@ONLY_1_3
 async def test_answers_to_somebody_who_does_not_read_are_limited(made: Connection) -> None:
     made.tls.pause_writing()
     kept = len(made.socket.written)

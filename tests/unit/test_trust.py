@@ -136,6 +136,8 @@ def test_seen_address_where_nobody_can_be_dialled_is_not_reported(host: str, por
         ("", False),
         ("\x1b[31m", False),
         ("fe80::1%\n", False),
+        ("10.0.0.1%evil", False),
+        ("fe80::1%" + "a" * 16, False),
         ("k\u00e4fka", False),
         ("a/b", False),
         ("a:b", False),
@@ -185,7 +187,7 @@ async def test_seen_address_has_the_cluster_asked_at_once_and_then_less_and_less
         began_s = loop.time()
         for count in range(2, 6):
             watch.heard([EVIL])
-            await until(lambda count=count: len(cluster.asked) == count)  # type: ignore[misc]
+            await until(lambda count=count: len(cluster.asked) >= count)  # type: ignore[misc]
         assert loop.time() - began_s >= 0.1 + 0.2 + 0.4
         cluster.listed = (B1, B2)
         watch.heard([EVIL])
@@ -217,6 +219,7 @@ async def test_wanted_broker_is_asked_for_until_the_cluster_knows_it(cluster: Cl
 
 async def test_cluster_that_tells_nobody_is_not_asked_more_often_for_what_passes(cluster: Cluster) -> None:
     """Each question may be a failed login."""
+    cluster.refuses = True
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.confirm([B1])
     async with running(watch):
@@ -231,6 +234,7 @@ async def test_without_metadata_only_configured_addresses_are_believed(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator has named them; what passes says only which of them is which broker."""
+    cluster.refuses = True
     watch = BrokerWatch(settings(SELDOM), Changes())
     named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)
     async with running(watch):

@@ -27,6 +27,7 @@ from tests.unit.test_worker import (
     eventually,
     fetch,
     hold_dials,
+    produce,
     read_frame,
     request,
     response,
@@ -158,7 +159,7 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
         await is_joined(at, writer)
         connection = await flood(at, writer, fetch(1))
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * DATA_BYTES
-        assert connection.awaits() == (None, 0)
+        assert connection.awaits() == ("idle_timeout_s", connection.waiting_bytes)
         in_flight = connection.session.in_flight
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
@@ -233,4 +234,62 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         assert connection.session.in_flight <= FEW_IN_FLIGHT
         assert connection._transport.is_reading()
         assert not connection.alert
+        writer.close()
+
+
+async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp_path: Path) -> None:
+    """Found: a transport says once that it is full, and nobody told the broker that came later."""
+
+    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        for _ in range(1_000):
+            writer.write(response(number, bytes(64 * 1024)))
+            await writer.drain()
+
+    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await connect_narrow(at, 1, None)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        connection._transport.resume_reading()  # what it had sent before arrives late
+        writer.write(b"".join(fetch(number) for number in range(50)))
+        await eventually(lambda: connection.state is State.JOINED, "joined")
+        broker = connection._broker
+        assert broker is not None
+        await eventually(lambda: not broker.transport.is_reading(), "the broker is not read from")
+        assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    """Produce with acks=0 still goes to the broker: 400 MB of it in a second and a half."""
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=600.0) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await at.connect(1)
+        await is_joined(at, writer)
+        (connection,) = at.connections()
+        await eventually(lambda: not connection.session.in_flight, "answered")
+        one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
+        connection.drain(LIMIT_S)
+        await eventually(lambda: connection.state is State.LEAVING, "it leaves")
+        broker = connection._broker
+        assert broker is not None
+        for _ in range(64):
+            writer.write(produce(1, acks=0, records_bytes=MIB))
+        await eventually(lambda: broker.waiting_bytes > MIB, "the broker's buffer is full")
+        await eventually(lambda: not connection._transport.is_reading(), "it is not read from")
+        assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+async def test_small_request_behind_replies_keeps_no_large_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: a view of 20 bytes kept the 250 KB that they had come with."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        _, writer = await at.connect(1)
+        writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
+        released.set()
         writer.close()
