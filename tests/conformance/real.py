@@ -326,7 +326,7 @@ class Comparison:
         }
         # Not Produce v0 to v2: see `intersection`.
         self.ranges = {
-            each.name: Range(max(offers[each.api_key].low, each.versions.low), offers[each.api_key].high)
+            each.name: Range(max(offers[each.api_key].low, offered(each).low), offers[each.api_key].high)
             for each in messages
             if each.api_key in offers
         }

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.demo.local_fleet import LocalFleet
 from tests.clients.franz.program import run
-from tests.integration.clients import read_all
+from tests.integration.clients import read_all, wait_for
 from tests.integration.conftest import Tool
 
 pytestmark = pytest.mark.size("test-all")
@@ -33,11 +33,17 @@ def test_a_producer_of_version_2_commits_through_the_fleet(
         *("--num-records", str(RECORDS), "--record-size", "100", "--throughput", "500"),
         *("--transaction-duration-ms", "200"),
     )
-    described = kafka_tool(TRANSACTIONS, *bootstrap, "describe", "--transactional-id", transactional_id)
-    names, values = (line.split("\t") for line in described.splitlines() if "\t" in line)
-    state = {name.strip(): value.strip() for name, value in zip(names, values, strict=False)}
+    state: dict[str, str] = {}
+
+    def is_complete() -> bool:
+        """The producer ends before the markers of its last transaction are written."""
+        described = kafka_tool(TRANSACTIONS, *bootstrap, "describe", "--transactional-id", transactional_id)
+        names, values = (line.split("\t") for line in described.splitlines() if "\t" in line)
+        state.update((name.strip(), value.strip()) for name, value in zip(names, values, strict=False))
+        return state["TransactionState"] == "CompleteCommit"
+
+    wait_for(is_complete, "the last transaction is complete")
     assert state["TransactionalId"] == transactional_id
-    assert state["TransactionState"] == "CompleteCommit"
     assert int(state["ProducerEpoch"]) >= 3
     committed = {"isolation.level": "read_committed"}
     assert len(read_all(fleet.bootstrap(), topic, RECORDS, config=committed)) == RECORDS
