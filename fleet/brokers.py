@@ -131,7 +131,7 @@ class BrokerWatch:
         self._known.update(found)
         self._listed |= found.keys() if self._listed else frozenset()
         if self._known != before:
-            self._doubt(each for each in before if before[each] != self._known[each])
+            self.lost(each for each in before if before[each] != self._known[each])
             self._changed.set()
             self._on_change()
 
@@ -145,9 +145,6 @@ class BrokerWatch:
 
     def lost(self, broker_ids: Iterable[BrokerId]) -> None:
         """A worker could not connect to these, or they have ended a connection: ask them now."""
-        self._doubt(broker_ids)
-
-    def _doubt(self, broker_ids: Iterable[BrokerId]) -> None:
         for broker_id in broker_ids:
             if broker_id in self._doubts:
                 self._doubts[broker_id].set()
@@ -176,7 +173,7 @@ class BrokerWatch:
                 if broker_id not in self._known and until_s > now_s
             }
             if self._wanted:
-                self._asked.set()  # whoever was asked may not know of them yet
+                self._asked.set()  # the server that answered may not know these brokers yet
             if not self._no_metadata:
                 await self._pause(soon_s, self._timing.broker_refresh_s)
             elif self._refused and self._known and not self._listed:

@@ -17,8 +17,9 @@ from typing import Final
 import pytest
 
 from tests.sizes import file_of
+from tools import shards
 from tools.bootstrap import ROOT
-from tools.shards import KEPT, LEFT_OUT, MEASURED, UNKNOWN_FILE_S, read_durations
+from tools.shards import KEPT, MEASURED, UNKNOWN_FILE_S, read_durations
 
 OUTPUT: Final = "left_out"
 START_UP_S: Final = 120.0
@@ -125,8 +126,7 @@ class TimeLimit:
         if is_xdist_worker(session.config):
             session.config.workeroutput[OUTPUT] = dict(self._left_out)  # type: ignore[attr-defined]
         elif self._left_out:
-            with LEFT_OUT.open("a") as file:
-                file.writelines(f"{each}\n" for each in self._left_out)
+            shards.note_left_out(self._left_out)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:

@@ -24,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -184,11 +184,16 @@ def call(command: Sequence[str]) -> int:
                 return INTERRUPTED if interrupted else code
 
 
+def note_left_out(files: Iterable[str]) -> None:
+    """Have the end of the run name these files."""
+    with LEFT_OUT.open("a") as noted:
+        noted.writelines(f"{file}\n" for file in files)
+
+
 def run(name: str, shard: Shard, options: Sequence[str], end_by_s: float | None) -> int:
     """Run one shard. Returns: 0 all tests passed, 1 a test failed, 130 interrupted."""
     if end_by_s is not None and time.time() > end_by_s:
-        with LEFT_OUT.open("a") as file:
-            file.writelines(f"{each}\n" for each in shard.files())
+        note_left_out(shard.files())
         return 0
     python = (sys.executable, "-m")
     limit = () if end_by_s is None else (f"--end-by={end_by_s:.0f}",)

@@ -27,7 +27,7 @@ SLICE_BYTES: Final = 32 * 1024
 """The most that is decrypted before somebody looks what came of it."""
 BARREN_BYTES: Final = 32 * 1024
 """Received without any data in them, after the handshake; then the connection is cut. A record has half of
-that. A byte of data makes up for ``DATA_CREDIT`` others: whoever changes keys has something to send. Found:
+that. A byte of data makes up for ``DATA_CREDIT`` others: a peer that changes keys has data to send. Found:
 250 KB of KeyUpdate took 0.2 s of CPU.
 """
 DATA_CREDIT: Final = 64

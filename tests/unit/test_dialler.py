@@ -190,7 +190,7 @@ async def test_all_are_given_up_where_the_worker_ends(monkeypatch: pytest.Monkey
 
 
 class Waiting(ClientConnection):
-    """A client's connection with so many bytes for its broker."""
+    """A client's connection with `size_bytes` for its broker."""
 
     size_bytes = 100
 

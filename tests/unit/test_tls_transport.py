@@ -401,7 +401,7 @@ async def test_closed_before_the_handshake_it_says_nothing(make: Callable[[], Co
     assert connection.socket.written == said
 
 
-# ---- whoever does not read, and whoever asks for new keys without end
+# ---- peers that do not read, and peers that ask for new keys again and again
 
 
 def wants_new_keys(made: Connection, count: int) -> bytes:

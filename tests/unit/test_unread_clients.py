@@ -85,6 +85,11 @@ async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> Clie
     return connection
 
 
+async def answer_at_length(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(number, bytes(ANSWER_BYTES)))
+    await writer.drain()
+
+
 async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
     writer.write(fetch(1))
     await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
@@ -145,13 +150,9 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
 ) -> None:
     listener, client = secured or (None, None)
 
-    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(response(number, bytes(ANSWER_BYTES)))
-        await writer.drain()
-
     limits = Limits(write_buffer_bytes=64 * 1024)
     async with (
-        broker_script(much) as one,
+        broker_script(answer_at_length) as one,
         running(tmp_path, [one.port], limits=limits, listener_tls=listener) as at,
     ):
         at.worker.apply(at.directory([one]))
@@ -172,11 +173,7 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
 
 
 async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path: Path) -> None:
-    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(response(number, bytes(ANSWER_BYTES)))
-        await writer.drain()
-
-    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+    async with broker_script(answer_at_length) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
         await is_joined(at, writer)
