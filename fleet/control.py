@@ -47,7 +47,8 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
+from fleet.outbound import LocalFailure, Resolver
+from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.show import ControlSource, moment
@@ -76,6 +77,8 @@ SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
 LATE = 6.0
 """How many ``probe_timeout_s`` an answer may take that comes too late to count as one at first."""
+LOG_INTERVAL_S = 10.0
+"""Between two log lines on what goes on failing."""
 GIVE_UP_PERIODS = 2.0
 """How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
 HOLD_AGAIN_S = 0.25
@@ -147,6 +150,11 @@ class Control:
             self,
             tls=peer_tls.of_member(settings, self.me),
         )
+        self._resolver = Resolver()
+        self.local_failures = 0
+        """Probes and links that failed for a reason of this member's own, each of which says nothing of a
+        peer."""
+        self._local_failure_logged_s: dict[ProxyId, float] = {}
         self._tls_of_probes = listener_tls.probes(settings, self.me)
         for each in self._tls_of_probes.values():
             each.get()  # here, where it says what is wrong, and not in the midst of detecting
@@ -295,6 +303,11 @@ class Control:
         self.detector.link_down(peer, time.monotonic())
         self._raft.link_down(peer)
         self._evaluate()
+
+    def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+        """LinkEvents: no link can be made, for a reason of this member's own."""
+        self._failed_here(peer, error)
+        self.detector.link_failed_here(peer, time.monotonic())
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
         """LinkEvents: a peer said something."""
@@ -461,19 +474,35 @@ class Control:
 
     async def _probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""
-        sent_s, patience_s = time.monotonic(), self._timing.probe_timeout_s
-        answer = asyncio.create_task(probe_member(self._listeners(peer), patience_s * LATE))
+        patience_s = self._timing.probe_timeout_s
         try:
-            await asyncio.wait((answer,), timeout=patience_s)
-            in_time = answer.done()
-            outcome = answer.result() if in_time else ProbeOutcome.TIMED_OUT
-            self.detector.probe_result(peer, outcome, time.monotonic())
-            self._evaluate()
-            if not in_time and await answer is ProbeOutcome.ANSWERED:
-                self.detector.answered_late(peer, sent_s, time.monotonic())
+            targets = await resolve(self._listeners(peer), self._resolver, patience_s)
+            sent_s = time.monotonic()
+            self.detector.probe_sent(peer, sent_s)
+            answer = asyncio.create_task(probe_member(targets, patience_s * LATE))
+            try:
+                await asyncio.wait((answer,), timeout=patience_s)
+                in_time = answer.done()
+                outcome = answer.result() if in_time else ProbeOutcome.TIMED_OUT
+                self.detector.probe_result(peer, outcome, time.monotonic())
                 self._evaluate()
-        finally:
-            answer.cancel()
+                if not in_time and await answer is ProbeOutcome.ANSWERED:
+                    self.detector.answered_late(peer, sent_s, time.monotonic())
+                    self._evaluate()
+            finally:
+                answer.cancel()
+        except LocalFailure as error:
+            self._failed_here(peer, error)
+            self.detector.probe_failed_here(peer, time.monotonic())
+            self._evaluate()
+
+    def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+        """Count, and say now and then, that this member cannot ask a peer."""
+        self.local_failures += 1
+        now_s = time.monotonic()
+        if now_s - self._local_failure_logged_s.get(peer, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
+            self._local_failure_logged_s[peer] = now_s
+            log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 
     async def _hold_worker(self, peer: ProxyId) -> None:
         """Hold a connection to a peer's worker, and tell the detector what comes of it."""
@@ -482,14 +511,15 @@ class Control:
         pace = HoldPace(timing.probe_timeout_s * LATE, timing.heartbeat_s, silence_s)
         while True:
             # One that was committed as a witness has none until its new life is committed.
-            for listener in self._listeners(peer)[:1]:
-                end = await hold(
-                    listener,
-                    pace,
-                    lambda: self.detector.worker_asked(peer, time.monotonic()),
-                    lambda: self.detector.worker_answered(peer, time.monotonic()),
-                )
-                self._held_no_more(peer, end)
+            with suppress(LocalFailure):  # probes tell of it
+                for target in await resolve(self._listeners(peer)[:1], self._resolver, pace.first_s):
+                    end = await hold(
+                        target,
+                        pace,
+                        lambda: self.detector.worker_asked(peer, time.monotonic()),
+                        lambda: self.detector.worker_answered(peer, time.monotonic()),
+                    )
+                    self._held_no_more(peer, end)
             # Soon: while none is held, silence in one direction is noticed late.
             await asyncio.sleep(min(HOLD_AGAIN_S, timing.probe_interval_s))
 
@@ -511,13 +541,16 @@ class Control:
 
     def report(self) -> Report:
         held = self.detector.liveness
+        suspects = tuple(sorted(peer for peer in held if held[peer] is Liveness.SUSPECT))
+        failed_probes = self.detector.failed_probes
         return Report(
             proxy_id=self.me,
             incarnation=self.spec.incarnation,
             member=self._member,
             ready=self._serving(time.monotonic()),
             stopping=self._stopping,
-            suspects=tuple(sorted(peer for peer in held if held[peer] is Liveness.SUSPECT)),
+            suspects=suspects,
+            failed_probes=tuple(peer for peer in suspects if peer in failed_probes),
             brokers=self.brokers.listed,
             unreachable=self.brokers.unreachable,
             generation=self.directories.current.generation,
@@ -548,7 +581,9 @@ class Control:
         reports = {p: r for p, r in self.reports.items() if p in self.links.connected}
         reports[self.me] = self.report()
         liveness = {**self.detector.liveness, self.me: Liveness.UP}
-        for command in self._leader.propose(self.state, reports, liveness, time.monotonic()):
+        now_s = time.monotonic()
+        heard = frozenset(peer for peer in self._peers if self.detector.hears(peer, now_s)) | {self.me}
+        for command in self._leader.propose(self.state, reports, liveness, heard, now_s):
             self.propose(command).add_done_callback(_log_failure)
 
     def propose(self, command: Command) -> Future[Outcome]:
@@ -561,7 +596,8 @@ class Control:
 
 def _decisive(report: Report) -> tuple[object, ...]:
     """The part of a report that something may have to be done about at once."""
-    return report.incarnation, report.ready, report.stopping, report.suspects, report.member
+    evidence = report.suspects, report.failed_probes
+    return report.incarnation, report.ready, report.stopping, evidence, report.member
 
 
 def _log_failure(future: Future[Outcome]) -> None:

@@ -84,6 +84,8 @@ class Report:
         ready: it serves clients.
         stopping: it is about to exit, and wants its identities to be taken over first.
         suspects: whom its detector suspects.
+        failed_probes: those of them whose advertised listeners it has asked in vain. A report of 0.2.0 has
+            none.
         brokers: the brokers of the cluster as it knows them; empty where it has not asked yet.
         unreachable: the brokers that it cannot connect to.
         generation: of the directory that it has in use.
@@ -95,6 +97,7 @@ class Report:
     ready: bool
     stopping: bool = False
     suspects: tuple[ProxyId, ...] = ()
+    failed_probes: tuple[ProxyId, ...] = ()
     brokers: tuple[Broker, ...] = ()
     unreachable: tuple[BrokerId, ...] = ()
     generation: int = 0
@@ -107,6 +110,7 @@ class _Observed:
     state: FleetState
     reports: Mapping[ProxyId, Report]
     live: Mapping[ProxyId, Liveness]
+    heard: AbstractSet[ProxyId]
     now_s: float
 
 
@@ -210,6 +214,7 @@ class Leader:
         state: FleetState,
         reports: Mapping[ProxyId, Report],
         live: Mapping[ProxyId, Liveness],
+        heard: AbstractSet[ProxyId],
         now_s: float,
     ) -> list[Command]:
         """The commands to propose now, in this order; without id and time.
@@ -218,10 +223,11 @@ class Leader:
             state: the newest that is committed here.
             reports: the last one of each member whose link is up, this member's own included.
             live: what this member holds of every one; of itself that it is up.
+            heard: the members whose heartbeats arrive here, this one included.
         """
         if self._leading_since_s is None:
             self._leading_since_s = now_s
-        seen = _Observed(state, reports, live, now_s)
+        seen = _Observed(state, reports, live, heard, now_s)
         self._observe(seen)
         if _whole_fleet_stops(seen):
             # Nobody is left to take over, and the fleet shall come back as it was.
@@ -246,7 +252,7 @@ class Leader:
             if r.ready
             and not r.stopping
             and seen.live.get(p) is Liveness.UP
-            and not self._is_down(p, reports)
+            and not self._is_suspected(p, reports)
         ]
         self._ready.hold(up, now_s)
         self._stopping.hold(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
@@ -288,7 +294,7 @@ class Leader:
         """What is to be committed about one member."""
         now_s, committed, report = seen.now_s, seen.state.members.get(proxy_id), seen.reports.get(proxy_id)
         believed = committed is not None and committed.status is not MemberStatus.DOWN
-        if committed is not None and believed and self._is_down(proxy_id, seen.reports):
+        if committed is not None and believed and self._is_down(proxy_id, seen):
             return MemberStatusChanged(proxy_id, MemberStatus.DOWN, committed.incarnation)
         if report is None:
             return None
@@ -311,13 +317,31 @@ class Leader:
         steady_s = self._flaps.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
-    def _is_down(self, proxy_id: ProxyId, reports: Mapping[ProxyId, Report]) -> bool:
+    def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, Report]) -> bool:
         """Whether a majority of all voters says so; its own word counts as well."""
         votes = [
             proxy_id in reports[voter].suspects or (voter == proxy_id and not reports[voter].ready)
             for voter in self._voters
             if voter in reports
         ]
+        return self._are_majority(votes)
+
+    def _is_down(self, proxy_id: ProxyId, seen: _Observed) -> bool:
+        """Whether it is to be committed: a member that is heard here is not down for want of ways to it.
+
+        Of such a member it takes its own word, or the listeners that a majority has asked in vain.
+        """
+        if not self._is_suspected(proxy_id, seen.reports):
+            return False
+        if proxy_id not in seen.heard:
+            return True
+        own = seen.reports.get(proxy_id)
+        if own is not None and not own.ready:
+            return True
+        reports = [seen.reports[voter] for voter in self._voters if voter in seen.reports]
+        return self._are_majority(proxy_id in report.failed_probes for report in reports)
+
+    def _are_majority(self, votes: Iterable[bool]) -> bool:
         return sum(votes) > len(self._voters) // 2
 
     # -- brokers -------------------------------------------------------------------------------------------

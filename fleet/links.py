@@ -27,6 +27,7 @@ from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fleet.model import Endpoint, ProxyId
+from fleet.outbound import LocalFailure, Resolver, connect
 from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
 from fleet.tcp import no_delay
 
@@ -66,6 +67,9 @@ class LinkEvents(Protocol):
 
     def on_down(self, peer: ProxyId, reason: str) -> None:
         """The link that ``on_up`` announced is gone."""
+
+    def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+        """No link to the peer can be made, for a reason of this member's own."""
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
         """A RAFT or REPORT frame arrived, in the order in which the peer sent it."""
@@ -230,6 +234,7 @@ class PeerLinks:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self._logged_s: dict[str, float] = {}
+        self._resolver = Resolver()
 
     @property
     def connected(self) -> frozenset[ProxyId]:
@@ -300,6 +305,9 @@ class PeerLinks:
                 continue
             except OSError as error:  # no file descriptor is left, for one
                 self._warn(f"nothing can be accepted: {error}")
+                for peer in self._peers:
+                    if peer > self._hello.proxy_id and peer not in self._links:
+                        self._tell(self._events.on_failed_here, peer, LocalFailure(str(error)))
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._strangers) >= _MAX_STRANGERS:
@@ -338,18 +346,30 @@ class PeerLinks:
 
     async def _dial(self, peer: ProxyId) -> _Connection | None:
         """A connection to a peer, which may have been refused already; None where it was not reached."""
-        endpoint = self._peers[peer]
+        endpoint, timeout_s = self._peers[peer], self._timing.connect_timeout_s
         connection = _Connection(self, peer, f"{peer!r} at {endpoint}")
         try:
-            async with asyncio.timeout(self._timing.connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: connection, endpoint.host, endpoint.port, **self._secured(server=False)
-                )
+            addresses = await self._resolver.find(endpoint, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._connect(connection, endpoint, await connect(addresses))
         except _BROKEN_HANDSHAKES as error:
             connection.connection_lost(error)
-        except (OSError, ValueError):  # a time-out is the former, a name that cannot be one the latter
+        except LocalFailure as error:
+            self._tell(self._events.on_failed_here, peer, error)
+            return None
+        except OSError:
             return None
         return connection
+
+    async def _connect(self, connection: _Connection, endpoint: Endpoint, sock: socket.socket) -> None:
+        secured = self._secured(server=False)
+        if secured:
+            secured["server_hostname"] = endpoint.host
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **secured)
+        except BaseException:
+            sock.close()
+            raise
 
     async def _keep_warm(self) -> None:
         """Ping the links that are up, and close what is silent, until cancelled."""

@@ -11,6 +11,9 @@ advertised listener fails.
 A probe is a connection of its own, made now and then. Beside it there is one *held* connection to a worker of
 each peer, on which the same question is asked at every heartbeat. That nothing comes back on it says early
 that nothing reaches the peer, though its heartbeats arrive; and where answers take long, they keep coming.
+
+Evidence against a peer is what it does (a refusal, a reset, a wrong answer) and its silence. That this member
+cannot ask (no name, no descriptor, no route) is no evidence: ``probe_failed_here``, ``link_failed_here``.
 """
 
 from __future__ import annotations
@@ -146,6 +149,10 @@ class _Peer:
     failing_since_s: float = 0.0
     refused: bool = False
     """The last failure was a refusal."""
+    probe_not_sent: bool = False
+    """The last probe failed for a reason of this member's own, and says nothing of the peer."""
+    link_failed_here_s: float | None = None
+    """When this member last failed to make a link to the peer, for a reason of its own."""
     asked_s: float | None = None
     """The first question on the held connection since the last answer to one; None while there is none."""
     worker_heard_s: float | None = None
@@ -252,10 +259,29 @@ class Detector:
         record.ready = report_ready
         record.heard_s = at_s
 
+    def link_failed_here(self, peer: ProxyId, now_s: float) -> None:
+        """No link to a peer could be made, for a reason of this member's own."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        record.link_failed_here_s = at_s
+
+    def probe_sent(self, peer: ProxyId, now_s: float) -> None:
+        """The probe of a peer goes out now; until now its name was being looked up."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        record.probe_sent_s = at_s
+        record.probe_out_s = now_s
+
+    def probe_failed_here(self, peer: ProxyId, now_s: float) -> None:
+        """The probe of a peer that was under way has ended for a reason of this member's own."""
+        self._clock(now_s)
+        record = self._peers[peer]
+        record.probing = record.probe_void = False
+        record.probe_not_sent = True
+
     def probe_result(self, peer: ProxyId, outcome: ProbeOutcome, now_s: float) -> None:
         """The probe of a peer that was under way has ended."""
         at_s, record = self._clock(now_s), self._peers[peer]
         void, record.probing, record.probe_void = record.probe_void, False, False
+        record.probe_not_sent = False
         if outcome is ProbeOutcome.ANSWERED:
             record.failures = 0
             # The answer shows that the peer was alive when it was asked, not how it is by now.
@@ -336,8 +362,21 @@ class Detector:
 
         return frozenset(peer for peer, record in self._peers.items() if stands(peer, record))
 
+    def hears(self, peer: ProxyId, now_s: float) -> bool:
+        """Whether heartbeats of a peer arrive."""
+        at_s, record = self._clock(now_s), self._peers[peer]
+        return record.linked and self._silent_s(record, at_s) < self._timing.suspect_after_s
+
+    @property
+    def failed_probes(self) -> frozenset[ProxyId]:
+        """The peers whose advertised listeners do not answer, as far as this member can ask."""
+        return frozenset(
+            peer for peer, record in self._peers.items() if record.failures and not record.probe_not_sent
+        )
+
     def probes_due(self, now_s: float) -> list[ProxyId]:
-        """The peers to probe now; each counts as being probed until its ``probe_result``."""
+        """The peers to probe now; each counts as being probed until ``probe_result`` or
+        ``probe_failed_here``."""
         at_s = self._clock(now_s)
         due = []
         for peer, record in self._peers.items():
@@ -405,6 +444,11 @@ class Detector:
         signs = (record.answered_s, record.worker_heard_s)
         return heard_s, max([heard_s, *(sign_s for sign_s in signs if sign_s is not None)])
 
+    def _control_since_s(self, record: _Peer, since_s: float) -> float:
+        """Since when a peer's control process is missed that was there, or was to be, at some time: a time in
+        which this member itself could make no link does not count."""
+        return since_s if record.link_failed_here_s is None else max(since_s, record.link_failed_here_s)
+
     def _silent_s(self, record: _Peer, at_s: float) -> float:
         return at_s - self._signs_s(record)[0]
 
@@ -413,9 +457,9 @@ class Detector:
         timing = self._timing
         heard_s, alive_s = self._signs_s(record)
         deadlines = [
-            self._started_s + timing.grace_s,
+            self._control_since_s(record, self._started_s) + timing.grace_s,
             alive_s + timing.suspect_after_s,
-            heard_s + timing.control_grace_s,
+            self._control_since_s(record, heard_s) + timing.control_grace_s,
             record.doubted_until_s,
             self._lapses_s(record),
         ]
@@ -434,7 +478,11 @@ class Detector:
         due_s = record.probe_sent_s + interval_s
         if record.liveness is Liveness.SUSPECT:
             return due_s
-        just_lost = record.link_lost_s is not None and record.probe_sent_s - record.link_lost_s < LOST_S
+        just_lost = (
+            record.link_lost_s is not None
+            and record.probe_sent_s - record.link_lost_s < LOST_S
+            and not record.probe_not_sent
+        )
         soon_s = record.probe_sent_s + min(LOST_PROBE_AGAIN_S if just_lost else PROBE_AGAIN_S, interval_s)
         if not record.linked or record.failures:
             return soon_s
@@ -452,16 +500,18 @@ class Detector:
             return Verdict.OPEN, ""
         if self._silent_s(record, at_s) >= self._timing.suspect_after_s:
             return Verdict.OPEN, ""
-        if record.liveness is Liveness.SUSPECT and (
-            record.answered_s is None or record.answered_s < record.since_s
-        ):
-            return Verdict.OPEN, ""
+        if record.liveness is Liveness.SUSPECT:
+            # Where no probe can be sent, an answer on the held connection does.
+            answered_s = record.worker_heard_s if record.probe_not_sent else record.answered_s
+            if answered_s is None or answered_s < record.since_s:
+                return Verdict.OPEN, ""
         return Verdict.HEALTHY, "recovered"
 
     def _dead(self, record: _Peer, at_s: float) -> Suspicion | None:
         """Why a peer is to be suspected; None where nothing says so."""
         timing = self._timing
-        in_grace = record.liveness is Liveness.UNKNOWN and at_s - self._started_s < timing.grace_s
+        since_s = self._control_since_s(record, self._started_s)
+        in_grace = record.liveness is Liveness.UNKNOWN and at_s - since_s < timing.grace_s
         if record.ready is None:
             # It has never said anything, so there is nothing that it could have lost.
             return None if in_grace else "never_heard"
@@ -471,7 +521,7 @@ class Detector:
         probed = record.probe_sent_s is not None and record.probe_sent_s > alive_s
         if probed and at_s - alive_s >= timing.suspect_after_s:
             return "silent"
-        if at_s - heard_s >= timing.control_grace_s:
+        if at_s - self._control_since_s(record, heard_s) >= timing.control_grace_s:
             return "control_gone"
         if record.failures >= PROBE_FAILURES and (
             record.refused or at_s - record.failing_since_s >= SLOW_PERIODS * timing.suspect_after_s

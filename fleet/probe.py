@@ -22,6 +22,7 @@ from typing import Final
 
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
+from fleet.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
 from fleet.upstream_tls import NOT_REACHED, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
@@ -47,17 +48,44 @@ class Target:
     tls: ssl.SSLContext | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvedTarget:
+    """A target whose name has been looked up."""
+
+    target: Target
+    addresses: Addresses
+
+
+async def resolve(targets: Iterable[Target], resolver: Resolver, timeout_s: float) -> list[ResolvedTarget]:
+    """Look up the names of some targets.
+
+    Raises: LocalFailure: one of them cannot be looked up, or not in time
+    """
+
+    async def one(target: Target) -> ResolvedTarget:
+        return ResolvedTarget(target, await resolver.find(target.endpoint, timeout_s))
+
+    return await asyncio.gather(*(one(target) for target in targets))
+
+
 @asynccontextmanager
 async def _asked(
-    target: Target, version: int
+    resolved: ResolvedTarget, version: int
 ) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which the question was asked.
 
     Yields: the error code of the answer, None where what came is not an answer to this question; and the
         connection, to read on.
+    Raises: LocalFailure: it could not be asked
     """
-    host, port = target.endpoint.host, target.endpoint.port
-    reader, writer = await asyncio.open_connection(host, port, ssl=target.tls)
+    tls = resolved.target.tls
+    sock = await connect(resolved.addresses)
+    try:
+        name = None if tls is None else resolved.target.endpoint.host
+        reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
+    except BaseException:
+        sock.close()
+        raise
     try:
         writer.write(_request(version))
         size, correlation_id, error_code = struct.unpack(">iih", await reader.readexactly(10))
@@ -71,27 +99,34 @@ async def _asked(
         writer.transport.abort()
 
 
-async def probe_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcome:
+async def probe_member(targets: Iterable[ResolvedTarget], timeout_s: float) -> ProbeOutcome:
     """Ask a member on the bootstrap port of every listener that it advertises.
 
     Returns: ANSWERED where all of them answered, else the worst that was seen
+    Raises: LocalFailure: one of them could not be asked, so that nothing is known of the member
     """
-    outcomes = await asyncio.gather(*(_probe_listener(target, timeout_s) for target in targets))
+    probes = (_probe_listener(target, timeout_s) for target in targets)
+    outcomes = await asyncio.gather(*probes, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
     for bad in (ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT):
         if bad in outcomes:
             return bad
     return ProbeOutcome.ANSWERED
 
 
-async def _probe_listener(target: Target, timeout_s: float) -> ProbeOutcome:
+async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
             async with _asked(target, _IMPOSSIBLE_VERSION) as (answer, *_):
                 return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
-    except (OSError, asyncio.IncompleteReadError):
-        return ProbeOutcome.REFUSED
+    except (OSError, EOFError, MemoryError) as error:
+        if is_peers_doing(error):
+            return ProbeOutcome.REFUSED
+        raise LocalFailure(str(error)) from error
 
 
 class HoldEnd(StrEnum):
@@ -101,8 +136,8 @@ class HoldEnd(StrEnum):
     """There was no worker to hold a connection to."""
     LET_GO = "let go"
     """The worker, or whoever is in between, ended it."""
-    SILENT = "silent"
-    """It stands, but nothing has come over it for too long."""
+    GIVEN_UP = "given up"
+    """Nothing has come over it for too long, or this member cannot use it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +150,7 @@ class HoldPace:
 
 
 async def hold(
-    target: Target, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+    target: ResolvedTarget, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
 ) -> HoldEnd:
     """Keep a connection to a member's worker, ask over it all the time, and return when it has ended.
 
@@ -130,7 +165,7 @@ async def hold(
             async with asyncio.timeout(pace.first_s):
                 first = _asked(target, _IMPOSSIBLE_VERSION)
                 answer, reader, writer = await stack.enter_async_context(first)
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, EOFError, MemoryError):
             return HoldEnd.NOBODY
         if answer != _UNSUPPORTED_VERSION:
             return HoldEnd.NOBODY
@@ -158,9 +193,9 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
                 await reader.readexactly(size)
             answered()
     except TimeoutError:
-        return HoldEnd.SILENT
-    except (OSError, asyncio.IncompleteReadError):
-        return HoldEnd.LET_GO
+        return HoldEnd.GIVEN_UP
+    except (OSError, EOFError, MemoryError) as error:
+        return HoldEnd.LET_GO if is_peers_doing(error) else HoldEnd.GIVEN_UP
 
 
 async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None) -> str | None:
@@ -171,7 +206,8 @@ async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | No
     try:
         context = None if tls is None else tls.get()
         async with asyncio.timeout(timeout_s):
-            async with _asked(Target(endpoint, context), 0) as (answer, *_):
+            (target,) = await resolve((Target(endpoint, context),), Resolver(), timeout_s)
+            async with _asked(target, 0) as (answer, *_):
                 return None if answer == 0 else "it does not answer as a broker does"
     except asyncio.IncompleteReadError:
         return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")

@@ -43,6 +43,7 @@ class Shown(Protocol):
     status: RaftStatus | None
     reports: dict[ProxyId, Report]
     heard_s: dict[ProxyId, float]
+    local_failures: int
     detector: Detector
     links: PeerLinks
     workers: Workers
@@ -114,6 +115,7 @@ class ControlSource:
             workers=control.workers.views(),
             retired=control.workers.retired,
             worker_restarts=control.workers.restarts,
+            local_failures=control.local_failures,
             upstream_up=control.brokers.reachable,
             takeovers=control.takeovers.log,
             checks=self._checks(),

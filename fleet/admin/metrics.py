@@ -215,7 +215,11 @@ class FleetCollector(Collector):
             ["proxy_id"],
             (([each.proxy_id], each.connected) for each in members if each.proxy_id != self._view.me),
         )
-
+        yield CounterMetricFamily(
+            "fleet_local_failures",
+            "Probes of other members, and links to them, that failed for a reason of this member's own.",
+            value=self._view.local_failures,
+        )
         yield _gauges(
             "fleet_certificate_expiry_timestamp_seconds",
             "When the certificates of this member expire, in Unix time, by the field that names them.",

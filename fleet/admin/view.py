@@ -239,6 +239,8 @@ class FleetView:
         workers: those connected now.
         retired: sum of the last counters of workers that are gone, so that no total ever falls.
         worker_restarts: workers that came in the place of another since control started.
+        local_failures: probes of other members, and links to them, that failed for a reason of this member's
+            own.
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
@@ -259,6 +261,7 @@ class FleetView:
     workers: tuple[WorkerView, ...] = ()
     retired: WorkerCounters = field(default_factory=WorkerCounters)
     worker_restarts: int = 0
+    local_failures: int = 0
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()

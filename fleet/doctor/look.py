@@ -24,7 +24,8 @@ from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.model import Endpoint, Liveness, Member, ProxyId
-from fleet.probe import Target, probe_member
+from fleet.outbound import LocalFailure, Resolver
+from fleet.probe import Target, probe_member, resolve
 
 AT_ONCE: Final = 64
 """Connections. A fleet has as many addresses as members times brokers."""
@@ -93,7 +94,11 @@ class Looker:
         return None if tls is None else probe_context(tls.of(address.proxy_id))
 
     async def _knock(self, address: Address, way: _Way) -> str | None:
-        outcome = await probe_member([Target(address.endpoint, way)], self.timeout_s)
+        try:
+            targets = await resolve([Target(address.endpoint, way)], Resolver(), self.timeout_s)
+            outcome = await probe_member(targets, self.timeout_s)
+        except LocalFailure as error:
+            return f"it cannot be asked from here: {error}"
         if outcome is ProbeOutcome.TIMED_OUT:
             return f"no answer within {self.timeout_s:g} s"
         return None if outcome is ProbeOutcome.ANSWERED else "no member answers there"

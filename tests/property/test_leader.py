@@ -54,6 +54,8 @@ class World:
         self.brokers = tuple(Broker(n, "kafka", 9092) for n in range(1, identities + 1))
         self.unreachable: dict[ProxyId, tuple[BrokerId, ...]] = {}
         self.lives = dict.fromkeys(self.names, Life.ALIVE)
+        self.suspected_by: dict[ProxyId, frozenset[ProxyId]] = dict.fromkeys(self.names, frozenset())
+        """Whom each suspects beside the dead, for a reason of its own."""
         self.incarnations = dict.fromkeys(self.names, 1)
         self.state = FleetState()
         self.leader: Leader | None = None
@@ -95,7 +97,7 @@ class World:
         dead = tuple(p for p in self.names if self.lives[p] is Life.DEAD)
         live = {p: Liveness.SUSPECT if p in dead else Liveness.UP for p in self.names}
         reports = {p: self._report(p, dead) for p in self.names if p not in dead}
-        commands = self.leader.propose(self.state, reports, live, self.now_s)
+        commands = self.leader.propose(self.state, reports, live, reports.keys(), self.now_s)
         self.commands += len(commands)
         self.log += commands
 
@@ -107,7 +109,7 @@ class World:
             member=Member(name, listeners=listeners, identities=IdentitySpace(1, 40)),
             ready=True,
             stopping=self.lives[name] is Life.STOPPING,
-            suspects=dead,
+            suspects=tuple(sorted({*dead, *self.suspected_by[name]})),
             brokers=self.brokers,
             unreachable=self.unreachable.get(name, ()),
         )
@@ -261,3 +263,23 @@ def test_brokers_out_of_reach_and_pins_settle_as_well(
         assert not reaching or set(ownership.owners) <= reaching
         pinned = world.state.pins.get(broker_id)
         assert pinned is None or pinned not in reaching or ownership.owners == (pinned,)
+
+
+@settings(max_examples=examples(60))
+@given(st.integers(3, 5), st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4))), max_size=12))
+def test_members_that_fail_locally_down_nobody_who_is_heard(
+    count: int, suspicions: list[tuple[int, set[int]]]
+) -> None:
+    """However many of them there are, and whoever leads."""
+    world = World(count, count)
+    world.run(5.0)
+    before = world.state
+    for index, others in suspicions:
+        name = world.names[index % count]
+        world.suspected_by[name] = frozenset(world.names[n % count] for n in others) - {name}
+        world.run(0.5)
+        assert world.state == before
+    for name in world.names:
+        world.suspected_by[name] = frozenset(world.names) - {name}
+    world.run(5.0)
+    assert world.state == before

@@ -34,8 +34,10 @@ class Behaviour:
     linked: bool
     beats: bool
     ready: bool
-    probe: ProbeOutcome
-    expected: Liveness
+    probe: ProbeOutcome | None
+    """None: it cannot be sent, for a reason of this member's own."""
+    expected: Liveness | None
+    """None: that of before, since nothing new is learnt."""
 
 
 class Mode(Enum):
@@ -46,6 +48,8 @@ class Mode(Enum):
     LISTENER_GONE = Behaviour(True, True, True, ProbeOutcome.REFUSED, Liveness.SUSPECT)
     LISTENER_SILENT = Behaviour(True, True, True, ProbeOutcome.TIMED_OUT, Liveness.SUSPECT)
     NOT_READY = Behaviour(True, True, False, ProbeOutcome.ANSWERED, Liveness.SUSPECT)
+    NOT_ASKED = Behaviour(True, True, True, None, None)
+    KILLED_AND_NOT_ASKED = Behaviour(False, False, False, None, Liveness.SUSPECT)
 
 
 class World:
@@ -58,7 +62,7 @@ class World:
         self.lives = dict.fromkeys(peers, 0)
         self.transitions: list[Transition] = []
         self._beat_s = dict.fromkeys(peers, 0.0)
-        self._results: dict[str, tuple[float, ProbeOutcome]] = {}
+        self._results: dict[str, tuple[float, ProbeOutcome | None]] = {}
         for peer in peers:
             self.become(peer, Mode.HEALTHY)
 
@@ -66,7 +70,7 @@ class World:
         before, self.modes[peer] = self.modes[peer].value, mode
         if before.linked and not mode.value.linked:
             self.detector.link_down(peer, self.now_s)
-        if mode.value.probe is ProbeOutcome.REFUSED:
+        if mode.value.probe is ProbeOutcome.REFUSED or mode is Mode.KILLED_AND_NOT_ASKED:
             self.detector.worker_given_up(peer, self.now_s)
         if mode.value.linked and not before.linked:
             self.lives[peer] += 1
@@ -96,17 +100,24 @@ class World:
     def _observe(self) -> None:
         for peer, mode in self.modes.items():
             if peer in self._results and self._results[peer][0] <= self.now_s:
-                self.detector.probe_result(peer, self._results.pop(peer)[1], self.now_s)
-            self._hold(peer, mode.value.probe)
+                self._end_probe(peer, self._results.pop(peer)[1])
+            self._hold(peer, mode)
             if mode.value.beats and self.now_s >= self._beat_s[peer]:
                 self._beat_s[peer] = self.now_s + Timing.heartbeat_s
                 self.detector.heartbeat(peer, mode.value.ready, self.lives[peer], self.now_s)
 
-    def _hold(self, peer: str, outcome: ProbeOutcome) -> None:
+    def _end_probe(self, peer: str, outcome: ProbeOutcome | None) -> None:
+        if outcome is None:
+            self.detector.probe_failed_here(peer, self.now_s)
+        else:
+            self.detector.probe_result(peer, outcome, self.now_s)
+
+    def _hold(self, peer: str, mode: Mode) -> None:
         """Ask on the connection that is held to the peer's worker, where it has one."""
-        if outcome is not ProbeOutcome.REFUSED:
-            self.detector.worker_asked(peer, self.now_s)
-        if outcome is ProbeOutcome.ANSWERED:
+        if mode.value.probe is ProbeOutcome.REFUSED or mode is Mode.KILLED_AND_NOT_ASKED:
+            return
+        self.detector.worker_asked(peer, self.now_s)
+        if mode.value.probe is ProbeOutcome.ANSWERED or mode is Mode.NOT_ASKED:
             self.detector.worker_answered(peer, self.now_s)
 
 
@@ -126,11 +137,11 @@ def test_whatever_happened_before_the_verdict_is_right_after_a_while(play: Plays
         world.run(for_s)
     world.run(SETTLE_S)
     for peer, mode in world.modes.items():
-        assert world.detector.liveness[peer] is mode.value.expected
+        assert mode.value.expected in (None, world.detector.liveness[peer])
 
 
 @settings(max_examples=examples(150))
-@given(plays, st.sampled_from([Mode.KILLED, Mode.FROZEN, Mode.CUT_OFF]))
+@given(plays, st.sampled_from([Mode.KILLED, Mode.FROZEN, Mode.CUT_OFF, Mode.KILLED_AND_NOT_ASKED]))
 def test_a_death_is_noticed_in_time_after_any_history(play: Plays, death: Mode) -> None:
     world = World(["p1", "p2"])
     for peer, mode, for_s in play:
@@ -142,6 +153,19 @@ def test_a_death_is_noticed_in_time_after_any_history(play: Plays, death: Mode) 
     world.become("p1", death)
     world.run(0.1 if death is Mode.KILLED else 0.8 + 2 * STEP_S)
     assert world.held("p1") is Liveness.SUSPECT
+
+
+@settings(max_examples=examples(60))
+@given(st.lists(st.tuples(st.sampled_from(["p1", "p2"]), st.booleans(), durations), max_size=20))
+def test_what_fails_here_alone_changes_nothing(play: list[tuple[str, bool, float]]) -> None:
+    world = World(["p1", "p2"])
+    world.run(0.5)
+    for peer, fails, for_s in play:
+        world.become(peer, Mode.NOT_ASKED if fails else Mode.HEALTHY)
+        world.run(for_s)
+    world.run(5.0)
+    assert {each.after for each in world.transitions} == {Liveness.UP}
+    assert len(world.transitions) == 2
 
 
 @given(st.lists(st.floats(0.05, 0.65), min_size=5, max_size=60), st.lists(st.floats(0.0, 30.0), max_size=4))

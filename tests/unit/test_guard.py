@@ -16,7 +16,8 @@ from fleet.config.settings import Limits
 from fleet.ipc import BOOTSTRAP
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member
+from fleet.outbound import Resolver
+from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.proxy import guard, patience
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
 from fleet.proxy.guard import Guard
@@ -158,14 +159,13 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
             await asked(client, number)
         answers: list[None] = []
         pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
-        held = asyncio.create_task(
-            hold(Target(endpoint(at)), pace, lambda: None, lambda: answers.append(None))
-        )
+        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
         await eventually(lambda: answers, "the connection is held")
         flood: list[Client] = []
         for _ in range(100):
             flood.append(await at.connect())
-            assert await probe_member([Target(endpoint(at))], LIMIT_S) is ProbeOutcome.ANSWERED
+            assert await probe_member(targets, LIMIT_S) is ProbeOutcome.ANSWERED
             assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last is being closed
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
@@ -208,9 +208,8 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         answers: list[None] = []
         pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
-        held = asyncio.create_task(
-            hold(Target(endpoint(at)), pace, lambda: None, lambda: answers.append(None))
-        )
+        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
         for _ in range(10):
             before = len(answers)
             await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)

@@ -104,7 +104,8 @@ class Play:
 
     def step(self) -> list[Command]:
         """One evaluation, with what it proposes."""
-        commands = self.leader.propose(self.state, self.reports, self.live, self.now_s)
+        heard = self.reports.keys()
+        commands = self.leader.propose(self.state, self.reports, self.live, heard, self.now_s)
         self.proposed += commands
         if not self.losing:
             for command in commands:
@@ -230,9 +231,10 @@ def test_one_of_three_voters_does_not_commit_a_death(steady: Play) -> None:
 
 def test_observers_have_no_vote() -> None:
     play = Play(["p1", "p2", "p3", "p4"], voters=["p1", "p2", "p3"]).start().run(5.0).clear()
-    play.report("p1", suspects=("p2",)).report("p4", suspects=("p2",)).run(1.0)
+    evidence = {"suspects": ("p2",), "failed_probes": ("p2",)}
+    play.report("p1", **evidence).report("p4", **evidence).run(1.0)
     assert play.proposed == []
-    play.report("p3", suspects=("p2",)).run(0.0)
+    play.report("p3", **evidence).run(0.0)
     assert play.statuses["p2"] is MemberStatus.DOWN
 
 
@@ -277,8 +279,43 @@ def test_a_member_that_flaps_is_not_taken_in(steady: Play) -> None:
 
 
 def test_a_member_that_a_majority_suspects_is_not_taken_in_though_the_leader_hears_it(steady: Play) -> None:
-    steady.report("p1", suspects=("p3",)).report("p2", suspects=("p3",)).run(10.0)
+    evidence = {"suspects": ("p3",), "failed_probes": ("p3",)}
+    steady.report("p1", **evidence).report("p2", **evidence).run(10.0)
     assert steady.statuses["p3"] is MemberStatus.DOWN
+    assert steady.of(MemberUp) == []
+
+
+def test_members_that_are_heard_are_not_down_where_nobody_could_ask_them(steady: Play) -> None:
+    """1.2 s without DNS at every member, and the leader committed that all were down, itself included."""
+    for name in ("p1", "p2", "p3"):
+        steady.report(name, suspects=tuple(other for other in ("p1", "p2", "p3") if other != name))
+    for name in ("p2", "p3"):
+        steady.live[name] = Liveness.SUSPECT
+    steady.run(20.0)
+    assert steady.proposed == []
+    assert set(steady.statuses.values()) == {MemberStatus.UP}
+
+
+@pytest.mark.parametrize("who", ["p1", "p3"])
+def test_a_member_that_is_heard_is_down_once_a_majority_has_asked_it_in_vain(steady: Play, who: str) -> None:
+    """The leader itself as well, whose workers clients cannot reach though it hears all others."""
+    first, second = (name for name in ("p1", "p2", "p3") if name != who)
+    steady.report(first, suspects=(who,), failed_probes=(who,)).report(second, suspects=(who,)).run(5.0)
+    assert steady.proposed == []
+    steady.report(second, failed_probes=(who,)).run(0.0)
+    assert steady.statuses[who] is MemberStatus.DOWN
+
+
+def test_a_member_that_is_not_heard_is_down_without_probes(steady: Play) -> None:
+    """As of members of the previous release, whose reports tell nothing of probes."""
+    steady.die("p3").run(0.0)
+    assert steady.reports["p2"].failed_probes == ()
+    assert steady.statuses["p3"] is MemberStatus.DOWN
+
+
+def test_a_member_whom_a_majority_suspects_without_evidence_is_not_taken_in_either(steady: Play) -> None:
+    steady.die("p3").run(0.1).clear()
+    steady.report("p3", incarnation=2).run(10.0)
     assert steady.of(MemberUp) == []
 
 

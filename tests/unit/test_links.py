@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks
 from fleet.model import Endpoint
+from fleet.outbound import LocalFailure
 
 LIMIT_S = 10.0
 
@@ -27,6 +28,7 @@ class Member:
 
     def __init__(self, me: str, listen: socket.socket, peers: dict[str, Endpoint], **options: object) -> None:
         self.told: list[str] = []
+        self.failed_here: list[tuple[str, str]] = []
         self.frames: list[tuple[str, Kind, bytes]] = []
         fleet = str(options.pop("fleet", "demo"))
         incarnation = int(str(options.pop("incarnation", 1)))
@@ -39,6 +41,9 @@ class Member:
 
     def on_down(self, peer: str, reason: str) -> None:
         self.told.append(f"-{peer}: {reason}")
+
+    def on_failed_here(self, peer: str, error: LocalFailure) -> None:
+        self.failed_here.append((peer, str(error)))
 
     def on_frame(self, peer: str, kind: Kind, payload: bytes) -> None:
         self.frames.append((peer, kind, payload))

@@ -33,7 +33,8 @@ class Play:
         self.beating = False
         self.ready = True
         self.incarnation = 1
-        self.answer: ProbeOutcome = ANSWERED
+        self.answer: ProbeOutcome | None = ANSWERED
+        """Of a probe; None: it cannot be sent, for a reason of this member's own."""
         self.transitions: list[Transition] = []
         self.probes: list[float] = []
         self.answers_after_s: float | None = -1.0
@@ -43,7 +44,7 @@ class Play:
         self._answers_s: list[float] = []
         self._late: list[tuple[float, float]] = []
         self._next_beat_s = self.now_s
-        self._result: tuple[float, ProbeOutcome] | None = None
+        self._result: tuple[float, ProbeOutcome | None] | None = None
 
     def run(self, for_s: float) -> Play:
         end_s = self.now_s + for_s
@@ -63,7 +64,10 @@ class Play:
     def _world(self) -> None:
         if self._result is not None and self._result[0] <= self.now_s:
             (_, outcome), self._result = self._result, None
-            self.detector.probe_result("p2", outcome, self.now_s)
+            if outcome is None:
+                self.detector.probe_failed_here("p2", self.now_s)
+            else:
+                self.detector.probe_result("p2", outcome, self.now_s)
         if self.beating and self.now_s >= self._next_beat_s:
             self._next_beat_s = self.now_s + Timing.heartbeat_s
             self.detector.heartbeat("p2", self.ready, self.incarnation, self.now_s)
@@ -270,6 +274,100 @@ def test_a_held_connection_that_was_given_up_asks_nothing(up: Play) -> None:
     up.answer = TIMED_OUT
     up.run(1.5)
     assert len(up.transitions) == 1
+
+
+def test_probes_that_fail_here_suspect_nobody(up: Play) -> None:
+    """Found: two failed look-ups outweighed the link, heartbeats and answers on the held connection."""
+    up.answers_after_s = 0.0
+    up.answer = None
+    up.run(20.0)
+    assert len(up.transitions) == 1
+    assert up.detector.failed_probes == frozenset()
+
+
+def test_a_probe_that_fails_here_neither_counts_nor_is_a_refusal_before_it_forgotten(up: Play) -> None:
+    up.run_to_probe()
+    up.detector.probe_result("p2", REFUSED, up.now_s)
+    assert up.detector.failed_probes == {"p2"}
+    up.answer = None
+    up.run(5.0)
+    assert len(up.transitions) == 1
+    assert up.detector.failed_probes == frozenset(), "whether it still refuses, nobody here can tell"
+    resumed_s, up.answer = up.now_s, REFUSED
+    up.run(2.0)
+    assert up.after_s(resumed_s) <= 1.0 + 2 * STEP_S
+    assert up.reason == "unreachable"
+
+
+def test_a_killed_peer_is_suspected_for_its_silence_where_probes_fail_here(up: Play) -> None:
+    killed_s, up.answer = up.now_s, None
+    up.lose_link().run(3.0)
+    assert 0.65 < up.after_s(killed_s) <= 0.8 + 2 * STEP_S
+    assert up.reason == "silent"
+
+
+def test_a_look_up_that_takes_long_is_nobodys_silence(up: Play) -> None:
+    """A probe counts from when it goes out."""
+    up.run_to_probe()
+    due_s = up.now_s
+    up.run(0.6)
+    up.detector.probe_sent("p2", up.now_s)
+    up.detector.probe_result("p2", ANSWERED, up.now_s)
+    assert up.alive_ago_s == 0.0
+    assert up.now_s - due_s >= 0.6
+
+
+def test_a_peer_recovers_by_its_held_connection_where_probes_fail_here(up: Play) -> None:
+    up.answers_after_s = 0.0
+    up.ready = False
+    up.run(1.0)
+    assert up.liveness is Liveness.SUSPECT
+    back_s, up.ready, up.answer = up.now_s, True, None
+    up.run(2.0)
+    assert up.liveness is Liveness.UP
+    assert up.after_s(back_s) <= 1.0 + 4 * STEP_S
+
+
+def test_a_control_process_that_cannot_be_dialled_from_here_is_not_gone(up: Play) -> None:
+    lost_s = up.now_s
+    up.lose_link()
+    while up.now_s < lost_s + 20.0:
+        up.run(0.5)
+        up.detector.link_failed_here("p2", up.now_s)
+    assert up.liveness is Liveness.UP, "its workers answer"
+    healed_s = up.now_s
+    up.run(6.0)
+    assert 4.8 < up.after_s(healed_s) <= 5.0 + STEP_S
+    assert up.reason == "control_gone"
+
+
+def test_a_peer_that_cannot_be_dialled_from_here_is_unknown_until_it_could_be() -> None:
+    play = Play()
+    while play.now_s < 1020.0:
+        play.run(0.5)
+        play.detector.link_failed_here("p2", play.now_s)
+    assert play.run(9.9).liveness is Liveness.UNKNOWN
+    assert play.run(0.2).liveness is Liveness.SUSPECT
+    assert play.reason == "never_heard"
+
+
+def test_who_looks_names_up_in_vain_does_not_do_so_fifty_times_a_second(up: Play) -> None:
+    before = len(up.probes)
+    up.answer = None
+    up.lose_link().run(0.5)
+    assert len(up.probes) - before <= 6
+
+
+def test_a_peer_is_heard_while_its_heartbeats_arrive(up: Play) -> None:
+    assert up.detector.hears("p2", up.now_s)
+    up.beating = False
+    up.run(0.9)
+    assert not up.detector.hears("p2", up.now_s)
+    up.beating = True
+    up.run(0.2)
+    assert up.detector.hears("p2", up.now_s)
+    up.lose_link()
+    assert not up.detector.hears("p2", up.now_s)
 
 
 def test_one_probe_that_times_out_is_no_death(up: Play) -> None:

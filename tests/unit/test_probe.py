@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from kio.serial import entity_reader
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.membership import ProbeOutcome
 from fleet.model import Endpoint
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member
+from fleet.outbound import LocalFailure, Resolver
+from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member, resolve
 from fleet.proxy.wire.api_versions import error_reply
 from fleet.upstream_tls import to_brokers
 from tests.certificates import Authority
@@ -114,9 +116,13 @@ BAD_ANSWERS = {
 # ---- members
 
 
+async def ask_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcome:
+    return await probe_member(await resolve(targets, Resolver(), PATIENT_S), timeout_s)
+
+
 async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
     async with serving(raw(error_reply)) as (server, endpoint):
-        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
     (frame,) = server.asked
     header, size = entity_reader(RequestHeaderV2)(frame, 0)
     assert (header.request_api_key, header.request_api_version) == (18, 32767)
@@ -128,22 +134,22 @@ async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
 async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -> None:
     """As where the advertised address leads to a broker, or to something that only looks like Kafka."""
     async with serving(answer(error_code)) as (_, endpoint):
-        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
+        assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
 async def test_a_member_with_an_answer_that_is_none_has_refused(script: Script) -> None:
     async with serving(script) as (_, endpoint):
-        assert await probe_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
+        assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 async def test_a_member_where_nobody_listens_has_refused(nobody: Endpoint) -> None:
-    assert await probe_member([Target(nobody)], PATIENT_S) is ProbeOutcome.REFUSED
+    assert await ask_member([Target(nobody)], PATIENT_S) is ProbeOutcome.REFUSED
 
 
 async def test_a_member_that_never_answers_has_timed_out() -> None:
     async with serving(silence) as (server, endpoint):
-        assert await probe_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await ask_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
     assert server.ended == 1
 
 
@@ -152,17 +158,16 @@ async def test_half_an_answer_in_time_is_none() -> None:
         writer.write(struct.pack(">iih", 10, struct.unpack_from(">hhi", frame)[2], 35))
 
     async with serving(half) as (_, endpoint):
-        assert await probe_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await ask_member([Target(endpoint)], HASTY_S) is ProbeOutcome.TIMED_OUT
 
 
 async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint) -> None:
     async with serving(raw(error_reply)) as (server, alive), serving(silence) as (_, frozen):
-        assert await probe_member([Target(alive), Target(alive)], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await ask_member([Target(alive), Target(alive)], PATIENT_S) is ProbeOutcome.ANSWERED
         assert len(server.asked) == 2
-        assert await probe_member([Target(alive), Target(frozen)], HASTY_S) is ProbeOutcome.TIMED_OUT
+        assert await ask_member([Target(alive), Target(frozen)], HASTY_S) is ProbeOutcome.TIMED_OUT
         assert (
-            await probe_member([Target(frozen), Target(nobody), Target(alive)], HASTY_S)
-            is ProbeOutcome.REFUSED
+            await ask_member([Target(frozen), Target(nobody), Target(alive)], HASTY_S) is ProbeOutcome.REFUSED
         )
 
 
@@ -175,11 +180,46 @@ async def test_listeners_are_asked_at_the_same_time() -> None:
         writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
 
     async with serving(wait_for_the_other) as (_, one), serving(wait_for_the_other) as (_, other):
-        assert await probe_member([Target(one), Target(other)], PATIENT_S) is ProbeOutcome.ANSWERED
+        assert await ask_member([Target(one), Target(other)], PATIENT_S) is ProbeOutcome.ANSWERED
+
+
+@pytest.fixture
+def no_descriptors() -> Iterator[Callable[[], None]]:
+    """Called, it leaves this process without a descriptor to open; until the test is over."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def exhaust() -> None:
+        with socket.socket() as lowest:
+            # All below the lowest free one are taken.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), before[1]))
+
+    yield exhaust
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_member_that_cannot_be_asked_for_want_of_descriptors_has_not_refused(
+    no_descriptors: Callable[[], None],
+) -> None:
+    async with serving(raw(error_reply)) as (_, endpoint):
+        assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
+        targets = await resolve([Target(endpoint)], Resolver(), PATIENT_S)
+        no_descriptors()
+        with pytest.raises(LocalFailure, match="Too many open files"):
+            await probe_member(targets, PATIENT_S)
+
+
+async def test_a_member_of_whose_listeners_one_cannot_be_asked_has_not_refused(nobody: Endpoint) -> None:
+    (refuses,) = await resolve([Target(nobody)], Resolver(), PATIENT_S)
+    unroutable = replace(
+        refuses, addresses=[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("255.255.255.255", 1))]
+    )
+    assert await probe_member([refuses], PATIENT_S) is ProbeOutcome.REFUSED
+    with pytest.raises(LocalFailure):
+        await probe_member([refuses, unroutable], PATIENT_S)
 
 
 async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
-    assert await probe_member([], HASTY_S) is ProbeOutcome.ANSWERED
+    assert await ask_member([], HASTY_S) is ProbeOutcome.ANSWERED
 
 
 # ---- brokers
@@ -247,6 +287,13 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
 # ---- connections that are held
 
 
+async def held(
+    target: Target, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+) -> HoldEnd:
+    (resolved,) = await resolve([target], Resolver(), PATIENT_S)
+    return await hold(resolved, pace, asked, answered)
+
+
 HASTY = HoldPace(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
 PATIENT = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
 
@@ -285,7 +332,7 @@ def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None])
 async def test_a_held_connection_ends_with_the_worker() -> None:
     gone, heard = asyncio.Event(), Heard()
     async with serving(answering(gone, lambda writer: writer.write_eof())) as (server, endpoint):
-        holding = asyncio.create_task(hold(Target(endpoint), HASTY, heard.ask, heard.answer))
+        holding = asyncio.create_task(held(Target(endpoint), HASTY, heard.ask, heard.answer))
         await heard.until_answered(20)
         assert heard.asked >= heard.answered
         assert not holding.done(), "the limit is for the first answer alone"
@@ -299,18 +346,18 @@ async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up()
     silent, heard = asyncio.Event(), Heard()
     pace = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
-        holding = asyncio.create_task(hold(Target(endpoint), pace, heard.ask, heard.answer))
+        holding = asyncio.create_task(held(Target(endpoint), pace, heard.ask, heard.answer))
         await heard.until_answered(1)
         silent.set()
         async with asyncio.timeout(PATIENT_S):
-            assert await holding is HoldEnd.SILENT
+            assert await holding is HoldEnd.GIVEN_UP
     assert heard.asked > heard.answered
 
 
 async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
     heard = Heard()
-    assert await hold(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
+    assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert await hold(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.NOBODY
+            assert await held(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.NOBODY
     assert heard == Heard()

@@ -1,0 +1,114 @@
+"""A connection to somebody else: look a name up, connect, and tell whose failure it is where that fails.
+
+What a member cannot do for a reason of its own (its resolver is away, it has no descriptor or memory left, it
+has no route) says nothing of whom it wanted to reach. ``is_peers_doing`` therefore lists what *is* the other
+side's doing; whatever nobody has thought of counts as this member's own failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from fleet.model import Endpoint
+
+Addresses: TypeAlias = Sequence[tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]]
+"""As ``getaddrinfo`` returns them."""
+
+_PEERS_DOING: Final = (
+    ConnectionRefusedError,
+    ConnectionResetError,
+    ConnectionAbortedError,
+    BrokenPipeError,
+    ssl.SSLError,
+    EOFError,
+)
+_NO_ROUTE: Final = frozenset(
+    (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+)
+"""What an address is met with whose family this machine cannot use."""
+
+
+class LocalFailure(OSError):
+    """This member could not even ask: a name, a descriptor, memory or a route of its own is missing."""
+
+
+def is_peers_doing(error: BaseException) -> bool:
+    """Whether an error on a connection is a refusal, a reset, or an answer that is wrong."""
+    return isinstance(error, _PEERS_DOING)
+
+
+class Resolver:
+    """Looks names up, each once at a time: the threads for that are few, and a slow one must not take all."""
+
+    def __init__(self) -> None:
+        self._lookups: dict[Endpoint, asyncio.Task[Addresses]] = {}
+
+    async def find(self, endpoint: Endpoint, timeout_s: float) -> Addresses:
+        """The addresses of an endpoint.
+
+        Raises: LocalFailure: the name cannot be looked up, or not in time
+        """
+        lookup = self._lookups.get(endpoint)
+        if lookup is None:
+            lookup = asyncio.get_running_loop().create_task(_look_up(endpoint))
+            self._lookups[endpoint] = lookup
+            lookup.add_done_callback(lambda task: self._ended(endpoint, task))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(lookup)
+        except TimeoutError:
+            raise LocalFailure(f"no address for {endpoint.host} within {timeout_s:g} s") from None
+
+    def _ended(self, endpoint: Endpoint, lookup: asyncio.Task[Addresses]) -> None:
+        del self._lookups[endpoint]
+        if not lookup.cancelled():
+            lookup.exception()  # whoever waited for it has it; asyncio complains where nobody did
+
+
+async def _look_up(endpoint: Endpoint) -> Addresses:
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        raise LocalFailure(f"no address for {endpoint.host}: {error}") from error
+
+
+async def connect(addresses: Addresses) -> socket.socket:
+    """Connect to the first of some addresses that takes it.
+
+    Raises:
+        LocalFailure: not all of them could be tried
+        OSError: all of them were tried; what became of the first. ``is_peers_doing``, or nobody answered
+    """
+    loop = asyncio.get_running_loop()
+    first: OSError | None = None
+    for family, kind, protocol, _, address in addresses:
+        try:
+            # asyncio wants it so; it is inherited by nobody (PEP 446).
+            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+        except OSError as error:
+            if first is not None and error.errno in _NO_ROUTE:
+                continue
+            raise LocalFailure(f"no socket: {error}") from error
+        try:
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, TimeoutError) or is_peers_doing(error):
+                first = first or error
+            elif first is None or error.errno not in _NO_ROUTE:
+                # getaddrinfo puts addresses without a route last (RFC 6724, rule 1): there, they add nothing.
+                raise LocalFailure(f"no connection to {address[0]}: {error}") from error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    if first is None:
+        raise LocalFailure("no address")
+    raise first
