@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import MemberDocument
 from fleet.chaos.checker import Outage
+from fleet.chaos.local_faults import LocalFaults
 from fleet.chaos.network import Knock, Link, Toxiproxy, knock
 from fleet.chaos.proofs import (
     PROOF_LIMIT_S,
@@ -47,6 +48,9 @@ SLOW_SLACK_S: Final = 2.5
 _SILENT_S = 0.5
 _ENOUGH = 0.8
 """The share of a latency, or of the time that bandwidth costs, that has to be seen."""
+
+_DRAIN: Final = "drain"
+"""A reason of a takeover that says nothing of a death."""
 
 TakenOver = Callable[[Collection[ProxyId], float], bool]
 
@@ -83,12 +87,14 @@ class Injector:
         fleet: LocalFleet,
         kafka: KafkaCluster,
         network: Toxiproxy,
+        local_faults: LocalFaults,
         taken_over: TakenOver,
         say: Callable[[str], None],
     ) -> None:
         self._fleet = fleet
         self._kafka = kafka
         self._network = network
+        self._local_faults = local_faults
         self._taken_over = taken_over
         self._say = say
         self._harsh = asyncio.Lock()
@@ -367,6 +373,33 @@ class Injector:
     async def _swallow(self, links: Sequence[Link], fault: Fault) -> None:
         await in_thread(lambda: self._network.poison(links, "timeout", {"timeout": 0}, fault.direction))
 
+    # ------------------------------------------------------------------------------- failures of their own
+
+    async def _fail_locally(self, fault: Fault) -> Done:
+        """Have members fail to ask the others. Raises: DemoError: somebody is taken for dead for that."""
+        victims = self._fleet.members if fault.target == "all" else (await self._member(fault.target),)
+        counted = await in_thread(lambda: {each: self._local_faults.failures(each) for each in victims})
+        self._tell(fault, victims)
+        at_s = time.monotonic()
+        with self._local_faults.failing(victims, fault.kind):
+            await asyncio.sleep(fault.duration_s)
+
+        def failed(victim: ProxyId) -> bool:
+            return self._local_faults.failures(victim) > counted[victim]
+
+        for victim in victims:
+            if not await becomes(partial(failed, victim), PROOF_LIMIT_S):
+                raise NoEffect(f"{fault}: {victim} has counted no failure of its own")
+        await self._whole()
+        for teller in self._fleet.members:
+            document = await in_thread(partial(self._fleet.ownership, teller))
+            for each in document.takeovers:
+                if each.detected_mono_s > at_s and each.proxy_id != teller and each.reason != _DRAIN:
+                    raise DemoError(
+                        f"{fault}: {teller} took {each.proxy_id} for dead ({each.reason}), which was well"
+                    )
+        return await self._done(fault, victims, at_s, f"failures counted by {', '.join(victims)}")
+
     # --------------------------------------------------------------------------------------------- proofs
 
     async def _prove_silent(self, victim: ProxyId, fault: Fault) -> str:
@@ -497,5 +530,9 @@ _HOW: Final = MappingProxyType[Kind, How](
         Kind.RESET_BROKER: Injector._reset,
         Kind.LATENCY_BROKER: Injector._latency,
         Kind.BANDWIDTH_BROKER: Injector._bandwidth,
+        Kind.NO_NAMES: Injector._fail_locally,
+        Kind.SLOW_NAMES: Injector._fail_locally,
+        Kind.NO_ROUTES: Injector._fail_locally,
+        Kind.NO_DESCRIPTORS: Injector._fail_locally,
     }
 )

@@ -23,6 +23,7 @@ import fleet as package
 from fleet.chaos import epochs
 from fleet.chaos.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.chaos.faults import Done, Injector
+from fleet.chaos.local_faults import LocalFaults
 from fleet.chaos.network import Toxiproxy
 from fleet.chaos.observer import Observer
 from fleet.chaos.proofs import NoEffect
@@ -149,6 +150,7 @@ class _Run:
             peer_tls=plan.secured,
             events=events,
         )
+        self._local_faults = LocalFaults(self._fleet, folder / "local-faults")
         self._observer: Observer | None = None
         self._clients: list[Client] = []
         self._streams: list[Stream] = []
@@ -186,7 +188,14 @@ class _Run:
             await until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
             self._from_s = time.monotonic()
             await self._break(
-                Injector(self._fleet, self._kafka, self._network, observer.taken_over, self._say)
+                Injector(
+                    self._fleet,
+                    self._kafka,
+                    self._network,
+                    self._local_faults,
+                    observer.taken_over,
+                    self._say,
+                )
             )
             self._whole_since_s = time.monotonic()
             await happens(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)

@@ -55,6 +55,10 @@ class Kind(StrEnum):
     RESET_BROKER = "reset_broker"
     LATENCY_BROKER = "latency_broker"
     BANDWIDTH_BROKER = "bandwidth_broker"
+    NO_NAMES = "no_names"
+    SLOW_NAMES = "slow_names"
+    NO_ROUTES = "no_routes"
+    NO_DESCRIPTORS = "no_descriptors"
 
 
 GENTLE: Final = frozenset(
@@ -80,12 +84,24 @@ OUTAGES: Final = frozenset({Kind.KILL_MEMBER, Kind.FREEZE_MEMBER, Kind.BLACKHOLE
 BROKER_ENDS: Final = frozenset({Kind.KILL_BROKER, Kind.ROLLING_BROKER_RESTART})
 """A record that its leader alone has may be lost then: also one that ends in order waits for no follower."""
 
-FIRST_SEED: Final = MappingProxyType({Kind.ROLLING_BROKER_RESTART: 201})
-"""Of those that draw a kind. Seeds 1 to 200 were run before there was this one: docs/reliability.jsonl."""
+FIRST_SEED: Final = MappingProxyType(
+    {
+        Kind.ROLLING_BROKER_RESTART: 201,
+        Kind.NO_NAMES: 221,
+        Kind.SLOW_NAMES: 221,
+        Kind.NO_ROUTES: 221,
+        Kind.NO_DESCRIPTORS: 221,
+    }
+)
+"""Of those that draw a kind. Seeds before were run before there was this one: docs/reliability.jsonl."""
+
+LOCAL_FAULTS: Final = frozenset({Kind.NO_NAMES, Kind.SLOW_NAMES, Kind.NO_ROUTES, Kind.NO_DESCRIPTORS})
+"""Failures of members' own, for which nobody may be taken for dead."""
 
 _ROLES: Final = ("leader", "follower")
 _BROKERS: Final = ("1", "2", "3")
 _NOBODY: Final = ("-",)
+_ROLES_OR_ALL: Final = (*_ROLES, "all")
 _DIRECTIONS: Final[tuple[Direction, ...]] = ("both", "in", "out")
 
 
@@ -133,6 +149,10 @@ SHAPES: Final = MappingProxyType(
         Kind.RESET_BROKER: Shape(_BROKERS, (0.2, 1.0), 3.0),
         Kind.LATENCY_BROKER: Shape(_BROKERS, (4.0, 12.0), 0.0, (200, 400), one_way=True),
         Kind.BANDWIDTH_BROKER: Shape(_BROKERS, (4.0, 10.0), 0.0, (32, 64), one_way=True),
+        Kind.NO_NAMES: Shape(_ROLES_OR_ALL, (2.0, 5.0), 8.0),
+        Kind.SLOW_NAMES: Shape(_ROLES_OR_ALL, (2.0, 5.0), 8.0),
+        Kind.NO_ROUTES: Shape(_ROLES_OR_ALL, (2.0, 5.0), 8.0),
+        Kind.NO_DESCRIPTORS: Shape(_ROLES_OR_ALL, (2.0, 5.0), 8.0),
     }
 )
 
@@ -143,7 +163,8 @@ class Fault:
 
     Args:
         at_s: from the start of the plan; a harsh one waits until the one before it is healed.
-        target: "leader" or "follower", as it is then; the id of a broker; "-" where there is no choice.
+        target: "leader" or "follower", as it is then, or "all"; the id of a broker; "-" where there is no
+            choice.
         amount: milliseconds of latency (jitter: the most of it), or KiB/s of bandwidth.
     """
 
@@ -250,6 +271,13 @@ CHOSEN: Final = MappingProxyType[str, tuple[tuple[str, ...], tuple[Fault, ...]]]
         "broker-restarts": (("aiokafka",), (Fault(1.0, Kind.ROLLING_BROKER_RESTART, "-", 0.1),)),
         "blackhole": (("aiokafka", "share"), (Fault(1.0, Kind.BLACKHOLE_MEMBER, "follower", 5.0),)),
         "kill-all": (("kip848",), (Fault(1.0, Kind.KILL_ALL, "-", 0.5),)),
+        "local-faults": (
+            ("acks1",),
+            (
+                Fault(1.0, Kind.NO_NAMES, "all", 3.0),
+                Fault(9.0, Kind.NO_DESCRIPTORS, "leader", 3.0),
+            ),
+        ),
     }
 )
 """Clients and faults by the name of the plan: what `make test-all` runs."""

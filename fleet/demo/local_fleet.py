@@ -134,6 +134,8 @@ class LocalFleet:
         self._own_config: dict[ProxyId, Path] = {}
         self.through: dict[ProxyId, Sequence[str]] = {}
         """By member, the program that becomes it; see `spawn_module`."""
+        self.environment: dict[ProxyId, Mapping[str, str]] = {}
+        """By member, what its environment has more; see `spawn_module`."""
 
     @property
     def members(self) -> tuple[ProxyId, ...]:
@@ -206,7 +208,11 @@ class LocalFleet:
             arguments = ("node", "--config", str(config), "--node", proxy_id)
             through = self.through.get(proxy_id, ())
             self._processes[proxy_id] = spawn_module(
-                "fleet", *arguments, log=self.log(proxy_id), through=through
+                "fleet",
+                *arguments,
+                log=self.log(proxy_id),
+                through=through,
+                env=self.environment.get(proxy_id),
             )
 
     def kill(self, *proxy_ids: ProxyId) -> float:

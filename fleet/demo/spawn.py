@@ -68,17 +68,23 @@ def spawn(
 
 
 def spawn_module(
-    module: str, *arguments: str, log: Path, through: Sequence[str] = ()
+    module: str,
+    *arguments: str,
+    log: Path,
+    through: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """`spawn` for `python -m module`, with this interpreter and this very code of the project.
 
     Args:
         through: a program that becomes the module, and its arguments, as nsenter does.
+        env: what its environment has more than this process's; a path for Python comes first in it.
     """
+    more = dict(env or {})
     here = str(Path(fleet.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (more.get("PYTHONPATH"), here, os.environ.get("PYTHONPATH"))))
     command = (*through, sys.executable, "-m", module, *arguments)
-    return spawn(command, log, env={**os.environ, "PYTHONPATH": path})
+    return spawn(command, log, env={**os.environ, **more, "PYTHONPATH": path})
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

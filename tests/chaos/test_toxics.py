@@ -186,7 +186,7 @@ class Around:
 
 async def injected(through: Through, kind: Kind, amount: int, direction: Direction, *, touched: bool) -> Done:
     around: Any = Around(*through, touched=touched)
-    injector = Injector(around, around, around, lambda *_: True, lambda _: None)
+    injector = Injector(around, around, around, around, lambda *_: True, lambda _: None)
     target = "1" if kind in BROKER_LINKS else "leader"
     return await injector.inject(Fault(0.0, kind, target, 0.0, amount, direction))
 

@@ -94,7 +94,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 async def proof_of(play: Play, fault: Fault) -> str:
     """Inject a fault. Returns: its proof. Raises: NoEffect; either way the network is whole again."""
     fleet: Any = play
-    injector = Injector(fleet, fleet, fleet, lambda *_: True, lambda _: None)
+    injector = Injector(fleet, fleet, fleet, fleet, lambda *_: True, lambda _: None)
     try:
         return (await injector.inject(fault)).proof
     finally:

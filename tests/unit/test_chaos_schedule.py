@@ -22,7 +22,7 @@ from fleet.chaos.schedule import (
 )
 from fleet.chaos.workloads import KINDS
 
-SEEDS = range(300)
+SEEDS = range(400)
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "reliability.jsonl"
 
 

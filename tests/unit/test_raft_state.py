@@ -22,6 +22,7 @@ from fleet import model
 from fleet.errors import CommandTimeout, JournalError, NoQuorum, RaftError
 from fleet.links import Kind, PeerLinks
 from fleet.model import Broker, Endpoint, FleetState, Ownership, ProxyId
+from fleet.outbound import LocalFailure
 from fleet.raft import files, guards
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus, wait_s
 from fleet.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
@@ -70,6 +71,9 @@ class Member:
 
     def on_down(self, peer: ProxyId, _reason: str) -> None:
         self.node.link_down(peer)
+
+    def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+        raise error
 
     def on_frame(self, peer: ProxyId, _kind: Kind, payload: bytes) -> None:
         self.node.receive(peer, payload)

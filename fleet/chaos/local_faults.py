@@ -1,0 +1,95 @@
+"""Failures of members' own: names, routes and descriptors that are missing, while everybody is well."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import psutil
+
+from fleet.chaos.schedule import Kind
+from fleet.demo.local_fleet import LocalFleet
+from fleet.errors import DemoError
+from fleet.model import ProxyId
+
+_WRITTEN: Final = MappingProxyType(
+    {
+        Kind.NO_NAMES: {"names": "gone"},
+        Kind.SLOW_NAMES: {"names": "slow"},
+        Kind.NO_ROUTES: {"routes": "gone"},
+    }
+)
+_PRELOAD: Final = Path(__file__).parent / "preload"
+
+
+class LocalFaults:
+    """Makes control processes of a fleet fail on command.
+
+    Args:
+        fleet: whose members are started after this.
+        folder: for what tells its members how to fail.
+    """
+
+    def __init__(self, fleet: LocalFleet, folder: Path) -> None:
+        self._fleet = fleet
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for proxy_id in fleet.members:
+            fleet.environment[proxy_id] = {
+                "PYTHONPATH": str(_PRELOAD),
+                "PYTHONFLEETFAULTS": str(self._file(proxy_id)),
+            }
+
+    @contextmanager
+    def failing(self, victims: Collection[ProxyId], kind: Kind) -> Iterator[None]:
+        """Meanwhile, the control processes of some members fail; one of ``LOCAL_FAULTS``."""
+        with ExitStack() as stack:
+            for victim in victims:
+                if kind is Kind.NO_DESCRIPTORS:
+                    stack.enter_context(_no_descriptors(self._control(victim)))
+                else:
+                    self._tell(victim, _WRITTEN[kind])
+                    stack.callback(self._file(victim).unlink)
+            yield
+
+    def failures(self, proxy_id: ProxyId) -> float:
+        """What a member has counted of them. Raises: AdminError: it does not answer."""
+        _, body = self._fleet.get(proxy_id, "/metrics")
+        for line in body.decode().splitlines():
+            if line.startswith("fleet_local_failures_total "):
+                return float(line.split()[1])
+        raise DemoError(f"{proxy_id} counts no failures of its own")
+
+    def _file(self, proxy_id: ProxyId) -> Path:
+        return self._folder / f"{proxy_id}.json"
+
+    def _tell(self, proxy_id: ProxyId, what: object) -> None:
+        unnamed = self._folder / f"{proxy_id}.new"
+        unnamed.write_text(json.dumps(what))
+        unnamed.rename(self._file(proxy_id))
+
+    def _control(self, proxy_id: ProxyId) -> psutil.Process:
+        for process in psutil.Process(self._fleet.pid(proxy_id)).children():
+            if f"{proxy_id}/control" in process.cmdline():
+                return process
+        raise DemoError(f"{proxy_id} has no control process")
+
+
+@contextmanager
+def _no_descriptors(process: psutil.Process) -> Iterator[None]:
+    """Meanwhile, a process can open nothing."""
+    before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    taken = {int(fd) for fd in os.listdir(f"/proc/{process.pid}/fd")}
+    lowest_free = next(fd for fd in range(len(taken) + 1) if fd not in taken)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (lowest_free, before[1]))
+    try:
+        yield
+    finally:
+        if process.is_running():
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)

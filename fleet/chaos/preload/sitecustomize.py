@@ -1,0 +1,50 @@
+"""Makes a member's control process fail on command; Python imports this first where it is on its path.
+
+The file that the environment names says what fails now, as JSON: ``{"names": "gone" | "slow"}``,
+``{"routes": "gone"}``, or nothing. See `fleet.chaos.local_faults`.
+"""
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+SLOW_S = 30.0
+
+_FILE = os.environ.get("PYTHONFLEETFAULTS")
+
+
+def _faults() -> dict[str, str]:
+    try:
+        with open(_FILE or "", encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
+
+
+def _install() -> None:
+    import uvloop
+
+    look_up, sock_connect = uvloop.Loop.getaddrinfo, uvloop.Loop.sock_connect
+
+    async def getaddrinfo(self: Any, *arguments: Any, **named: Any) -> Any:
+        names = _faults().get("names")
+        if names == "gone":
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        if names == "slow":
+            await asyncio.sleep(SLOW_S)
+        return await look_up(self, *arguments, **named)
+
+    async def connect(self: Any, sock: socket.socket, address: Any) -> Any:
+        if _faults().get("routes") == "gone":
+            raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+        return await sock_connect(self, sock, address)
+
+    uvloop.Loop.getaddrinfo, uvloop.Loop.sock_connect = getaddrinfo, connect
+
+
+if _FILE and "fleet.control" in sys.orig_argv:
+    _install()

@@ -1,0 +1,110 @@
+"""Members without DNS, routes or descriptors: nobody is taken for dead for that, and who dies is noticed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fleet.admin.documents import OwnershipDocument
+from fleet.chaos.local_faults import LocalFaults
+from fleet.chaos.proofs import hears_all
+from fleet.chaos.schedule import LOCAL_FAULTS, Kind
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Liveness, MemberStatus, ProxyId
+from tests.chaos.conftest import PATIENT
+from tests.chaos.scene import hold, wait_for
+from tests.conftest import IMPATIENT, whole_again
+
+pytestmark = pytest.mark.size("test-all")
+
+MEMBERS = ("p1", "p2", "p3")
+
+FAILS_S = 3.0
+"""More than twice as long as it took to have everybody committed down."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A fleet, and what makes its members fail."""
+
+    fleet: LocalFleet
+    faults: LocalFaults
+
+
+@pytest.fixture(scope="module")
+def _failing(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    folder = tmp_path_factory.mktemp("local-faults")
+    fleet = LocalFleet(folder / "fleet", kafka.endpoints, timing={**IMPATIENT, **PATIENT})
+    faults = LocalFaults(fleet, folder / "faults")
+    with fleet:
+        yield Failing(fleet, faults)
+    fleet.remove_data()
+
+
+@pytest.fixture
+def failing(_failing: Failing, kafka: KafkaCluster) -> Failing:
+    whole_again(_failing.fleet, kafka)
+    wait_for(lambda: all(hears_all(_failing.fleet.ownership(each)) for each in MEMBERS), "all are linked")
+    return _failing
+
+
+def victims_of(fleet: LocalFleet, who: str) -> tuple[ProxyId, ...]:
+    if who == "all":
+        return fleet.members
+    leader = fleet.leader()
+    assert leader is not None
+    return (leader,) if who == "leader" else (next(each for each in fleet.members if each != leader),)
+
+
+def doubted(document: OwnershipDocument | None) -> list[ProxyId]:
+    """Whom a member holds for dead; a member that can accept nothing is asked later."""
+    members = () if document is None else document.members
+    down = (Liveness.SUSPECT, MemberStatus.DOWN)
+    return [each.proxy_id for each in members if each.liveness in down or each.status in down]
+
+
+@pytest.mark.parametrize("who", ["leader", "follower", "all"])
+@pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
+def test_members_that_cannot_ask_hold_nobody_for_dead(failing: Failing, fault: Kind, who: str) -> None:
+    fleet, faults = failing.fleet, failing.faults
+    victims = victims_of(fleet, who)
+    generation = fleet.ownership(victims[0]).generation
+    counted = {each: faults.failures(each) for each in victims}
+    began_s = time.monotonic()
+
+    def nobody_is_doubted() -> None:
+        assert [doubted(fleet.try_ownership(each)) for each in MEMBERS] == [[], [], []]
+
+    with faults.failing(victims, fault):
+        hold(began_s + FAILS_S, nobody_is_doubted)
+    wait_for(lambda: all(faults.failures(each) > counted[each] for each in victims), f"{victims} have failed")
+    nobody_is_doubted()
+    for each in MEMBERS:
+        document = fleet.ownership(each)
+        assert [told.reason for told in document.takeovers if told.detected_mono_s > began_s] == []
+        # Alone, a member that does not reach the brokers gives its identities away.
+        assert who != "all" or document.generation == generation
+
+
+@pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
+def test_a_death_is_noticed_by_members_that_cannot_ask(failing: Failing, fault: Kind) -> None:
+    fleet = failing.fleet
+    (victim,) = victims_of(fleet, "follower")
+    survivors = [each for each in MEMBERS if each != victim]
+    with failing.faults.failing(survivors, fault):
+        fleet.kill(victim)
+        if fault is not Kind.NO_DESCRIPTORS:  # which leaves none for whoever asks
+            wait_for(
+                lambda: all(doubted(fleet.try_ownership(each)) == [victim] for each in survivors), "noticed"
+            )
+        else:
+            hold(time.monotonic() + FAILS_S, lambda: None)
+    wait_for(lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors), "all know it")
+    for survivor in survivors:
+        (told,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
+        # The connection that was held to it leaves a descriptor, to ask once more with.
+        assert told.reason in ("silent", "reset") if fault is Kind.NO_DESCRIPTORS else told.reason == "silent"
