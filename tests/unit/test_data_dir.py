@@ -12,20 +12,24 @@ import stat
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from zipfile import ZipFile
 
 import pytest
 
-from fleet import data_dir, journal
+from fleet import data_dir, ipc, journal
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
 from fleet.data_dir import User
 from fleet.errors import StartError
+from fleet.incarnation import next_incarnation
+from fleet.model import Directory
 from fleet.raft.journal import Journal
+from fleet.raft.rejoin import MARK, write_mark
 from tests.unit.test_journal import configured
 from tools.bootstrap import ROOT
 
@@ -182,26 +186,35 @@ def test_former_file_of_another_user_is_not_moved(member: MemberSettings, name: 
     assert not (member.private_dir / name).exists()
 
 
+def run_as(uid: int, gid: int, groups: list[int], action: Callable[[], None]) -> int:
+    """Do something in a child that is another user; its exit code, which is 0 unless the action raises."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups(groups)
+            os.setgid(gid)
+            os.setuid(uid)
+            action()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @as_root
-def test_volume_for_a_group_is_used_by_another_user() -> None:
-    """As kubelet leaves the root of a volume: root's, with the pod's group; all below is the member's."""
+def test_root_of_a_volume_is_used_by_the_user_of_a_pod() -> None:
+    """As kubelet leaves it: root's, with the pod's group; all below is the member's."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own may be entered by root alone
         os.chmod(folder, 0o755)
         member = configured(Path(folder)).member("p1")
         member.data_dir.mkdir()
         os.chown(member.data_dir, 0, STRANGER)
         member.data_dir.chmod(0o2775)
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setgroups([STRANGER])
-                os.setgid(NOBODY)
-                os.setuid(STRANGER)
-                start(member)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert run_as(STRANGER, NOBODY, [], lambda: start(member)) == 1, "not of the group"
+        assert run_as(STRANGER, NOBODY, [STRANGER], lambda: start(member)) == 0
         info = member.private_dir.stat()
         assert (info.st_uid, info.st_mode & 0o777) == (STRANGER, 0o700)
 
@@ -227,7 +240,7 @@ def test_read_permission_of_others_is_taken_away(member: MemberSettings) -> None
     member.private_dir.chmod(0o755)
     (member.private_dir / "raft" / "journal").chmod(0o644)
     start(member)
-    assert mode_of(member.private_dir) == 0o700
+    assert mode_of(member.private_dir) & 0o777 == 0o700
     assert mode_of(member.private_dir / "raft" / "journal") == 0o600
 
 
@@ -259,6 +272,36 @@ def test_data_dir_that_is_a_symlink_is_the_operators_choice(member: MemberSettin
     member.data_dir.symlink_to(tmp_path / "disk")
     start(member)
     assert mode_of(tmp_path / "disk" / "member") == 0o700
+
+
+def write_incarnation(folder: Path) -> None:
+    next_incarnation(folder, 1)
+
+
+def write_directory(folder: Path) -> None:
+    with suppress(OSError):
+        ipc.write_directory(folder / ipc.DIRECTORY_FILE, Directory())
+
+
+def write_mark_of_reset(folder: Path) -> None:
+    with suppress(OSError):
+        write_mark(folder, "reset")
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("incarnation.new", write_incarnation),
+        (f"{ipc.DIRECTORY_FILE}.{os.getpid()}.tmp", write_directory),
+        (f"{MARK}.new", write_mark_of_reset),
+    ],
+)
+def test_no_write_follows_a_symlink(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / name).symlink_to(victim)
+    write(tmp_path)
+    assert victim.read_text() == "precious"
 
 
 # ---- locks
@@ -302,7 +345,7 @@ def assert_migrated(member: MemberSettings, files: Mapping[str, bytes] = FORMER)
         assert (member.data_dir / name).read_bytes() == content
     for name in LINKS:
         assert os.readlink(member.data_dir / name) == f"member/{name}"
-    assert mode_of(member.private_dir) == 0o700
+    assert mode_of(member.private_dir) & 0o777 == 0o700
 
 
 def test_files_of_previous_release_are_moved(member: MemberSettings) -> None:
