@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -133,9 +134,7 @@ class Control:
             self._on_directory_applied,
             self._on_traffic,
         )
-        self.directories = Directories(
-            None if self.mine.witness else self._member, self.workers, self.mine.data_dir
-        )
+        self.directories = Directories(None if self.mine.witness else self._member, self.workers, spec.folder)
         self.brokers = BrokerWatch(settings, self._refresh)
         self.detector = Detector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
@@ -159,7 +158,7 @@ class Control:
         for each in self._tls_of_probes.values():
             each.get()  # here, where it says what is wrong, and not in the midst of detecting
         self._raft = RaftNode(
-            _raft_settings(settings, self.me),
+            _raft_settings(settings, self.me, spec.folder),
             send=self._send_raft,
             on_change=self._on_raft_change,
         )
@@ -174,7 +173,7 @@ class Control:
             identity = (settings.fleet, self.me, spec.incarnation)
             access = KafkaAccess(settings.upstream, settings.source)
             self.events = EventStream(
-                settings.events, *identity, self.mine.data_dir, lambda: self.brokers.servers, access
+                settings.events, *identity, spec.folder, lambda: self.brokers.servers, access
             )
             if by_weight is not None:
                 from fleet.events.weights import WeightReader
@@ -626,13 +625,13 @@ def _inherited(fd: int) -> socket.socket:
     return sock
 
 
-def _raft_settings(settings: Settings, me: ProxyId) -> RaftSettings:
+def _raft_settings(settings: Settings, me: ProxyId, folder: Path) -> RaftSettings:
     timing = settings.timing
     return RaftSettings(
         me=me,
         voters=settings.voters,
         observers=tuple(proxy_id for proxy_id, member in settings.members.items() if not member.voter),
-        data_dir=settings.member(me).data_dir,
+        folder=folder,
         append_entries_s=timing.append_entries_s,
         election_min_s=timing.election_min_s,
         election_max_s=timing.election_max_s,

@@ -22,13 +22,13 @@ class Directories:
     Args:
         me: this member as configured; None where it has no data plane.
         workers: they get each one at once.
-        data_dir: the newest is in a file here, for a worker that starts while there is no control process.
+        folder: the newest is in a file here, for a worker that starts while there is no control process.
     """
 
-    def __init__(self, me: Member | None, workers: Workers, data_dir: Path) -> None:
+    def __init__(self, me: Member | None, workers: Workers, folder: Path) -> None:
         self._me = me
         self._workers = workers
-        self._path = data_dir / ipc.DIRECTORY_FILE
+        self._path = folder / ipc.DIRECTORY_FILE
         self._changed = asyncio.Event()
         self.current = Directory()
 

@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 FILE: Final = "incarnation"
 
 
-def next_incarnation(data_dir: Path, now_ms: int) -> int:
+def next_incarnation(folder: Path, now_ms: int) -> int:
     """Number this life, and note it. Call it under the lock of the data directory.
 
     A number that cannot be read, or noted (the disk is full), is no reason not to start.
     """
-    path = data_dir / FILE
+    path = folder / FILE
     try:
         last = int(path.read_text("ascii"))
     except FileNotFoundError:
@@ -32,7 +32,8 @@ def next_incarnation(data_dir: Path, now_ms: int) -> int:
     incarnation = max(last + 1, now_ms)
     beside = path.with_name(f"{FILE}.new")
     try:
-        with beside.open("w", encoding="ascii") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(beside, flags, 0o600), "w", encoding="ascii") as file:
             file.write(str(incarnation))
             file.flush()
             os.fsync(file.fileno())

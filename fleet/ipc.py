@@ -320,7 +320,8 @@ def write_directory(path: Path, directory: Directory) -> None:
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as out:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(beside, flags, 0o600), "wb") as out:
             out.write(_DIRECTORY.dump_json(directory))
             out.flush()
             os.fsync(out.fileno())

@@ -5,7 +5,6 @@ Trimming and setting aside happen under the lock of the data directory, so never
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 
-from fleet import sockets
+from fleet import data_dir
 from fleet.admin.documents import Codec
 from fleet.config import Settings
 from fleet.errors import JournalError
@@ -54,8 +53,8 @@ def check(settings: Settings, proxy_id: ProxyId) -> JournalResult:
     Raises: JournalError: a file cannot be read
     """
     member = settings.member(proxy_id)
-    folder = member.data_dir / "raft"
-    running = sockets.is_locked(member)
+    folder = data_dir.raft_folder(member)
+    running = data_dir.is_locked(member)
     found = survey.survey(folder, proxy_id)
     return JournalResult("check", folder, running, found, (), _advice(found, running))
 
@@ -67,7 +66,7 @@ def repair(settings: Settings, proxy_id: ProxyId) -> JournalResult:
         StartError: the member runs, or its data directory cannot be had.
         JournalError: nothing but a reset helps.
     """
-    folder = settings.member(proxy_id).data_dir / "raft"
+    folder = settings.member(proxy_id).private_dir / data_dir.RAFT
     with _stopped(settings, proxy_id):
         found = survey.survey(folder, proxy_id)
         if found.refusal:
@@ -90,7 +89,7 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
         JournalError: this is the only voter, or the disk does not take it.
     """
     member, voters = settings.member(proxy_id), settings.voters
-    folder = member.data_dir / "raft"
+    folder = member.private_dir / data_dir.RAFT
     if voters == (proxy_id,) and not start_over:
         raise JournalError(
             f"{proxy_id} is the only voter: nobody has what it would forget. To begin with nothing all the "
@@ -151,8 +150,8 @@ def print_result(result: JournalResult, console: Console) -> None:
 
 @contextmanager
 def _stopped(settings: Settings, proxy_id: ProxyId) -> Iterator[None]:
-    lock_fd = sockets.lock_data_dir(settings.member(proxy_id))
+    lock = data_dir.acquire(settings.member(proxy_id))
     try:
         yield
     finally:
-        os.close(lock_fd)
+        lock.close()

@@ -11,11 +11,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from pydantic import TypeAdapter
 
-from fleet.config.settings import MemberSettings, Settings
+from fleet.config.settings import CONTROL_SOCKET, MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
 
 Kind: TypeAlias = Literal["control", "worker"]
@@ -71,6 +72,8 @@ class ChildSpec:
         lifeline_fd: a byte here asks for a heartbeat; end of file means that the supervisor is gone.
         fds: control's listening sockets: ``PEER_FD``, ``ADMIN_FD``, ``CONTROL_FD``.
         listeners: a worker's listening sockets.
+        private_dir: where the member's files are. None where the supervisor is of release 0.2.0, and has
+            started this child after the installed files were replaced: it has not moved the files yet.
     """
 
     settings: Settings
@@ -83,6 +86,7 @@ class ChildSpec:
     lifeline_fd: int
     fds: Mapping[str, int] = field(default_factory=dict)
     listeners: tuple[ListenerFd, ...] = ()
+    private_dir: Path | None = None
 
     @property
     def name(self) -> str:
@@ -91,6 +95,16 @@ class ChildSpec:
     @property
     def member(self) -> MemberSettings:
         return self.settings.member(self.proxy_id)
+
+    @property
+    def folder(self) -> Path:
+        """Where the member's files are."""
+        return self.member.data_dir if self.private_dir is None else self.private_dir
+
+    @property
+    def control_socket(self) -> Path:
+        """The Unix socket on which workers reach the control process."""
+        return self.folder / CONTROL_SOCKET
 
     def encode(self) -> bytes:
         return _SPEC.dump_json(self)

@@ -44,14 +44,14 @@ class RaftSettings:
     """Who takes part, where the files are, and how fast it goes (seconds).
 
     Args:
-        data_dir: of the member; Raft's files are in ``raft`` below it.
+        folder: of the member's files; Raft's are in ``raft`` below it.
         compact_entries: length of the log at which a snapshot takes its place.
     """
 
     me: ProxyId
     voters: tuple[ProxyId, ...]
     observers: tuple[ProxyId, ...]
-    data_dir: Path
+    folder: Path
     append_entries_s: float = 0.05
     election_min_s: float = 0.2
     election_max_s: float = 0.4
@@ -294,7 +294,7 @@ class RaftNode:
         log_settings = LogSettings(
             me=settings.me,
             is_voter=self._is_voter,
-            snapshot_path=settings.data_dir / "raft" / "snapshot",
+            snapshot_path=settings.folder / "raft" / "snapshot",
             append_entries_s=settings.append_entries_s,
             election_min_s=settings.election_min_s,
             election_max_s=settings.election_max_s,

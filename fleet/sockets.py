@@ -1,17 +1,15 @@
-"""The listening sockets of one member, and its data directory: held once, however often children restart."""
+"""The listening sockets of one member: held once, however often children restart."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 import os
 import resource
 import socket
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,8 +26,6 @@ BODY_FDS: Final = 130
 """For large bodies: a pipe, and two for each of `fleet.proxy.passage.MOST`."""
 SPARE_CONNECTIONS: Final = 256
 """Above the limit of connections: how many may wait until it shows that they are not other members'."""
-LOCK_WAIT_S: Final = 3.0
-"""How long the children of a supervisor that was killed may take to die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,60 +55,6 @@ class Sockets:
         self.close_data()
         for each in (self.peer, self.admin, self.control):
             each.close()
-
-
-def lock_data_dir(member: MemberSettings) -> int:
-    """Make the data directory this member's alone, for as long as the descriptor is open anywhere.
-
-    The children inherit it: while one of them outlives a supervisor that was killed, its ports are taken.
-
-    Raises:
-        StartError: it cannot be written, or another supervisor works in it.
-    """
-    field = f"members.{member.proxy_id}.data_dir"
-    path = member.data_dir / "lock"
-    try:
-        member.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StartError(
-            f"{field}: {member.data_dir} cannot be written ({error.strerror}); "
-            "make it a directory of the user that runs this member, or configure another one"
-        ) from error
-    deadline = time.monotonic() + LOCK_WAIT_S
-    while not _locked(fd):
-        if time.monotonic() > deadline:
-            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-            os.close(fd)
-            raise StartError(
-                f"{field}: {member.data_dir} is in use by another supervisor "
-                f"(process {holder or 'unknown'}); stop that one first, or give this member its own"
-            )
-        time.sleep(0.02)
-    with suppress(OSError):  # it is there for people, and the disk may be full
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
-def is_locked(member: MemberSettings) -> bool:
-    """Whether a supervisor, or a child of one, works in the data directory."""
-    try:
-        fd = os.open(member.data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not _locked(fd)
-    finally:
-        os.close(fd)
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def open_all(settings: Settings, member: MemberSettings) -> Sockets:

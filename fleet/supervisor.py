@@ -25,8 +25,9 @@ from enum import Enum, auto
 from types import FrameType
 from typing import Final, TypeAlias
 
-from fleet import process, sockets
+from fleet import data_dir, process, sockets
 from fleet.config.settings import MemberSettings, Settings
+from fleet.data_dir import DataDirLock
 from fleet.incarnation import next_incarnation
 from fleet.model import ProxyId
 from fleet.process import ChildSpec, Kind, ListenerFd
@@ -184,15 +185,15 @@ class Supervisor:
         self._children = [self._control, *self._workers]
         self._selector = selectors.DefaultSelector()
         self._wakeup_fd, self._wakeup_write_fd = os.pipe()
-        self._lock_fd = -1
+        self._lock: DataDirLock | None = None
         self._sockets: sockets.Sockets | None = None
 
     def run(self) -> int:
         """Serve until stopped; see the module's ``run``."""
         before = self._take_signals()
         try:
-            self._lock_fd = sockets.lock_data_dir(self._member)
-            self._incarnation = next_incarnation(self._member.data_dir, time.time_ns() // 1_000_000)
+            self._lock = data_dir.acquire(self._member)
+            self._incarnation = next_incarnation(self._member.private_dir, time.time_ns() // 1_000_000)
             self._sockets = sockets.open_all(self._settings, self._member)
             log.info("serving %d data ports as %s", len(self._sockets.data), self._member.proxy_id)
             return self._loop()
@@ -226,9 +227,10 @@ class Supervisor:
                 self._member.control_socket.unlink()
         for child in self._children:
             child.close()
-        for fd in (self._wakeup_fd, self._wakeup_write_fd, self._lock_fd):
-            if fd >= 0:
-                os.close(fd)
+        for fd in (self._wakeup_fd, self._wakeup_write_fd):
+            os.close(fd)
+        if self._lock is not None:
+            self._lock.close()
 
     # ---- the loop
 
@@ -340,6 +342,7 @@ class Supervisor:
 
     def _start(self, child: Child, now_s: float) -> None:
         assert self._sockets is not None
+        assert self._lock is not None
         child.heartbeat_fd, their_heartbeat_fd = os.pipe()
         their_lifeline_fd, child.lifeline_fd = os.pipe()
         spec_fd = os.memfd_create("child-spec")
@@ -355,7 +358,7 @@ class Supervisor:
             child.process = subprocess.Popen(
                 [*self._command(spec), str(spec_fd)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[*fds, their_heartbeat_fd, their_lifeline_fd, spec_fd, self._lock_fd],
+                pass_fds=[*fds, their_heartbeat_fd, their_lifeline_fd, spec_fd, *self._lock.fds],
             )
         except OSError as error:
             child.close()
@@ -398,6 +401,7 @@ class Supervisor:
             lifeline_fd=lifeline_fd,
             fds=fds,
             listeners=listeners,
+            private_dir=self._member.private_dir,
         )
 
     def _reap(self, now_s: float) -> None:

@@ -10,6 +10,7 @@ from fleet.config.entrances import bootstrap_endpoints, identity_owners
 from fleet.config.secrets import Secret
 from fleet.config.settings import (
     CONTROL_SOCKET,
+    PRIVATE_FOLDER,
     AdminSettings,
     AdminTlsSettings,
     BalanceSettings,
@@ -35,6 +36,7 @@ from fleet.config.settings import (
 
 __all__ = [
     "CONTROL_SOCKET",
+    "PRIVATE_FOLDER",
     "AdminSettings",
     "AdminTlsSettings",
     "BalanceSettings",

@@ -9,11 +9,20 @@ from typing import Final
 from fleet.config.document import Document, Path
 from fleet.config.draft import Draft, MemberDraft
 from fleet.config.ports import check_ports
-from fleet.config.settings import CONTROL_SOCKET, PROXY_ID, Timing, is_address, is_loopback, is_wildcard
+from fleet.config.settings import (
+    CONTROL_SOCKET,
+    PRIVATE_FOLDER,
+    PROXY_ID,
+    Timing,
+    is_address,
+    is_loopback,
+    is_wildcard,
+)
 from fleet.model import ProxyId
 
 MAX_VOTERS: Final = 9
-MAX_SOCKET_PATH_BYTES: Final = 100
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""Source: unix(7), sun_path is 108 bytes with its terminating zero."""
 ASKED_WITHIN: Final = 3
 """Heartbeats: members ask over connections that they hold to each other's workers at every one."""
 
@@ -189,7 +198,7 @@ def _check_member(member: MemberDraft, document: Document) -> None:
         fix = "add one, such as `external: {bind: 127.0.0.1:9100, first_port: 9101}`"
         document.report((*path, "listeners"), None, "at least one listener is required", fix)
     if member.data_dir is not None:
-        socket_path = member.data_dir / CONTROL_SOCKET
+        socket_path = member.data_dir / PRIVATE_FOLDER / CONTROL_SOCKET
         size = len(str(socket_path).encode(errors="surrogateescape"))
         if size > MAX_SOCKET_PATH_BYTES:
             rule = f"{socket_path} has {size} bytes; a Unix socket may have {MAX_SOCKET_PATH_BYTES}"

@@ -17,6 +17,7 @@ from fleet.weighing import BalancedBy
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 
 CONTROL_SOCKET = "control.sock"
+PRIVATE_FOLDER = "member"
 TRACES_PATH: Final = "/v1/traces"
 """Source: the specification of OTLP/HTTP."""
 PROXY_ID = "{proxy_id}"
@@ -169,9 +170,14 @@ class MemberSettings:
     listeners: tuple[ListenerSettings, ...]
 
     @property
+    def private_dir(self) -> Path:
+        """The folder in ``data_dir`` that only its user may enter: all that it writes is there."""
+        return self.data_dir / PRIVATE_FOLDER
+
+    @property
     def control_socket(self) -> Path:
         """The Unix socket on which its workers reach its control process."""
-        return self.data_dir / CONTROL_SOCKET
+        return self.private_dir / CONTROL_SOCKET
 
     def advertised(self, settings: Settings) -> Member:
         """The member as it enters the replicated state: up, and of no particular incarnation."""

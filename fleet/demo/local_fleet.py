@@ -31,7 +31,7 @@ import yaml
 from fleet import certs
 from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.config import CONTROL_SOCKET, Settings, bootstrap_endpoints, identity_owners
+from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
 from fleet.demo.background import pauses_s
 from fleet.demo.ports import free_ports
@@ -45,7 +45,7 @@ CERTIFICATE_DAYS = 7
 _ASK_LIMIT_S = 2.0
 _RACKS = "abc"
 _TOKENS = {"read": {"file": "read-token"}, "write": {"file": "write-token"}}
-_SOCKET_PATH_BYTES = 100
+_SOCKET_PATH_BYTES = 107
 
 
 class LocalFleet:
@@ -393,7 +393,7 @@ class LocalFleet:
 
 def _data_folder(folder: Path, proxies: int) -> Path:
     """Where the members' data goes: below a folder, unless its path is too long for the sockets in there."""
-    longest = folder / "data" / f"p{proxies}" / CONTROL_SOCKET
+    longest = folder / "data" / f"p{proxies}" / PRIVATE_FOLDER / CONTROL_SOCKET
     if len(os.fsencode(longest)) <= _SOCKET_PATH_BYTES:
         return folder / "data"
     elsewhere = folder / "data-is-in"

@@ -27,7 +27,7 @@ class EventStream:
 
     Args:
         incarnation: of this life.
-        data_dir: the spool goes there.
+        folder: the spool goes there.
         servers: where to find brokers; called in another thread.
         access: how they let this member in.
     """
@@ -38,7 +38,7 @@ class EventStream:
         fleet: str,
         me: ProxyId,
         incarnation: int,
-        data_dir: Path,
+        folder: Path,
         servers: Callable[[], Sequence[Endpoint]],
         access: KafkaAccess,
     ) -> None:
@@ -48,7 +48,7 @@ class EventStream:
             servers,
             access,
             settings.topic_prefix,
-            data_dir / SPOOL,
+            folder / SPOOL,
             settings.spool_bytes,
             settings.replication_factor,
         )

@@ -112,7 +112,7 @@ class Worker(Host):
         }
         hello = Hello(spec.index, os.getpid())
         passed = None if self._log is None else partial(self._passed, self._log)
-        self._feed = Feed(self._member.control_socket, hello, self.apply, self._told, self.count, passed)
+        self._feed = Feed(spec.control_socket, hello, self.apply, self._told, self.count, passed)
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
         timeout_s = self._timing.upstream_connect_timeout_s
@@ -122,7 +122,7 @@ class Worker(Host):
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set, then drain."""
-        stored = ipc.read_directory(self._member.data_dir / ipc.DIRECTORY_FILE)
+        stored = ipc.read_directory(self._spec.folder / ipc.DIRECTORY_FILE)
         if stored is not None:
             self.apply(stored)
         following = asyncio.create_task(self._feed.run())

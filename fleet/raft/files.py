@@ -33,7 +33,7 @@ def replace(path: Path, data: bytes) -> int:
     Raises:  OSError: there is either the former file or the new one, whole
     """
     beside = path.with_name(path.name + ".new")
-    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)

@@ -32,13 +32,13 @@ from tests.integration.wire import ApiVersions, Connection
 pytestmark = pytest.mark.size("test-all")
 
 MOUNT = (
-    'mount -t tmpfs -o size=512k tmpfs "$0" && cp -r "$1"/. "$0" && mount --bind "$1/lock" "$0/lock" && '
-    'exec "${@:2}"'
+    'mount -t tmpfs -o size=512k,mode=700 tmpfs "$0" && cp -a "$1"/. "$0" && '
+    'for lock in lock member/lock; do mount --bind "$1/$lock" "$0/$lock" || exit; done && exec "${@:2}"'
 )
 """A file system of 512 KiB in a mount namespace of its own, for one member.
 
-But for the lock, which is open for writing as long as the member runs: no file system with such a file can be
-made read-only by hand.
+But for the locks, which are open for writing as long as the member runs: no file system with such a file can
+be made read-only by hand.
 """
 
 ELECTIONS = 3
@@ -112,7 +112,7 @@ def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
 
 def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_reset(own: LocalFleet) -> None:
     victim = next(each for each in own.members if each != own.leader())
-    path = own.settings.member(victim).data_dir / "raft" / "journal"
+    path = own.settings.member(victim).private_dir / "raft" / "journal"
     a_torn_tail_is_repaired(own, victim, path)
 
     own.kill(victim)
@@ -191,7 +191,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
     own.stop(victim)
     folder = own.settings.member(victim).data_dir
     copy = folder.with_name("copy")
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
+    shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
     command = [sys.executable, "-m", "fleet", "node", "--config", str(own.config), "--node", victim]
     with own.log(victim).open("ab") as log:
         process = subprocess.Popen(

@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 from packaging.version import Version
 
-from fleet import __version__
+from fleet import __version__, journal
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
@@ -67,6 +67,7 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
     """In between an old member is killed: one of each version are left to agree on who stands for what."""
     fleet, (version, through) = old, before
     assert versions(fleet) == {version}
+    assert not any(fleet.settings.member(each).private_dir.exists() for each in fleet.members)
     with stage(fleet) as scene, Manager(fleet, fleet.data) as manager:
         first = next(each for each in fleet.members if each != scene.member("leader"))
         others = [each for each in fleet.members if each != first]
@@ -75,8 +76,14 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
         takes_over(scene, max(others, key=lambda each: each == scene.member("leader")))
         restart_as(scene, manager, others, (), note)
         assert versions(fleet) == {__version__}
+        files = {each: private_files(fleet, each) for each in fleet.members}
         restart_as(scene, manager, fleet.members, through, note)
         assert versions(fleet) == {version}
+        for each in fleet.members:
+            assert private_files(fleet, each) == files[each], "it goes on with the same ones"
+            assert fleet.ownership(each).raft_trouble is None
+        restart_as(scene, manager, [first], (), note)
+        assert private_files(fleet, first) == files[first]
 
 
 def restart_as(
@@ -108,6 +115,15 @@ def takes_over(scene: Scene, victim: ProxyId) -> None:
     fleet.await_ready(victim)
     fleet.await_settled(scene.broker_ids)
     scene.await_flow()
+
+
+def private_files(fleet: LocalFleet, proxy_id: ProxyId) -> Path:
+    """Where a member of either version has Raft's files; they are its user's alone, and it has used them."""
+    member = fleet.settings.member(proxy_id)
+    assert member.private_dir.stat().st_mode & 0o077 == 0
+    assert (member.data_dir / "raft").is_symlink()
+    assert journal.check(fleet.settings, proxy_id).survey.last_index > 0
+    return (member.data_dir / "raft").resolve(strict=True)
 
 
 def versions(fleet: LocalFleet) -> set[str]:

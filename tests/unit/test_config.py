@@ -121,6 +121,17 @@ def test_the_example_is_right_and_survives_one_voter() -> None:
     assert advice(settings) == ()
 
 
+def test_longest_data_dir_of_the_previous_release_is_taken() -> None:
+    """0.2.0 had the socket in ``data_dir`` itself, and took a path of 100 bytes."""
+    longest = "d" * (100 - len("/fleet/") - len("/control.sock"))
+    document = tree(5)
+    document["members"]["p1"]["data_dir"] = longest
+    assert len(str(parse(document).member("p1").control_socket)) == 107
+    document["members"]["p1"]["data_dir"] = longest + "d"
+    with pytest.raises(ConfigError, match="has 108 bytes; a Unix socket may have 107"):
+        parse(document)
+
+
 def test_defaults_are_filled_in() -> None:
     settings = parse(tree(5))
     assert settings.voters == ("p1", "p2", "p3")
@@ -128,7 +139,7 @@ def test_defaults_are_filled_in() -> None:
     assert settings.limits == Limits()
     found = settings.member("p1")
     assert (found.workers, found.rack, found.witness) == (1, None, False)
-    assert found.control_socket == Path("/fleet/d1/control.sock")
+    assert found.control_socket == Path("/fleet/d1/member/control.sock")
     listener = found.listeners[0]
     assert (listener.advertised_host, listener.advertised_bootstrap_port) == ("127.0.0.1", 9100)
     assert listener.advertised_first_port == 9101
@@ -538,7 +549,7 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("members.p1.data_dir", "d2", 'members.p2.data_dir: "d2": p1 already has this directory'),
         ("members.p1.data_dir", "./x/../d2", 'members.p2.data_dir: "d2": p1 already has this directory'),
         ("members.p1.data_dir", "", 'members.p1.data_dir: "": must not be empty'),
-        ("members.p1.data_dir", "x" * 90, "/control.sock has 110 bytes; a Unix socket may have 100"),
+        ("members.p1.data_dir", "x" * 90, "/member/control.sock has 117 bytes; a Unix socket may have 107"),
         ("members.p1.workers", 0, "members.p1.workers: 0: must be at least 1"),
         ("members.p1.workers", "2", 'members.p1.workers: "2": must be a whole number'),
         ("members.p1.workers", True, "members.p1.workers: true: must be a whole number"),

@@ -6,14 +6,22 @@ With these: tests/long/test_kubernetes.py.
 from __future__ import annotations
 
 import json
+import os
+import re
+import tempfile
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
+from fleet import data_dir
 from fleet.config.file import load
+from tests.unit.test_data_dir import as_root, assert_migrated, fill, run_as
+from tests.unit.test_journal import configured
 from tools.bootstrap import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "fleet"
@@ -30,6 +38,44 @@ def compose() -> dict[str, Any]:
 def test_the_chart_has_the_projects_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == version("kafka-proxy-fleet")
+
+
+@as_root
+@pytest.mark.parametrize("previous", [False, True])
+def test_a_member_starts_on_the_volume_of_the_chart(previous: bool) -> None:
+    """As kubelet prepares it for the chart's `fsGroup`, at first and with files of 0.2.0 in it."""
+    pod = (CHART / "templates" / "statefulset.yaml").read_text()
+    uid, gid, group = (
+        int(re.findall(rf"^ +{field}: (\d+)$", pod, re.MULTILINE)[0])
+        for field in ("runAsUser", "runAsGroup", "fsGroup")
+    )
+    assert 'data_dir" (printf "/var/lib/fleet/%s' in (CHART / "templates" / "_helpers.tpl").read_text()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        volume = Path(folder, "volume")
+        volume.mkdir()
+        os.chown(volume, 0, group)
+        volume.chmod(0o2775)
+        member = replace(configured(Path(folder)).member("p1"), data_dir=volume / "proxies-0")
+        if previous:
+            fill(member.data_dir)
+            for path in (member.data_dir, *member.data_dir.rglob("*")):
+                os.chown(path, uid, group)
+                # What kubelet gives to the group of all that is on a volume which it sees for the first time.
+                path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
+        for _ in range(2):
+            assert run_as(uid, gid, [group], lambda: data_dir.acquire(member).close()) == 0
+        if previous:
+            assert_migrated(member)
+        for path in (member.private_dir, *member.private_dir.rglob("*")):
+            assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (uid, 0)
+
+
+def test_nobody_else_enters_the_folders_of_members() -> None:
+    unit = (ROOT / "deploy" / "systemd" / "fleet@.service").read_text().splitlines()
+    assert {"StateDirectory=fleet", "StateDirectoryMode=0700", "UMask=0077"} <= set(unit)
+    image = (ROOT / "deploy" / "container" / "Containerfile").read_text()
+    assert "install --directory --owner fleet --group fleet --mode 0700 /var/lib/fleet" in image
 
 
 @pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from fleet import cli, journal, sockets
+from fleet import cli, data_dir, journal
 from fleet.cli import output
 from fleet.config import Settings
 from fleet.config.file import load
@@ -45,7 +44,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def raft(settings: Settings, proxy_id: str = "p1") -> Path:
-    folder = settings.member(proxy_id).data_dir / "raft"
+    folder = settings.member(proxy_id).private_dir / "raft"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -176,14 +175,14 @@ def test_nothing_is_changed_while_the_member_runs(
 ) -> None:
     folder = raft(settings)
     whole = filled(folder)
-    monkeypatch.setattr(sockets, "LOCK_WAIT_S", 0.1)
-    held = sockets.lock_data_dir(settings.member("p1"))
+    monkeypatch.setattr(data_dir, "LOCK_WAIT_S", 0.1)
+    held = data_dir.acquire(settings.member("p1"))
     assert journal.check(settings, "p1").running
     for action in (journal.repair, lambda s, p: journal.reset(s, p, start_over=False)):
         with pytest.raises(StartError, match="in use by another supervisor"):
             action(settings, "p1")
     assert (folder / "journal").read_bytes() == whole
-    os.close(held)
+    held.close()
     assert not journal.check(settings, "p1").running
 
 

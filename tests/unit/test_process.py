@@ -1,10 +1,12 @@
 import asyncio
+import json
 import os
 import select
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,18 @@ def test_spec_comes_back_equal_from_the_descriptor_in_the_argument() -> None:
         assert process.spec_from_argv(["-m", str(os.dup(file.fileno()))]) == SPEC
     assert SPEC.name == "worker-1"
     assert SPEC.member == MEMBER
+
+
+def test_child_of_a_previous_supervisor_uses_the_files_that_are_there() -> None:
+    """A supervisor of 0.2.0 starts a child after an upgrade on disk: it has moved no file."""
+    told = json.loads(SPEC.encode())
+    assert told.pop("private_dir") is None
+    spec = ChildSpec.decode(json.dumps(told).encode())
+    assert spec.folder == MEMBER.data_dir
+    assert spec.control_socket == MEMBER.data_dir / "control.sock"
+    spec = replace(SPEC, private_dir=MEMBER.private_dir)
+    assert ChildSpec.decode(spec.encode()).folder == MEMBER.private_dir == MEMBER.data_dir / "member"
+    assert spec.control_socket == MEMBER.control_socket
 
 
 async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> None:

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 from pydantic import TypeAdapter
 
-from fleet import sockets
+from fleet import data_dir, sockets
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.demo.ports import free_ports
 from fleet.errors import StartError
@@ -501,7 +501,7 @@ def refusal(settings: Settings) -> str:
 def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field: str) -> None:
     settings = make_settings(tmp_path)
     member = settings.members["p1"]
-    member.data_dir.mkdir()
+    member.private_dir.mkdir(parents=True)
     ports = {
         "peer": member.peer.port,
         "admin": member.admin.port,
@@ -517,7 +517,7 @@ def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field:
 
 def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
-    settings.members["p1"].data_dir.mkdir()
+    settings.members["p1"].private_dir.mkdir(parents=True)
     member = replace(settings.members["p1"], peer=Endpoint("192.0.2.1", 7101))
     assert "192.0.2.1:7101" in refusal(replace(settings, members={"p1": member}))
 
@@ -532,7 +532,7 @@ def test_unix_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
 def test_stale_control_socket_is_replaced(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     member = settings.members["p1"]
-    member.data_dir.mkdir()
+    member.private_dir.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(member.control_socket))
     opened = sockets.open_all(settings, member)
@@ -558,7 +558,7 @@ def test_more_connections_than_open_files_are_refused(tmp_path: Path) -> None:
     said = refusal(with_limits(settings, max_connections=room + 1))
     assert said.startswith(f"limits.max_connections: {room + 1} for each worker of p1, and ")
     fitting = with_limits(settings, workers=2, max_connections=2 * room)
-    fitting.members["p1"].data_dir.mkdir()
+    fitting.members["p1"].private_dir.mkdir(parents=True)
     sockets.open_all(fitting, fitting.members["p1"]).close()
 
 
@@ -580,7 +580,7 @@ def backlog_of(listening: socket.socket) -> int:
 
 def test_listeners_have_the_backlog_that_is_configured(tmp_path: Path) -> None:
     settings = with_limits(make_settings(tmp_path), listen_backlog=37)
-    settings.members["p1"].data_dir.mkdir()
+    settings.members["p1"].private_dir.mkdir(parents=True)
     opened = sockets.open_all(settings, settings.members["p1"])
     assert {backlog_of(each) for each in (opened.peer, *(each.socket for each in opened.data))} == {37}
     opened.close()
@@ -590,20 +590,21 @@ def test_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     member = make_settings(tmp_path).members["p1"]
     member.data_dir.write_text("a file")
     with pytest.raises(StartError, match=r"members\.p1\.data_dir: .* cannot be written"):
-        sockets.lock_data_dir(member)
+        data_dir.acquire(member)
 
 
 def test_second_supervisor_on_a_data_dir_is_refused_and_names_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(data_dir, "LOCK_WAIT_S", 0.1)
     member = make_settings(tmp_path).members["p1"]
-    first = sockets.lock_data_dir(member)
+    first = data_dir.acquire(member)
     with pytest.raises(StartError, match=rf"another supervisor \(process {os.getpid()}\)"):
-        sockets.lock_data_dir(member)
-    fcntl.flock(first, fcntl.LOCK_UN)
-    os.close(sockets.lock_data_dir(member))
-    os.close(first)
+        data_dir.acquire(member)
+    for fd in first.fds:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    data_dir.acquire(member).close()
+    first.close()
 
 
 def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node: Node) -> None:
@@ -619,15 +620,15 @@ def test_a_life_is_later_than_the_one_before_though_the_clock_was_set_back(node:
 def test_the_data_directory_is_had_although_the_disk_is_full(tmp_path: Path) -> None:
     """Found: the note of who holds the lock could not be written, and the member did not start."""
     member = make_settings(tmp_path).member("p1")
-    os.close(sockets.lock_data_dir(member))
+    data_dir.acquire(member).close()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
-        held = sockets.lock_data_dir(member)
+        held = data_dir.acquire(member)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert sockets.is_locked(member)
-    os.close(held)
-    assert not sockets.is_locked(member)
+    assert data_dir.is_locked(member)
+    held.close()
+    assert not data_dir.is_locked(member)
