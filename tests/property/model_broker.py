@@ -55,13 +55,15 @@ class Setup:
     """Which listener and which Kafka a client has met.
 
     Args:
-        sasl: whether clients have to authenticate; gssapi: whether by Kerberos, too.
+        sasl: whether clients have to authenticate.
+        mechanisms: by which of ``ROUNDS``; gssapi: whether by Kerberos, too.
         reauthenticates: whether a session expires (KIP-368).
         newest_api_versions: the newest version of ApiVersions that this Kafka knows.
         is_later: whether this Kafka knows an API, and versions of each API, that nobody knows today.
     """
 
     sasl: bool = False
+    mechanisms: frozenset[str] = frozenset(ROUNDS)
     gssapi: bool = False
     reauthenticates: bool = False
     newest_api_versions: int = 4
@@ -116,6 +118,8 @@ class Answer:
     correlation_id: int
     content: Opaque | Carrying | Versions
     frame: bytes
+    error: int | None = None
+    """Of ApiVersions and SASL, whose responses begin with one."""
 
 
 class State(Enum):
@@ -242,6 +246,11 @@ def framed(correlation_id: int, body: bytes) -> bytes:
     return struct.pack(">ii", len(body) + 4, correlation_id) + body
 
 
+def has_form_0(frame: bytes) -> bool:
+    """Whether an ApiVersions response has an int32 count, which begins with a zero, and not a compact one."""
+    return not frame[10]
+
+
 def encode_versions(content: Versions) -> bytes:
     """The body of an ApiVersions response; one of a form that no Kafka has yet holds a real address."""
     ranges = [struct.pack(">hhh", *each) for each in content.ranges]
@@ -268,6 +277,10 @@ class ModelBroker:
 
     def __post_init__(self) -> None:
         self._state = State.INITIAL if self.setup.sasl else State.AUTHENTICATED
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._state is State.AUTHENTICATED
 
     def handle(self, frame: bytes) -> Answer | None:
         """Take the next request, without its size; the former one was answered. None: there is no answer."""
@@ -331,7 +344,7 @@ class ModelBroker:
             raise Refused
         name = mechanism.decode(errors="replace")
         self._has_headers = header.version >= 1
-        if name not in ROUNDS and not (name == "GSSAPI" and self.setup.gssapi):
+        if name not in self.setup.mechanisms and not (name == "GSSAPI" and self.setup.gssapi):
             self.closed = True
             return self._opaque(header, frame, UNSUPPORTED_MECHANISM)
         if self._state is State.AUTHENTICATED and name != self._mechanism:
@@ -358,11 +371,12 @@ class ModelBroker:
         return self._opaque(header, frame, NO_ERROR)
 
     def _take_token(self, token: bytes) -> Answer:
-        """After SaslHandshake v0: the answer has no header, and its bytes may be of the client's choice."""
+        """After SaslHandshake v0: the answer has no header, and holds bytes of the client's choice."""
         if GOOD_TOKEN not in token:
             raise Refused
         self._count_round()
-        content = Opaque(struct.pack(">i", len(token)) + token)
+        said = token.partition(GOOD_TOKEN)[2]
+        content = Opaque(struct.pack(">i", len(said)) + said)
         return Answer(None, 0, 4 + len(token), 0, content, content.data)
 
     def _count_round(self) -> None:
@@ -406,13 +420,18 @@ class ModelBroker:
 
     def _versions(self, header: Header, frame: bytes, content: Versions) -> Answer:
         response = framed(header.correlation_id, encode_versions(content))
-        return Answer(API_VERSIONS, header.version, 4 + len(frame), header.correlation_id, content, response)
+        size = 4 + len(frame)
+        return Answer(
+            API_VERSIONS, header.version, size, header.correlation_id, content, response, content.error
+        )
 
     def _opaque(self, header: Header, frame: bytes, error: int) -> Answer:
         """What the client has sent comes back: members of groups, metadata of offsets, names."""
         is_known = header.version in versions_of(header.key)
         body = struct.pack(">h", error) + (header.body if is_known else REAL_ADDRESS)
         response = framed(header.correlation_id, body)
+        size = 4 + len(frame)
+        shown = error if header.key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else None
         return Answer(
-            header.key, header.version, 4 + len(frame), header.correlation_id, Opaque(response), response
+            header.key, header.version, size, header.correlation_id, Opaque(response), response, shown
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import pytest
@@ -19,22 +20,18 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.property import kio_samples, model_broker
 from tests.property.conversation import ALL, Conversation
+from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, authenticate, handshake, produce, token
 from tests.property.model_broker import (
     API_VERSIONS,
-    FLEXIBLE_HEADER,
     GOOD_TOKEN,
     PRODUCE,
     ROUNDS,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
     UNKNOWN_API,
     Answer,
     ModelBroker,
     Setup,
-    header_version,
     versions_of,
 )
-from tests.property.wire_fleet import request
 
 thorough = settings(max_examples=examples(1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -43,7 +40,6 @@ SAME: Final = 0x41424344
 EVIL: Final = b"evil.example"
 EVIL_BROKER: Final = struct.pack(">ihh", 1, 1, len(EVIL)) + EVIL + struct.pack(">i", 9220)
 """A Metadata response, and the end of others, with a broker at an address of the client's."""
-NO_TAGS: Final = b"\0"
 METADATA, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 3, 10, 11, 12, 14
 DESCRIBE_GROUPS, LIST_GROUPS, OFFSET_FETCH, DELETE_GROUPS = 15, 16, 9, 42
 ECHOING: Final = (
@@ -56,8 +52,6 @@ ECHOING: Final = (
     DELETE_GROUPS,
 )
 """APIs without addresses, in whose responses clients find what clients have said."""
-SOFTWARE: Final = b"\7client\0041.0\0"
-"""The body of an ApiVersions request, from v3 on."""
 
 
 @dataclass(frozen=True)
@@ -72,92 +66,44 @@ class Step:
         getattr(conversation, self.name)(*arguments)
 
 
-def ask(
-    key: int,
-    version: int,
-    correlation_id: int,
-    body: bytes = b"",
-    tags: bytes = NO_TAGS,
-    client_id: bytes | None = b"tester",
-) -> bytes:
-    """A request with the header that Kafka expects of its version."""
-    tags = tags if header_version(key, version) == FLEXIBLE_HEADER else b""
-    return request(key, version, correlation_id, tags + body, client_id)
-
-
-def string(text: bytes) -> bytes:
-    return struct.pack(">h", len(text)) + text
-
-
-def handshake(version: int, correlation_id: int, mechanism: bytes) -> bytes:
-    return ask(SASL_HANDSHAKE, version, correlation_id, string(mechanism))
-
-
-def authenticate(version: int, correlation_id: int, token: bytes = GOOD_TOKEN) -> bytes:
-    return ask(SASL_AUTHENTICATE, version, correlation_id, struct.pack(">i", len(token)) + token)
-
-
-def token(data: bytes) -> bytes:
-    """What comes after SaslHandshake v0: a frame without a header."""
-    return struct.pack(">i", len(data)) + data
-
-
-def produce(
-    version: int,
-    correlation_id: int,
-    acks: int,
-    transactional_id: bytes = b"",
-    tags: bytes = NO_TAGS,
-    client_id: bytes | None = b"tester",
-) -> bytes:
-    """Args: transactional_id: encoded; empty for null."""
-    if version < 3:
-        null = b""
-    else:
-        null = b"\0" if header_version(PRODUCE, version) == FLEXIBLE_HEADER else b"\xff\xff"
-    body = (transactional_id or null) + struct.pack(">hi", acks, 30_000) + b"records"
-    return ask(PRODUCE, version, correlation_id, body, tags, client_id)
-
-
 # What clients may say
 
 int16s = st.integers(-(2**15), 2**15 - 1)
 correlation_ids = st.sampled_from((SAME, SAME, SAME, 0, -1, 2**31 - 1)) | st.integers(-(2**31), 2**31 - 1)
 client_ids = st.sampled_from((b"tester", b"tester", None, b"", b"x" * 300))
-tag_sections = st.sampled_from(
-    (
-        NO_TAGS,
-        NO_TAGS,
-        b"\x01\x05\x02ab",
-        b"\x80\0",  # a longer way to write 0
-        b"\x82\x80\0\0\0\1\0",
-        b"\x11" + b"\1\0" * 17,
-        b"\xff\xff\xff\xff\x0f",  # -1 fields to Kafka, which are none
-        b"\x81\x80\x80\x80\x10\0\0",  # 2**32 + 1 fields, which is 1
-    )
+TAG_SECTIONS: Final = (
+    NO_TAGS,
+    b"\x01\x05\x02ab",
+    b"\x01\0\0",
+    b"\x80\0",  # a longer way to write 0
+    b"\x82\x80\0\0\0\1\0",
+    b"\x11" + b"\1\0" * 17,
+    b"\xff\xff\xff\xff\x0f",  # -1 fields to Kafka, which are none
+    b"\x81\x80\x80\x80\x10\0\0",  # 2**32 + 1 fields, which is 1
 )
+tag_sections = st.sampled_from((NO_TAGS, *TAG_SECTIONS))
 bodies = st.sampled_from((b"", EVIL_BROKER, EVIL_BROKER * 20, b"g" * 70)) | st.binary(max_size=40)
 tokens = st.sampled_from((GOOD_TOKEN, b"bad", GOOD_TOKEN + EVIL_BROKER, b"\0\x0c\0\1ABCD" + GOOD_TOKEN))
 mechanisms = st.sampled_from((*map(str.encode, ROUNDS), b"GSSAPI", b"NONE", b""))
 api_versions_versions = (
     st.sampled_from((0, 2, 3, 4, 5, 6, 7, 255, 256, 257, 300, 2**15 - 1, -1, -256, -(2**15))) | int16s
 )
-transactional_ids = st.sampled_from(
-    (
-        b"",
-        b"",
-        b"\0",
-        b"\1",
-        b"\3tx",
-        b"\xff\xff",
-        b"\0\0",
-        b"\0\2tx",
-        b"\x80\0",
-        b"\xac\2" + b"t" * 299,
-        b"\x83\x80\x80\x80\x10tx",
-        b"\xff\xfe",
-    )
+TRANSACTIONAL_IDS: Final = (
+    b"",  # null, as the version has it
+    b"\0",
+    b"\1",
+    b"\3tx",
+    b"\xff\xff",
+    b"\0\0",
+    b"\0\2tx",
+    b"\x80\0",
+    b"\x81\0",
+    b"\xac\2" + b"t" * 299,
+    b"\x83\x80\x80\x80\x10tx",  # 2**32 + 3, which is 3
+    b"\xff\xfe",  # a negative length, which is null
 )
+"""Encoded in one way or the other."""
+transactional_ids = st.sampled_from((b"", *TRANSACTIONAL_IDS))
 acks = st.sampled_from((0, 0, 1, -1, 256, -256)) | int16s
 carrying = st.sampled_from(kio_samples.CASES).filter(lambda case: case[0] != PRODUCE)
 anything = st.tuples(st.sampled_from(range(96)) | int16s, st.integers(-1, 20) | int16s)
@@ -283,6 +229,20 @@ SHIFT_BY_SIGNATURE: Final = [
 ]
 """Had a session take a token of SASL for the answer to a request, by its first bytes."""
 
+EVIL_METADATA: Final = (
+    struct.pack(">iih", 1, 1, len(EVIL)) + EVIL + struct.pack(">ih", 9220, -1) + struct.pack(">ii", 1, 0)
+)
+POISON_BY_TOKEN: Final = [
+    *asked(handshake(0, 1, SCRAM.encode())),
+    Step("ask", ask(METADATA, 1, SAME, GOOD_TOKEN + struct.pack(">i", SAME) + EVIL_METADATA)),
+]
+"""A token that looks like a request, and whose answer looks like that."""
+HEARTBEAT_BEHIND_OTHERS: Final = [
+    *(Step("ask", ask(METADATA, 1, SAME)), Step("deliver"), Step("redirect")),
+    *(Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")),
+]
+"""The fleet may answer a heartbeat itself, but not before an answer that comes first."""
+
 
 @thorough
 @given(setup=setups, script=st.lists(steps, max_size=24))
@@ -292,6 +252,9 @@ SHIFT_BY_SIGNATURE: Final = [
 @example(setup=Setup(), script=POISON)
 @example(setup=Setup(), script=POISON_BY_ASSIGNMENT)
 @example(setup=Setup(sasl=True), script=SHIFT_BY_SIGNATURE)
+@example(setup=Setup(sasl=True), script=POISON_BY_TOKEN)
+@example(setup=Setup(), script=HEARTBEAT_BEHIND_OTHERS)
+@example(setup=Setup(), script=[Step("redirect"), Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")])
 def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, script: list[Step]) -> None:
     """``Conversation`` compares, after each step."""
     conversation = play(ModelBroker(setup), script)
@@ -307,6 +270,15 @@ def test_no_state_of_a_connection_makes_a_difference(
     setup, first = beginning
     conversation = play(ModelBroker(setup), [*first, *script])
     assert b"real-broker" not in reach(conversation)
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+@pytest.mark.parametrize("acks", [0, 1, 256])
+def test_whether_produce_is_answered_is_read_as_kafka_reads_it(version: int, acks: int) -> None:
+    """What Kafka takes for another header than the fleet must not pass."""
+    for tags, transactional_id, client_id in product(TAG_SECTIONS, TRANSACTIONAL_IDS, (b"tester", b"", None)):
+        sent = produce(version, SAME, acks, transactional_id, tags, client_id)
+        play(ModelBroker(), [Step("ask", sent), Step("ask", ask(METADATA, 1, SAME)), Step("finish")])
 
 
 # Clients that behave
