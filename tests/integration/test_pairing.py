@@ -21,7 +21,7 @@ from tests.property.model_broker import (
     ModelBroker,
     Setup,
     Versions,
-    framed,
+    frame_response,
     has_form_0,
 )
 
@@ -163,4 +163,4 @@ def expect(connection: Connection, answer: Answer) -> None:
     if answer.error is not None:
         assert struct.unpack_from(">h", body)[0] == answer.error
     if isinstance(answer.content, Versions):
-        assert has_form_0(framed(correlation_id, body)) == has_form_0(answer.frame)
+        assert has_form_0(frame_response(correlation_id, body)) == has_form_0(answer.frame)

@@ -28,7 +28,7 @@ from tests.property.model_broker import (
     Refused,
     Versions,
     encode_versions,
-    framed,
+    frame_response,
     read_acks,
     read_header,
 )
@@ -44,8 +44,8 @@ OFFERED: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
 """What the fleet offers of the APIs that the model broker lists; of SaslHandshake and Produce, from v0 on."""
 
 
-def offered(ranges: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
-    """What a client is told that it may use."""
+def cut_ranges(ranges: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
+    """What a client may use of the ranges that a broker lists."""
     return tuple(
         (key, max(low, OFFERED[key][0]), min(high, OFFERED[key][1]))
         for key, low, high in ranges
@@ -53,7 +53,7 @@ def offered(ranges: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, i
     )
 
 
-def is_beyond(answer: Answer) -> bool:
+def has_unknown_form(answer: Answer) -> bool:
     """Whether an answer may be in a form that the fleet does not know, and so must not pass.
 
     The fleet does not know the request's version of ApiVersions, and the error does not say which form it is.
@@ -72,13 +72,17 @@ def for_client(answer: Answer) -> bytes:
     if isinstance(content, Opaque):
         return content.data
     if isinstance(content, Versions):
-        told = Versions(content.form, content.error, offered(content.ranges))
-        return b"" if is_beyond(answer) else framed(answer.correlation_id, encode_versions(told))
-    return framed(answer.correlation_id, rewritten(content))
+        listed = Versions(content.form, content.error, cut_ranges(content.ranges))
+        return (
+            b""
+            if has_unknown_form(answer)
+            else frame_response(answer.correlation_id, encode_versions(listed))
+        )
+    return frame_response(answer.correlation_id, rewrite(content))
 
 
 @cache
-def rewritten(content: Carrying) -> bytes:
+def rewrite(content: Carrying) -> bytes:
     """Behind the correlation id."""
 
     def address(broker_id: int, _host: str, _port: int) -> tuple[str, int]:
@@ -208,7 +212,7 @@ class Conversation:
             self.play.broker(data)
         except WireError as error:
             self.fault = error
-        assert self.fault is None or any(map(is_beyond, arriving)), "an honest broker is blamed"
+        assert self.fault is None or any(map(has_unknown_form, arriving)), "an honest broker is blamed"
         self.check()
 
     def drain(self) -> None:
@@ -231,14 +235,16 @@ class Conversation:
         """Compare what has come out with what the twin expects, after any step."""
         play = self.play
         partial = for_client(self._pending[0]) if self._pending else b""
-        told = bytes(play.to_client)
-        assert (bytes(self._expected) + partial).startswith(told), "not the answers to the client's requests"
+        received = bytes(play.to_client)
+        assert (bytes(self._expected) + partial).startswith(received), (
+            "not the answers to the client's requests"
+        )
         assert self._stream.startswith(play.to_broker), "not the client's frames, whole and in order"
         assert {(each.broker_id, each.host, each.port) for each in play.seen} <= self._named
         assert {(key, request, answer) for key, request, answer, _ in play.timed} <= self._given
         if self.fault is not None:
             return
-        assert told.startswith(bytes(self._expected)), "an answer is held back"
+        assert received.startswith(bytes(self._expected)), "an answer is held back"
         in_flight = self._in_flight()
         assert in_flight is None or play.session.in_flight == in_flight
 

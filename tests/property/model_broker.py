@@ -242,7 +242,7 @@ def sample_frame(key: int, version: int, seed: int) -> bytes:
     return kio_samples.frame(sample(key, version, seed), 0)[8:]
 
 
-def framed(correlation_id: int, body: bytes) -> bytes:
+def frame_response(correlation_id: int, body: bytes) -> bytes:
     return struct.pack(">ii", len(body) + 4, correlation_id) + body
 
 
@@ -375,8 +375,8 @@ class ModelBroker:
         if GOOD_TOKEN not in token:
             raise Refused
         self._count_round()
-        said = token.partition(GOOD_TOKEN)[2]
-        content = Opaque(struct.pack(">i", len(said)) + said)
+        chosen = token.partition(GOOD_TOKEN)[2]
+        content = Opaque(struct.pack(">i", len(chosen)) + chosen)
         return Answer(None, 0, 4 + len(token), 0, content, content.data)
 
     def _count_round(self) -> None:
@@ -415,11 +415,11 @@ class ModelBroker:
             return self._opaque(header, frame, error)
         seed = self._number % SEEDS
         content = Carrying(key, version, seed)
-        response = framed(header.correlation_id, sample_frame(key, version, seed))
+        response = frame_response(header.correlation_id, sample_frame(key, version, seed))
         return Answer(key, version, 4 + len(frame), header.correlation_id, content, response)
 
     def _versions(self, header: Header, frame: bytes, content: Versions) -> Answer:
-        response = framed(header.correlation_id, encode_versions(content))
+        response = frame_response(header.correlation_id, encode_versions(content))
         size = 4 + len(frame)
         return Answer(
             API_VERSIONS, header.version, size, header.correlation_id, content, response, content.error
@@ -429,9 +429,9 @@ class ModelBroker:
         """What the client has sent comes back: members of groups, metadata of offsets, names."""
         is_known = header.version in versions_of(header.key)
         body = struct.pack(">h", error) + (header.body if is_known else REAL_ADDRESS)
-        response = framed(header.correlation_id, body)
+        response = frame_response(header.correlation_id, body)
         size = 4 + len(frame)
-        shown = error if header.key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else None
+        first_error = error if header.key in (SASL_HANDSHAKE, SASL_AUTHENTICATE) else None
         return Answer(
-            header.key, header.version, size, header.correlation_id, Opaque(response), response, shown
+            header.key, header.version, size, header.correlation_id, Opaque(response), response, first_error
         )

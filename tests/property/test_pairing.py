@@ -157,7 +157,7 @@ setups = st.builds(
 )
 
 
-def asked(*frames: bytes) -> list[Step]:
+def ask_in_turn(*frames: bytes) -> list[Step]:
     """One request after the other, each answered before the next is sent."""
     return [step for frame in frames for step in (Step("ask", frame), Step("finish"))]
 
@@ -168,15 +168,15 @@ FAKE: Final = ask(API_VERSIONS, 300, SAME)
 SCRAM: Final = "SCRAM-SHA-256"
 BEGINNINGS: Final[Sequence[tuple[Setup, list[Step]]]] = (
     *((Setup(sasl=False, is_later=is_later), []) for is_later in (False, True)),
-    (Setup(sasl=True), asked(GREETING)),
-    (Setup(sasl=True), asked(GREETING, handshake(1, 1, b"PLAIN"))),
-    (Setup(sasl=True), asked(GREETING, handshake(1, 1, b"PLAIN"), authenticate(2, 2))),
-    (Setup(sasl=True), asked(handshake(1, 1, SCRAM.encode()), authenticate(0, 2))),
+    (Setup(sasl=True), ask_in_turn(GREETING)),
+    (Setup(sasl=True), ask_in_turn(GREETING, handshake(1, 1, b"PLAIN"))),
+    (Setup(sasl=True), ask_in_turn(GREETING, handshake(1, 1, b"PLAIN"), authenticate(2, 2))),
+    (Setup(sasl=True), ask_in_turn(handshake(1, 1, SCRAM.encode()), authenticate(0, 2))),
     (
         Setup(sasl=True, reauthenticates=True),
-        asked(handshake(1, 1, b"PLAIN"), authenticate(1, 2), handshake(1, 3, b"PLAIN")),
+        ask_in_turn(handshake(1, 1, b"PLAIN"), authenticate(1, 2), handshake(1, 3, b"PLAIN")),
     ),
-    (Setup(sasl=True, reauthenticates=True), asked(handshake(1, 1, b"PLAIN"), authenticate(1, 2))),
+    (Setup(sasl=True, reauthenticates=True), ask_in_turn(handshake(1, 1, b"PLAIN"), authenticate(1, 2))),
 )
 """Where a client may stand when it begins to say what it likes."""
 
@@ -189,7 +189,7 @@ def play(broker: ModelBroker, script: Sequence[Step]) -> Conversation:
     return conversation
 
 
-def reach(conversation: Conversation) -> bytes:
+def received_beyond_echoes(conversation: Conversation) -> bytes:
     """All that has reached the client, less what it has said itself."""
     return bytes(conversation.play.to_client).replace(EVIL_BROKER, b"")
 
@@ -220,7 +220,7 @@ POISON_BY_ASSIGNMENT: Final = [
 ]
 SIGNATURE: Final = GOOD_TOKEN + b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ="
 SHIFT_BY_SIGNATURE: Final = [
-    *asked(handshake(0, 1, SCRAM.encode()), token(GOOD_TOKEN)),
+    *ask_in_turn(handshake(0, 1, SCRAM.encode()), token(GOOD_TOKEN)),
     Step("ask", token(SIGNATURE)),
     *(
         Step("ask", ask(key, version, int.from_bytes(SIGNATURE[:4], "big")))
@@ -233,7 +233,7 @@ EVIL_METADATA: Final = (
     struct.pack(">iih", 1, 1, len(EVIL)) + EVIL + struct.pack(">ih", 9220, -1) + struct.pack(">ii", 1, 0)
 )
 POISON_BY_TOKEN: Final = [
-    *asked(handshake(0, 1, SCRAM.encode())),
+    *ask_in_turn(handshake(0, 1, SCRAM.encode())),
     Step("ask", ask(METADATA, 1, SAME, GOOD_TOKEN + struct.pack(">i", SAME) + EVIL_METADATA)),
 ]
 """A token that looks like a request, and whose answer looks like that."""
@@ -258,7 +258,7 @@ HEARTBEAT_BEHIND_OTHERS: Final = [
 def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, script: list[Step]) -> None:
     """``Conversation`` compares, after each step."""
     conversation = play(ModelBroker(setup), script)
-    assert b"real-broker" not in reach(conversation)
+    assert b"real-broker" not in received_beyond_echoes(conversation)
     assert all(b"evil" not in each.host.encode() for each in conversation.play.seen)
 
 
@@ -269,7 +269,7 @@ def test_no_state_of_a_connection_makes_a_difference(
 ) -> None:
     setup, first = beginning
     conversation = play(ModelBroker(setup), [*first, *script])
-    assert b"real-broker" not in reach(conversation)
+    assert b"real-broker" not in received_beyond_echoes(conversation)
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
