@@ -27,6 +27,7 @@ PAGES: Final = (
 PROGRAMS: Final = frozenset(
     {
         "(umask",
+        "FLEET_COMPILE=1",
         "curl",
         "docker",
         "fleet",
@@ -37,6 +38,7 @@ PROGRAMS: Final = frozenset(
         "make",
         "pip",
         "python",
+        "python3",
         "sudo",
         "systemctl",
     }

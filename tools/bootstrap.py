@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
 POM = ROOT / "deploy" / "kafka" / "pom.xml"
+MAVEN = ("mvn", "--strict-checksums", "-q", "-B", "-ntp", "-Dstyle.color=never")
+"""By itself Maven only warns of a file that has another checksum than the repository says."""
 OLDER_KAFKAS = ("3.9.2", "4.0.2")
 """Releases that the tests run beside the newest one, which the pom names."""
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0"
@@ -114,7 +116,7 @@ def copy_jars(profile: str, folder: Path, *options: str) -> None:
     fresh = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     goal = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={fresh}")
-    run("mvn", "-q", "-B", "-ntp", "-Dstyle.color=never", "-f", POM, "-P", profile, *goal, *options)
+    run(*MAVEN, "-f", POM, "-P", profile, *goal, *options)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 

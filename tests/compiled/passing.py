@@ -19,7 +19,7 @@ TESTS: Final = MappingProxyType(
         "unit": "addresses admission dialler guard passage patience quota server_names session tcp ticks "
         "tls_transport traffic trust unread_clients upstream wire_api_versions wire_configs "
         "wire_coordinators wire_heartbeats wire_primitives wire_requests worker",
-        "property": "fetch_shapes patch produce_shapes session stream tail",
+        "property": "fetch_shapes pairing patch produce_shapes session stream tail",
     }
 )
 """The tests of what is compiled, and of what it is called by."""

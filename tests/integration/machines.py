@@ -70,7 +70,8 @@ class Machines:
         }
         for name, command in programs.items():
             self.script(f"bin/{name}", f'exec {shlex.join(command)} "$@"')
-        (self.folder / "deploy").symlink_to(ROOT / "deploy")
+        for name in ("deploy", "requirements"):
+            (self.folder / name).symlink_to(ROOT / name)
         # An answer that says what is wrong is a failure here, as it is not to curl.
         (self.folder / ".curlrc").write_text("fail\nsilent\nshow-error\n")
 

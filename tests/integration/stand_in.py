@@ -81,6 +81,7 @@ def python3(arguments: Sequence[str]) -> None:
     programs.mkdir(parents=True)
     for name in ("pip", "fleet"):
         (programs / name).symlink_to(Path(str(shutil.which(name))))
+    (programs / "activate").write_text(f"PATH={programs.resolve()}:$PATH\n")
 
 
 def pip(arguments: Sequence[str]) -> None:

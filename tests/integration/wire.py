@@ -167,6 +167,11 @@ class Connection:
         (correlation_id,) = struct.unpack_from(">i", frame)
         return correlation_id, frame[4:]
 
+    def receive_bare(self) -> bytes:
+        """The next frame, which has no header. Raises: EOFError: the end came instead."""
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
     def ask(self, frame: bytes) -> bytes:
         """Send a request, and receive its response, which must be the next one."""
         self.send(frame)

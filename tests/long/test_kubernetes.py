@@ -6,6 +6,7 @@ makes: `test_kubernetes_api.py`.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
 RELEASE, NAMESPACE = "proxies", "kafka"
 TOKENS: Final = {"FLEET_READ_TOKEN": "r" * 16, "FLEET_WRITE_TOKEN": "w" * 16}
 THERE: Final = {"bootstrapServers": ["kafka-0.kafka:9092", "kafka-1.kafka:9092"]}
+DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
 HOSTS: Final = "{member}.kafka.example"
 HOSTNAME: Final = "external-dns.alpha.kubernetes.io/hostname"
 CASES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -65,6 +67,7 @@ CASES: Final[Mapping[str, Mapping[str, Any]]] = {
             "sni": {"enabled": True},
         }
     },
+    "by digest": {"image": {"repository": "registry.example:5000/team/fleet", "digest": DIGEST}},
     "five that are watched": {
         "replicas": 5,
         "voters": 5,
@@ -169,6 +172,14 @@ def test_each_pod_is_a_member_that_the_configuration_knows(made: Made) -> None:
     assert (
         made.pod["spec"]["terminationGracePeriodSeconds"] > made.settings.timing.drain_timeout_s
     )  # else it is killed in the middle of it
+
+
+def test_the_image_is_that_of_the_values(made: Made, values: Path) -> None:
+    (container,) = made.pod["spec"]["containers"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    image = {"repository": "fleet", **yaml.safe_load(values.read_text()).get("image", {})}
+    behind = f"@{image['digest']}" if "digest" in image else f":{chart['appVersion']}"
+    assert container["image"] == image["repository"] + behind
 
 
 def mounts(container: Mapping[str, Any]) -> dict[str, str]:
@@ -299,6 +310,8 @@ def test_prometheus_is_told_where_and_with_all_rules(made: Made) -> None:
         ({"clients": {"port": 99_999}}, "clients.port"),
         ({"secrets": [{"name": "kafka-", "secret": "kafka"}]}, "secrets.0.name"),  # a volume is named so
         ({"replica": 3}, "replica"),
+        ({"image": {"digest": "latest"}}, "image.digest"),
+        ({"image": {"digest": DIGEST, "tag": "0.3.0"}}, "image.tag: 0.3.0, and image.digest says already"),
     ],
 )
 def test_what_cannot_be_is_refused_and_named(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -313,9 +326,25 @@ def test_the_compose_file_is_one(tmp_path: Path) -> None:
     file = ROOT / "deploy" / "compose" / "compose.yaml"
     done = subprocess.run([COMPOSE_CHECK, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["p1", "p2", "p3", "prometheus"]
+    members = ("p1", "p2", "p3")
+    images = dict(line.split() for line in done.stdout.splitlines())
+    assert images == {**dict.fromkeys(members, "fleet"), "prometheus": "prom/prometheus:v3.5.0"}
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(file.read_text().replace("cap_drop", "cap_dropped"))
     done = subprocess.run([COMPOSE_CHECK, wrong], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert "cap_dropped" in done.stderr
+
+
+def test_compose_takes_images_by_digest() -> None:
+    names = ("FLEET_IMAGE", "PROMETHEUS_IMAGE", "KAFKA_IMAGE")
+    images = {name: f"registry.example/{name.lower()}@{DIGEST}" for name in names}
+    done = subprocess.run(
+        [COMPOSE_CHECK, ROOT / "deploy" / "compose" / "compose.yaml"],
+        env={**os.environ, **images, "COMPOSE_PROFILES": "kafka"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[1] for line in done.stdout.splitlines()} == set(images.values())

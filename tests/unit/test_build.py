@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import hashlib
 import re
 import shutil
 import subprocess
@@ -158,6 +159,55 @@ def test_a_step_that_fails_is_done_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(subprocess.CalledProcessError):
             bootstrap.once(tmp_path / "stamp", "a step", ("v1",), fail)
+
+
+def maven_project(folder: Path, checksum: str | None) -> Path:
+    """A pom whose parent is in a repository of its own, in place of Maven Central.
+
+    Args: checksum: what the repository says the parent has; None for the right one.
+    """
+    names = "<groupId>example</groupId><artifactId>parent</artifactId><version>1</version>"
+    head = "<project><modelVersion>4.0.0</modelVersion>"
+    parent = f"{head}{names}<packaging>pom</packaging></project>"
+    artifact = folder / "repository" / "example" / "parent" / "1"
+    artifact.mkdir(parents=True)
+    (artifact / "parent-1.pom").write_text(parent)
+    right = hashlib.sha1(parent.encode()).hexdigest()
+    (artifact / "parent-1.pom.sha1").write_text(right if checksum is None else checksum)
+    url = (folder / "repository").as_uri()
+    project = folder / "pom.xml"
+    project.write_text(
+        f"{head}<parent>{names}<relativePath/></parent><artifactId>child</artifactId><packaging>pom</packaging>"
+        f"<repositories><repository><id>central</id><url>{url}</url></repository></repositories></project>"
+    )
+    return project
+
+
+@pytest.mark.parametrize(("checksum", "is_taken"), [(None, True), ("0" * 40, False)])
+def test_maven_takes_only_what_has_its_checksum(tmp_path: Path, checksum: str | None, is_taken: bool) -> None:
+    project = maven_project(tmp_path, checksum)
+    done = subprocess.run(
+        [*bootstrap.MAVEN, "-f", project, f"-Dmaven.repo.local={tmp_path / 'cache'}", "validate"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == is_taken, done.stdout + done.stderr
+    if not is_taken:
+        assert "Checksum validation failed" in done.stdout + done.stderr
+
+
+def test_bootstrap_runs_maven_in_no_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[tuple[str | Path, ...]] = []
+
+    def record(*command: str | Path) -> None:
+        commands.append(command)
+        (tmp_path / "libs.new").mkdir()
+
+    monkeypatch.setattr(bootstrap, "run", record)
+    bootstrap.copy_jars("broker", tmp_path / "libs")
+    assert [command[: len(bootstrap.MAVEN)] for command in commands] == [bootstrap.MAVEN]
+    assert Path(bootstrap.__file__).read_text().count('"mvn"') == 1
 
 
 def test_what_steps_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:

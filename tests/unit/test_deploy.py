@@ -9,10 +9,11 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import jsonschema
 import pytest
@@ -27,6 +28,10 @@ from tools.bootstrap import ROOT
 CHART = ROOT / "deploy" / "helm" / "fleet"
 COMPOSE = ROOT / "deploy" / "compose"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
+CONTAINERFILE = ROOT / "deploy" / "container" / "Containerfile"
+DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
+VARIABLE: Final = re.compile(r"\$\{(?P<name>\w+):-(?P<default>[^}]*)\}")
+IMAGE: Final = re.compile(r"[\w./-]+(:[\w.-]+)?(@sha256:[0-9a-f]{64})?")
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +128,108 @@ def test_members_of_the_compose_file_have_no_rights_and_are_asked_how_they_are(
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert service["healthcheck"]["test"] == ["CMD", "fleet", "ready"]
+
+
+# Images by digest
+
+
+def schema_problems(values: Mapping[str, Any]) -> list[str]:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    return [each.json_path for each in jsonschema.Draft7Validator(schema).iter_errors(values)]
+
+
+def chart_values(**image: str) -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    values["image"] |= image
+    return values
+
+
+def substitute(text: str, variables: Mapping[str, str]) -> str:
+    """A text of the compose file as Compose reads it with some variables set; an empty one is not set."""
+    return VARIABLE.sub(lambda found: variables.get(found["name"]) or found["default"], text)
+
+
+def test_the_charts_schema_takes_a_digest() -> None:
+    assert schema_problems(chart_values(digest=DIGEST)) == []
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [
+        DIGEST.removeprefix("sha256:"),
+        DIGEST[:-1],
+        DIGEST + "0",
+        DIGEST.upper(),
+        f"@{DIGEST}",
+        f"fleet@{DIGEST}",
+        f" {DIGEST}",
+        "sha512:" + "0" * 128,
+        "latest",
+    ],
+)
+def test_the_charts_schema_refuses_what_is_no_digest(digest: str) -> None:
+    assert schema_problems(chart_values(digest=digest)) == ["$.image.digest"]
+
+
+def test_the_chart_names_its_image_in_one_place() -> None:
+    """What the template makes of the values is looked at where Helm is (tests/long)."""
+    templates = {each.name: each.read_text() for each in (CHART / "templates").glob("*")}
+    assert [name for name, text in templates.items() if ".image" in text and "repository" in text] == [
+        "_helpers.tpl"
+    ]
+    assert re.findall(r"^ *image: (.*)$", templates["statefulset.yaml"], re.MULTILINE) == [
+        '{{ include "fleet.image" . | quote }}'
+    ]
+
+
+@pytest.mark.parametrize("variables", [{}, {"FLEET_IMAGE": "", "KAFKA_IMAGE": ""}])
+def test_images_of_the_compose_file_have_defaults(
+    compose: dict[str, Any], variables: Mapping[str, str]
+) -> None:
+    images = {name: substitute(each["image"], variables) for name, each in compose["services"].items()}
+    assert all(IMAGE.fullmatch(each) for each in images.values()), images
+    assert {images[member] for member in load(COMPOSE / "fleet.yaml", {}).members} == {"fleet"}
+
+
+def test_every_image_of_the_compose_file_can_be_named_by_digest(compose: dict[str, Any]) -> None:
+    variables = {
+        found["name"]: f"registry.example/{found['name'].lower()}@{DIGEST}"
+        for found in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text())
+        if found["name"].endswith("_IMAGE")
+    }
+    images = {substitute(each["image"], variables) for each in compose["services"].values()}
+    (build,) = (each["build"] for each in compose["services"].values() if "build" in each)
+    images |= {substitute(each, variables) for each in build["args"].values()}
+    assert images == set(variables.values())
+    assert all(IMAGE.fullmatch(each) for each in images)
+
+
+def test_every_stage_of_the_container_file_begins_with_the_named_image(compose: dict[str, Any]) -> None:
+    text = CONTAINERFILE.read_text()
+    name, default = re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE)[0]
+    assert text.index("ARG ") < text.index("FROM "), "an argument after the first stage is none of the next"
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {f"${{{name}}}"}
+    assert re.findall(r"--from=(\S+)", text) == re.findall(r" AS (\w+)$", text, re.MULTILINE)
+    (build,) = (each["build"] for each in compose["services"].values() if "build" in each)
+    assert {key: substitute(each, {}) for key, each in build["args"].items()} == {name: default}
+
+
+def test_the_page_on_digests_names_every_place_for_one() -> None:
+    page = (ROOT / "docs" / "pinned-images.md").read_text()
+    names = {found["name"] for found in VARIABLE.finditer((COMPOSE / "compose.yaml").read_text())}
+    assert {each for each in names if each.endswith("_IMAGE")} <= set(re.findall(r"\w+_IMAGE\b", page))
+    assert "image.digest" in page
+
+
+# Packages by hash
+
+
+def test_whatever_pip_installs_for_a_member_has_hashes_or_is_the_project_itself() -> None:
+    """In the container and in the two walk-throughs: nothing is resolved when it is installed."""
+    for path in (CONTAINERFILE, ROOT / "README.md", ROOT / "docs" / "three-machines.md"):
+        commands = re.findall(r"\bpip (?:install|wheel)(?: (?:--?[\w-]+|[\w./*-]+))+", path.read_text())
+        assert commands, path
+        for each in commands:
+            words = set(each.split())
+            built_here = "--no-deps" in words and ("--no-build-isolation" in words or ".whl" in each)
+            assert "--require-hashes" in words or built_here, f"{path.name}: {each}"

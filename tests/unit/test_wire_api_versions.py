@@ -74,6 +74,25 @@ def test_a_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> 
     assert bytes(play.to_client) == response(0, [(18, 0, 5)], ErrorCode.unsupported_version)
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_v0_body_is_recognized_by_its_form_whatever_its_error(version: int) -> None:
+    """Found by the model broker: one that expects a token of SASL answers 34, in a v0 body if need be."""
+    play = Play.new()
+    play.ask((API_VERSIONS, version, 5))
+    refused = response(0, [], ErrorCode.illegal_sasl_state)
+    play.broker(refused)
+    assert bytes(play.to_client) == refused
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_flexible_body_with_an_error_is_read_as_one(version: int) -> None:
+    play = Play.new()
+    play.ask((API_VERSIONS, version, 5))
+    refused = response(version, [], ErrorCode.illegal_sasl_state)
+    play.broker(refused)
+    assert bytes(play.to_client) == refused
+
+
 def test_elements_keep_their_unknown_tags() -> None:
     play = Play.new()
     play.ask((API_VERSIONS, 3, 5))

@@ -87,7 +87,8 @@ def _patch_flexible(buf: memoryview, parts: Parts) -> int:
 
 
 # The header of an ApiVersions response is always v0: the correlation id, then the body with its error code. A
-# broker that does not know the request's version answers in a v0 body, whatever was asked.
+# broker that does not know the request's version answers in a v0 body, whatever was asked: mostly with error
+# 35, but with 34 where it expects a token of SASL.
 
 
 def patch_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
@@ -96,9 +97,11 @@ def patch_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
 
 
 def patch_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
-    """ApiVersions response to a request of v3 or above."""
-    (error_code,) = read_int16(buf, 8)
-    return _patch_classic(buf, parts) if error_code == UNSUPPORTED_VERSION else _patch_flexible(buf, parts)
+    """ApiVersions response to a request of v3 or above: of that form, or of v0.
+
+    A compact array that is not null begins with no zero, an int32 count of less than 16 million does.
+    """
+    return _patch_flexible(buf, parts) if buf[10] else _patch_classic(buf, parts)
 
 
 def patch_unknown(buf: memoryview, addresses: Addresses, parts: Parts) -> int:

@@ -1,4 +1,4 @@
-// Reads a compose file as Docker Compose does, and prints its services; what it does not take goes to standard error.
+// Reads a compose file as Docker Compose does, and prints its services with their images; what it does not take goes to standard error.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv, cli.WithDefaultConfigPath)
+	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithOsEnv, cli.WithDefaultProfiles(), cli.WithDefaultConfigPath)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -24,6 +24,6 @@ func main() {
 	names := project.ServiceNames()
 	sort.Strings(names)
 	for _, name := range names {
-		fmt.Println(name)
+		fmt.Println(name, project.Services[name].Image)
 	}
 }

@@ -15,6 +15,13 @@ app.kubernetes.io/name: fleet
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* The image of a member: by its digest, where there is one. */ -}}
+{{- define "fleet.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}{{ .repository }}@{{ .digest }}{{- else -}}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The number of ports that clients may use at one member. */ -}}
 {{- define "fleet.ports" -}}
 {{- if .Values.clients.sni.enabled -}}1{{- else -}}{{ add 1 .Values.identities.count }}{{- end -}}
@@ -108,6 +115,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and .Values.clients.sni.oneLoadBalancer (not .Values.clients.sni.enabled) }}{{ fail "clients.sni.oneLoadBalancer: set clients.sni.enabled, too; by ports, each member needs an address of its own" }}{{ end -}}
 {{- if and (ne .Values.clients.type "ClusterIP") (not .Values.clients.host) }}{{ fail (printf "clients.host: with clients.type %s say what clients dial, such as {member}.kafka.example" .Values.clients.type) }}{{ end -}}
 {{- if and (not .Values.clients.sni.oneLoadBalancer) (ne .Values.clients.type "NodePort") .Values.clients.host (not (contains "{member}" .Values.clients.host)) }}{{ fail "clients.host: no two members may advertise the same address; put {member} into it" }}{{ end -}}
+{{- if and .Values.image.digest .Values.image.tag }}{{ fail (printf "image.tag: %s, and image.digest says already which image it is; set one of the two" .Values.image.tag) }}{{ end -}}
 {{- if and .Values.rackFromZone .Values.racks }}{{ fail "rackFromZone: racks says already where members are; set one of the two" }}{{ end -}}
 {{- if and .Values.clients.sni.enabled (eq .Values.clients.type "NodePort") }}{{ fail "clients.type: NodePort has a port of its own for each broker; with clients.sni use LoadBalancer or ClusterIP" }}{{ end -}}
 {{- end }}

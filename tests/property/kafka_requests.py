@@ -1,0 +1,67 @@
+"""Requests with the header that Kafka expects of each version, and whatever else a client may put there."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from tests.property.model_broker import (
+    FLEXIBLE_HEADER,
+    GOOD_TOKEN,
+    PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    header_version,
+)
+from tests.property.wire_fleet import request
+
+NO_TAGS: Final = b"\0"
+SOFTWARE: Final = b"\7client\0041.0\0"
+"""The body of an ApiVersions request, from v3 on."""
+
+
+def ask(
+    key: int,
+    version: int,
+    correlation_id: int,
+    body: bytes = b"",
+    tags: bytes = NO_TAGS,
+    client_id: bytes | None = b"tester",
+) -> bytes:
+    """A request with the header that Kafka expects of its version."""
+    tags = tags if header_version(key, version) == FLEXIBLE_HEADER else b""
+    return request(key, version, correlation_id, tags + body, client_id)
+
+
+def string(text: bytes) -> bytes:
+    return struct.pack(">h", len(text)) + text
+
+
+def handshake(version: int, correlation_id: int, mechanism: bytes) -> bytes:
+    return ask(SASL_HANDSHAKE, version, correlation_id, string(mechanism))
+
+
+def authenticate(version: int, correlation_id: int, token: bytes = GOOD_TOKEN) -> bytes:
+    return ask(SASL_AUTHENTICATE, version, correlation_id, struct.pack(">i", len(token)) + token)
+
+
+def token(data: bytes) -> bytes:
+    """What comes after SaslHandshake v0: a frame without a header."""
+    return struct.pack(">i", len(data)) + data
+
+
+def produce(
+    version: int,
+    correlation_id: int,
+    acks: int,
+    transactional_id: bytes = b"",
+    tags: bytes = NO_TAGS,
+    client_id: bytes | None = b"tester",
+) -> bytes:
+    """Args: transactional_id: encoded; empty for null."""
+    if version < 3:
+        null = b""
+    else:
+        null = b"\0" if header_version(PRODUCE, version) == FLEXIBLE_HEADER else b"\xff\xff"
+    body = (transactional_id or null) + struct.pack(">hi", acks, 30_000) + b"records"
+    return ask(PRODUCE, version, correlation_id, body, tags, client_id)
