@@ -11,10 +11,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, NoReturn, TypeAlias
 
 from pydantic import TypeAdapter
 
+from fleet.config.secrets import find_secrets
 from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
 
@@ -38,6 +40,20 @@ _KEPT_AT_ONCE_BYTES: Final = 8 << 20
 """What is larger is the kernel's to give and to get back, each by itself."""
 _ASKED_FOR_BYTES: Final = 1 << 20
 """At once, of the kernel."""
+
+_IMPORT_PATH: Final = "PYTHONPATH"
+_NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
+"""Where systemd hears the supervisor. Source: sd_notify(3)"""
+_WORKER_VARIABLES: Final = frozenset(
+    {
+        *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV"),
+        *("GLIBC_TUNABLES", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        *("HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
+        *("SSLKEYLOGFILE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+    }
+)
+_WORKER_PREFIXES: Final = ("LC_", "MALLOC_", "OPENSSL_", "PYTHON", "COVERAGE_", "FAKETIME")
+"""Python, the C library, OpenSSL and what tests preload read these. Everything else stays with control."""
 
 _NEW_OBJECTS: Final = 50_000
 """Before the garbage collector looks at them; Python's own value is 700."""
@@ -111,6 +127,42 @@ def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
         return ChildSpec.decode(os.pread(fd, os.fstat(fd).st_size, 0))
     finally:
         os.close(fd)
+
+
+def python_command(module: str) -> tuple[str, ...]:
+    """This interpreter, which runs a module and imports nothing from the working directory."""
+    return (sys.executable, "-P", "-m", module)
+
+
+def with_absolute_import_path(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without those entries of ``PYTHONPATH`` that depend on the working directory."""
+    result = dict(environ)
+    entries = result.pop(_IMPORT_PATH, "").split(os.pathsep)
+    absolute = [entry for entry in entries if Path(entry).is_absolute()]
+    if absolute:
+        result[_IMPORT_PATH] = os.pathsep.join(absolute)
+    return result
+
+
+def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child.
+
+    Control reads the secrets that the configuration names. A worker handles the bytes of strangers and needs
+    no secret, so it gets only variables that are known to hold none.
+
+    Args:
+        environ: the supervisor's environment.
+    """
+    inherited = with_absolute_import_path(environ)
+    inherited.pop(_NOTIFY_SOCKET, None)
+    if kind == "control":
+        return inherited
+    secret_names = {secret.env for secret in find_secrets(settings)}
+    return {
+        name: value
+        for name, value in inherited.items()
+        if (name in _WORKER_VARIABLES or name.startswith(_WORKER_PREFIXES)) and name not in secret_names
+    }
 
 
 def log_to_stderr(process: str) -> None:

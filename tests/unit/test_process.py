@@ -5,12 +5,24 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fleet import process
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.secrets import Secret
+from fleet.config.settings import (
+    AdminSettings,
+    ListenerSettings,
+    MemberSettings,
+    SaslSettings,
+    Settings,
+    Timing,
+    TokenSettings,
+    TracingSettings,
+    UpstreamSettings,
+)
 from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
 from tests.unit.test_worker import eventually
@@ -92,7 +104,18 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
 CHILD = """
 import asyncio, os, sys
 from fleet import process
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.secrets import Secret
+from fleet.config.settings import (
+    AdminSettings,
+    ListenerSettings,
+    MemberSettings,
+    SaslSettings,
+    Settings,
+    Timing,
+    TokenSettings,
+    TracingSettings,
+    UpstreamSettings,
+)
 from fleet.model import Endpoint, IdentitySpace
 async def main():
     print(os.getpid(), flush=True)
@@ -181,3 +204,62 @@ def test_what_is_freed_is_kept_for_the_next_read() -> None:
 def python(code: str) -> int:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout)
+
+
+def secret_in(variable: str) -> Secret:
+    return Secret(None, variable, (), 0)
+
+
+SECRET_VARIABLES = ("FLEET_READ_TOKEN", "LC_WRITE_TOKEN", "MALLOC_PASSWORD", "PYTHON_TRACES", "LOGNAME")
+"""Some of them have names that a worker would be given if they held no secret."""
+WITH_SECRETS = replace(
+    SETTINGS,
+    admin=AdminSettings(tokens=TokenSettings(*map(secret_in, SECRET_VARIABLES[:2]))),
+    upstream=UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret_in(SECRET_VARIABLES[2]))),
+    tracing=TracingSettings(
+        "http://127.0.0.1:4318",
+        {"first": secret_in(SECRET_VARIABLES[3]), "second": secret_in(SECRET_VARIABLES[4])},
+    ),
+)
+
+
+def test_worker_environment_holds_no_secret() -> None:
+    unknown = {"FLEET_TOKEN": "token", "AWS_SECRET_ACCESS_KEY": "key", "KAFKA_PASSWORD": "password"}
+    environ = {**dict.fromkeys(SECRET_VARIABLES, "secret"), **unknown, "LC_ALL": "C.UTF-8"}
+    assert process.child_environment("worker", WITH_SECRETS, environ) == {"LC_ALL": "C.UTF-8"}
+
+
+def test_control_environment_keeps_its_secrets() -> None:
+    environ = {**dict.fromkeys(SECRET_VARIABLES, "secret"), "OTEL_RESOURCE_ATTRIBUTES": "a=b"}
+    systemd = {"NOTIFY_SOCKET": "/run/systemd/notify"}
+    assert process.child_environment("control", WITH_SECRETS, {**environ, **systemd}) == environ
+
+
+def test_worker_environment_keeps_settings_of_libraries() -> None:
+    environ = {
+        "PATH": "/usr/bin",
+        "TZ": "UTC",
+        "LC_CTYPE": "C",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": "/opt/fleet",
+        "SSL_CERT_FILE": "/etc/ssl/ca.pem",
+        "OPENSSL_CONF": "/etc/ssl/fips.cnf",
+        "RES_OPTIONS": "timeout:1",
+        "LD_PRELOAD": "/usr/lib/libjemalloc.so.2",
+        "MALLOC_ARENA_MAX": "1",
+    }
+    assert process.child_environment("worker", WITH_SECRETS, environ) == environ
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", None),
+        (":", None),
+        (".:lib", None),
+        ("/opt/a::./b:/opt/c:", "/opt/a:/opt/c"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["control", "worker"])
+def test_relative_import_path_is_dropped(kind: process.Kind, given: str, kept: str | None) -> None:
+    assert process.child_environment(kind, SETTINGS, {"PYTHONPATH": given}).get("PYTHONPATH") == kept
