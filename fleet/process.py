@@ -12,13 +12,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NoReturn, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from pydantic import TypeAdapter
 
 from fleet.config.secrets import find_secrets
 from fleet.config.settings import MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
+from fleet.text import make_printable
+
+log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -165,10 +169,35 @@ def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]
     }
 
 
+class LineFormatter(logging.Formatter):
+    """Writes each record as one line that text from outside cannot forge; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = make_printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, *error: Any) -> str:
+        return _indent(super().formatException(*error))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indent(super().formatStack(stack_info))
+
+
+def _indent(trace: str) -> str:
+    return "\n".join(f"    {make_printable(line)}" for line in trace.split("\n"))
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.critical("this process ends by an error", exc_info=(kind, error, trace))
+
+
 def log_to_stderr(process: str) -> None:
     """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
     layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=layout, datefmt="%Y-%m-%dT%H:%M:%S")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    sys.excepthook = _log_uncaught
     logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
 
 
