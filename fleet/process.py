@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,6 +192,13 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
     log.critical("this process ends by an error", exc_info=(kind, error, trace))
 
 
+def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
+    error = uncaught.exc_value
+    name = "?" if uncaught.thread is None else uncaught.thread.name
+    if error is not None and not isinstance(error, SystemExit):
+        log.critical("the thread %r ends by an error", name, exc_info=error)
+
+
 def log_to_stderr(process: str) -> None:
     """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
     layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
@@ -198,6 +206,7 @@ def log_to_stderr(process: str) -> None:
     handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
     logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
 
 

@@ -286,8 +286,9 @@ def test_log_line_cannot_be_forged() -> None:
     [
         "try:\n    raise ValueError({text!r})\nexcept ValueError:\n    logging.exception('it failed')",
         "raise ValueError({text!r})",
+        "import threading\ndef fail():\n raise ValueError({text!r})\nthreading.Thread(target=fail).start()",
     ],
-    ids=["logged", "uncaught"],
+    ids=["logged", "uncaught", "thread"],
 )
 def test_trace_in_the_log_cannot_be_forged(code: str) -> None:
     first, *trace = logged(code.format(text=FORGED))
