@@ -57,8 +57,8 @@ _WORKER_VARIABLES: Final = frozenset(
         *("SSLKEYLOGFILE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
     }
 )
-_WORKER_PREFIXES: Final = ("LC_", "MALLOC_", "OPENSSL_", "PYTHON", "COVERAGE_", "FAKETIME")
-"""Python, the C library, OpenSSL and what tests preload read these. Everything else stays with control."""
+_WORKER_PREFIXES: Final = ("LC_", "MALLOC_", "OPENSSL_", "PYTHON", "UV_", "COVERAGE_", "FAKETIME")
+"""Python, the C library, OpenSSL, libuv and what tests preload read these. The rest stays with control."""
 
 _NEW_OBJECTS: Final = 50_000
 """Before the garbage collector looks at them; Python's own value is 700."""

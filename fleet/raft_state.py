@@ -217,9 +217,10 @@ class RaftNode:
         try:
             self._serve()
         except BaseException as error:
-            self._ended = True
-            self._proposals.fail_all(f"Raft has ended: {type(error).__name__}: {error}")
             log.critical("the Raft thread ends by an error", exc_info=error)
+            with contextlib.suppress(Exception):
+                self._close()
+            self._fail_commands("Raft has ended by an error, which the log has")
             self._on_end(error)
 
     def _serve(self) -> None:
@@ -235,13 +236,17 @@ class RaftNode:
             self._publish()
             self._proposals.tell()
         self._close()
+        self._fail_commands("this member has stopped")
+
+    def _fail_commands(self, why: str) -> None:
+        """Fail the commands that wait, and those that are still on their way to this thread."""
         self._ended = True
         with contextlib.suppress(queue.Empty):
             while True:
                 action = self._inputs.get_nowait()
                 if action is not None:
                     action()
-        self._proposals.fail_all("this member has stopped")
+        self._proposals.fail_all(why)
 
     def _take_inputs(self) -> bool:
         """Wait for something to do, and do what there is; False once the node is to stop."""

@@ -247,6 +247,7 @@ def test_worker_environment_keeps_settings_of_libraries() -> None:
         "RES_OPTIONS": "timeout:1",
         "LD_PRELOAD": "/usr/lib/libjemalloc.so.2",
         "MALLOC_ARENA_MAX": "1",
+        "UV_THREADPOOL_SIZE": "8",
     }
     assert process.child_environment("worker", WITH_SECRETS, environ) == environ
 
