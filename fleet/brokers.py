@@ -13,7 +13,7 @@ from fleet.config import Settings
 from fleet.discovery import discover
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Broker, BrokerId, Endpoint
+from fleet.model import Broker, BrokerId, Endpoint, is_address
 from fleet.probe import probe_broker
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,9 @@ class BrokerWatch:
         What is not new stays as it was seen here: members may reach the brokers by different listeners, and
         only one address of each is committed.
         """
-        self.confirm(broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
+        news = (broker for broker_id, broker in committed.items() if before.get(broker_id) != broker)
+        # A member of an earlier release commits whatever a broker names.
+        self.confirm(broker for broker in news if is_address(broker.host, broker.port))
 
     def lost(self, broker_ids: Iterable[BrokerId]) -> None:
         """A worker could not connect to these, or they have ended a connection: ask them now."""

@@ -161,6 +161,7 @@ class Control:
             _raft_settings(settings, self.me, spec.folder),
             send=self._send_raft,
             on_change=self._on_raft_change,
+            on_end=self._on_raft_end,
         )
         self._admin: web.AppRunner | None = None
         self.events: EventStream | None = None
@@ -182,6 +183,12 @@ class Control:
                 self._weights = WeightReader(
                     lambda: self.brokers.servers, access, prefix, settings.fleet, self._on_weights
                 )
+
+    @property
+    def thread_restarts(self) -> dict[str, int]:
+        """Of each thread that is started again, how often that was done."""
+        threads = {"events": self.events, "weights": self._weights}
+        return {name: thread.restarts for name, thread in threads.items() if thread is not None}
 
     # -- life ----------------------------------------------------------------------------------------------
 
@@ -255,7 +262,12 @@ class Control:
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self._failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End this process by an error: its supervisor starts the next one."""
+        if not self._failed.done():
             self._failed.set_exception(error)
 
     async def _hand_over(self) -> None:
@@ -341,6 +353,11 @@ class Control:
         """Called on the Raft thread."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._raft_changed, state, status, applied)
+
+    def _on_raft_end(self, error: BaseException) -> None:
+        """Called on the Raft thread, which does nothing any more."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._fail, error)
 
     def _raft_changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         if status.leader != (None if self.status is None else self.status.leader):

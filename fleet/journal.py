@@ -22,6 +22,7 @@ from fleet.model import ProxyId
 from fleet.raft import survey
 from fleet.raft.rejoin import may_forget
 from fleet.raft.survey import Survey
+from fleet.text import make_printable
 
 Action: TypeAlias = Literal["check", "repair", "reset"]
 
@@ -129,7 +130,7 @@ def print_result(result: JournalResult, console: Console) -> None:
     found = result.survey
 
     def line(name: str, value: object) -> None:
-        console.print(f"{name:<13} {value}", markup=False)
+        console.print(f"{name:<13} {make_printable(value)}", markup=False)
 
     line("files", f"{result.folder}: {found.verdict}{', in use' if result.running else ''}")
     line("journal", f"{found.entries} entries ({found.first_index} to {found.last_index})")

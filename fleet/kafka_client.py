@@ -14,9 +14,9 @@ from fleet.config import Secret, UpstreamSettings
 from fleet.errors import ConfigError
 from fleet.upstream_tls import to_brokers
 
-FAILURES: Final = (ConfigError, OSError, ValueError, KeyError)
-"""What making a client may raise beside KafkaError. The last two are of SCRAM, where a broker does not prove
-that it knows the password."""
+FAILURES: Final = (ConfigError, OSError, OverflowError, ValueError, KeyError)
+"""What a client may raise in addition to KafkaError. OverflowError: the client itself has read a port above
+65535 in Metadata. The last two are of SCRAM, where a broker does not prove that it knows the password."""
 
 
 class Options(TypedDict, total=False):

@@ -9,15 +9,21 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NoReturn, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from pydantic import TypeAdapter
 
+from fleet.config.secrets import find_secrets
 from fleet.config.settings import CONTROL_SOCKET, MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
+from fleet.text import make_printable
+
+log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -39,6 +45,20 @@ _KEPT_AT_ONCE_BYTES: Final = 8 << 20
 """What is larger is the kernel's to give and to get back, each by itself."""
 _ASKED_FOR_BYTES: Final = 1 << 20
 """At once, of the kernel."""
+
+_IMPORT_PATH: Final = "PYTHONPATH"
+_NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
+"""Where systemd hears the supervisor. Source: sd_notify(3)"""
+_WORKER_VARIABLES: Final = frozenset(
+    {
+        *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "TMPDIR", "TZ", "TZDIR", "USER", "VIRTUAL_ENV"),
+        *("GLIBC_TUNABLES", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+        *("HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
+        *("SSLKEYLOGFILE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+    }
+)
+_WORKER_PREFIXES: Final = ("LC_", "MALLOC_", "OPENSSL_", "PYTHON", "UV_", "COVERAGE_", "FAKETIME")
+"""Python, the C library, OpenSSL, libuv and what tests preload read these. The rest stays with control."""
 
 _NEW_OBJECTS: Final = 50_000
 """Before the garbage collector looks at them; Python's own value is 700."""
@@ -127,10 +147,79 @@ def spec_from_argv(argv: Sequence[str]) -> ChildSpec:
         os.close(fd)
 
 
+def python_command(module: str) -> tuple[str, ...]:
+    """This interpreter, which runs a module and imports nothing from the working directory."""
+    return (sys.executable, "-P", "-m", module)
+
+
+def with_absolute_import_path(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without those entries of ``PYTHONPATH`` that depend on the working directory."""
+    result = dict(environ)
+    entries = result.pop(_IMPORT_PATH, "").split(os.pathsep)
+    absolute = [entry for entry in entries if Path(entry).is_absolute()]
+    if absolute:
+        result[_IMPORT_PATH] = os.pathsep.join(absolute)
+    return result
+
+
+def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child.
+
+    Control reads the secrets that the configuration names. A worker handles the bytes of strangers and needs
+    no secret, so it gets only variables that are known to hold none.
+
+    Args:
+        environ: the supervisor's environment.
+    """
+    inherited = with_absolute_import_path(environ)
+    inherited.pop(_NOTIFY_SOCKET, None)
+    if kind == "control":
+        return inherited
+    secret_names = {secret.env for secret in find_secrets(settings)}
+    return {
+        name: value
+        for name, value in inherited.items()
+        if (name in _WORKER_VARIABLES or name.startswith(_WORKER_PREFIXES)) and name not in secret_names
+    }
+
+
+class LineFormatter(logging.Formatter):
+    """Writes each record as one line that text from outside cannot forge; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = make_printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, *error: Any) -> str:
+        return _indent(super().formatException(*error))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indent(super().formatStack(stack_info))
+
+
+def _indent(trace: str) -> str:
+    return "\n".join(f"    {make_printable(line)}" for line in trace.split("\n"))
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.critical("this process ends by an error", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
+    error = uncaught.exc_value
+    name = "?" if uncaught.thread is None else uncaught.thread.name
+    if error is not None and not isinstance(error, SystemExit):
+        log.critical("the thread %r ends by an error", name, exc_info=error)
+
+
 def log_to_stderr(process: str) -> None:
     """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
     layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=layout, datefmt="%Y-%m-%dT%H:%M:%S")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
     logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
 
 

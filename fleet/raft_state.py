@@ -107,6 +107,7 @@ class RaftNode:
         send: hands a payload for a member to the links; called on the Raft thread, must not block.
         on_change: called on the Raft thread, once a tick at most, with the state, the status, and what was
             applied since the last call, when any of these is new; once with the state from disk at first.
+        on_end: called on the Raft thread where that ends by an error, and so never does anything again.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class RaftNode:
         settings: RaftSettings,
         send: Callable[[ProxyId, bytes], None],
         on_change: Callable[[FleetState, RaftStatus, tuple[Applied, ...]], None],
+        on_end: Callable[[BaseException], object] = lambda error: None,
     ) -> None:
         if settings.me not in settings.voters + settings.observers:
             raise RaftError(f"{settings.me} is neither a voter nor an observer")
@@ -121,6 +123,7 @@ class RaftNode:
         self._is_voter = settings.me in settings.voters
         self._send = send
         self._on_change = on_change
+        self._on_end = on_end
         self._inputs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="raft", daemon=True)
         self._stale_s = max(_LEADER_STALE_S, 2 * settings.election_max_s)
@@ -211,6 +214,16 @@ class RaftNode:
     # The thread.
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            log.critical("the Raft thread ends by an error", exc_info=error)
+            with contextlib.suppress(Exception):
+                self._close()
+            self._fail_commands("Raft has ended by an error, which the log has")
+            self._on_end(error)
+
+    def _serve(self) -> None:
         self._publish()
         running = True
         while running:
@@ -223,13 +236,17 @@ class RaftNode:
             self._publish()
             self._proposals.tell()
         self._close()
+        self._fail_commands("this member has stopped")
+
+    def _fail_commands(self, why: str) -> None:
+        """Fail the commands that wait, and those that are still on their way to this thread."""
         self._ended = True
         with contextlib.suppress(queue.Empty):
             while True:
                 action = self._inputs.get_nowait()
                 if action is not None:
                     action()
-        self._proposals.fail_all("this member has stopped")
+        self._proposals.fail_all(why)
 
     def _take_inputs(self) -> bool:
         """Wait for something to do, and do what there is; False once the node is to stop."""

@@ -53,6 +53,9 @@ class Shown(Protocol):
     events: EventStream | None
     tracing: Tracing | None
 
+    @property
+    def thread_restarts(self) -> Mapping[str, int]: ...
+
     def report(self) -> Report:
         """What it tells its peers of itself."""
         ...
@@ -121,6 +124,7 @@ class ControlSource:
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
             events=None if control.events is None else control.events.progress,
+            thread_restarts=control.thread_restarts,
             traced=control.tracing is not None,
             balanced_by=control.settings.balance.by,
         )

@@ -16,7 +16,6 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -159,7 +158,7 @@ def run(settings: Settings, proxy_id: ProxyId) -> int:
 
 
 def _python(spec: ChildSpec) -> Sequence[str]:
-    return (sys.executable, "-m", process.MODULES[spec.kind], f"{spec.proxy_id}/{spec.name}")
+    return (*process.python_command(process.MODULES[spec.kind]), f"{spec.proxy_id}/{spec.name}")
 
 
 class Supervisor:
@@ -358,6 +357,7 @@ class Supervisor:
             child.process = subprocess.Popen(
                 [*self._command(spec), str(spec_fd)],
                 stdin=subprocess.DEVNULL,
+                env=process.child_environment(child.kind, self._settings, os.environ),
                 pass_fds=[*fds, their_heartbeat_fd, their_lifeline_fd, spec_fd, *self._lock.fds],
             )
         except OSError as error:

@@ -235,7 +235,11 @@ class _Outspoken(SpanExporter):
         library.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._sends.export(spans)
+        try:
+            result = self._sends.export(spans)
+        except Exception as error:
+            result = SpanExportResult.FAILURE
+            self._said.first = self._said.first or f"{type(error).__name__}: {error}"
         if result is SpanExportResult.SUCCESS:
             if self._troubled:
                 log.info("traces are taken again: %s", self._to)

@@ -30,6 +30,7 @@ from fleet.config.settings import Settings, is_loopback, is_wildcard
 from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.model import Endpoint, ProxyId
 from fleet.peer_tls import explain
+from fleet.text import make_printable
 
 T = TypeVar("T")
 
@@ -70,13 +71,14 @@ def _refusal(url: str, status: int, body: bytes) -> FleetError:
         error = ERROR.decode(body).error
     except ValueError:
         return AdminError(f"{url} answered {status}, which is no answer of a member's admin address")
+    message = make_printable(error.message)
     if error.kind == "no_quorum":
-        return NoQuorum(error.message)
+        return NoQuorum(message)
     if error.kind == "timeout":
-        return CommandTimeout(error.message)
+        return CommandTimeout(message)
     if error.kind == "unknown_member":
-        return UnknownMember(error.message)
-    return AdminError(f"{url} answered {status}: {error.message}")
+        return UnknownMember(message)
+    return AdminError(f"{url} answered {status}: {message}")
 
 
 @asynccontextmanager
@@ -122,7 +124,7 @@ async def _answer(
         reason = error.os_error.strerror or str(error.os_error)
         raise AdminError(f"{url} cannot be asked: {reason.lower()}") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        reason = str(error) or type(error).__name__
+        reason = make_printable(error) or type(error).__name__
         hint = "" if parts.scheme == "https" else "; it may want https"
         raise AdminError(f"{url} cannot be asked: {reason}{hint}") from error
 

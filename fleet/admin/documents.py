@@ -20,6 +20,7 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
+from fleet.text import escape_json
 from fleet.weighing import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
@@ -506,7 +507,7 @@ class Codec(Generic[T]):
         return TypeAdapter(self._kind)
 
     def encode(self, document: T) -> bytes:
-        return self._adapter.dump_json(document)
+        return escape_json(self._adapter.dump_json(document))
 
     def decode(self, raw: bytes) -> T:
         """The document; fields that it does not know are left out, for members of another version.

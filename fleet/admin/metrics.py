@@ -121,6 +121,12 @@ class FleetCollector(Collector):
         yield from self._traffic()
         yield from self._events()
         yield _counters(
+            "fleet_thread_restarts",
+            "Threads of the control process that ended by an error, and were started again.",
+            ["thread"],
+            (([thread], restarts) for thread, restarts in self._view.thread_restarts.items()),
+        )
+        yield _counters(
             "fleet_admin_refused",
             "Requests to the admin address that were refused for want of the right token.",
             ["reason"],

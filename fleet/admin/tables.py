@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup  # noqa: TID251
 from rich.table import Table
 
 from fleet.admin.documents import (
@@ -19,6 +19,7 @@ from fleet.admin.documents import (
     RollingRestartDocument,
     StatusDocument,
 )
+from fleet.text import make_printable
 
 COLOURS = {
     "up": "green",
@@ -28,6 +29,11 @@ COLOURS = {
     "draining": "yellow",
     "drained": "yellow",
 }
+
+
+def escape(text: object) -> str:
+    """Text from outside as it stands: on one line, without control characters, and no markup."""
+    return escape_markup(make_printable(text))
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -51,7 +57,11 @@ def duration(seconds: float) -> str:
 
 def _role(member: MemberDocument, answer: AnswerDocument | None) -> str:
     kind = "witness" if member.witness else "voter" if member.voter else "observer"
-    return f"{kind}, {answer.role}" if answer is not None and answer.role not in (None, "observer") else kind
+    return (
+        f"{kind}, {escape(answer.role)}"
+        if answer is not None and answer.role not in (None, "observer")
+        else kind
+    )
 
 
 def _answered(answer: AnswerDocument | None) -> str:
@@ -134,7 +144,9 @@ def print_config(document: ConfigDocument, console: Console) -> None:
 def print_certs(document: CertsDocument, console: Console) -> None:
     table = titled(f"Certificates of fleet {escape(document.fleet)}", "member", "certificate", "expires")
     for each in document.members:
-        table.add_row(escape(each.proxy_id), escape(each.certificate), each.expires or "not on this machine")
+        table.add_row(
+            escape(each.proxy_id), escape(each.certificate), escape(each.expires or "not on this machine")
+        )
     console.print(table)
     for sentence in document.next_steps:
         console.print(f"- {escape(sentence)}")
@@ -170,7 +182,7 @@ def print_doctor(document: DoctorDocument, console: Console) -> None:
     for each in document.findings:
         colour = colours[each.verdict]
         said = f"{escape(each.subject)}: {escape(each.detail)}"
-        console.print(f"[{colour}]{each.verdict:8}[/]{each.check:13}{said}", soft_wrap=True)
+        console.print(f"[{colour}]{each.verdict:8}[/]{escape(each.check):13}{said}", soft_wrap=True)
         if each.mend:
             console.print(f"{'':21}{escape(each.mend)}", soft_wrap=True)
 

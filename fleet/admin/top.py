@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
 from fleet.admin.documents import (
@@ -19,7 +18,7 @@ from fleet.admin.documents import (
     OwnershipDocument,
     TakeoverDocument,
 )
-from fleet.admin.tables import COLOURS, duration, titled
+from fleet.admin.tables import COLOURS, duration, escape, titled
 from fleet.model import BrokerId, ProxyId
 
 LATEST: Final = 5

@@ -244,6 +244,7 @@ class FleetView:
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
+        thread_restarts: thread of the control process → how often it ended by an error, and was restarted.
         traced: whether takeovers are told in traces.
         balanced_by: what makes two proxies equal.
         certificate_expiry_s: field that names a certificate → when it expires, in Unix time.
@@ -267,6 +268,7 @@ class FleetView:
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
     events: EventsView | None = None
+    thread_restarts: Mapping[str, int] = field(default_factory=dict)
     traced: bool = False
     balanced_by: BalancedBy = "identities"
 

@@ -32,6 +32,7 @@ from fleet.errors import (
     TemplateError,
     UnknownMember,
 )
+from fleet.text import make_printable
 
 _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (ConfigError, "config", USAGE),
@@ -124,7 +125,8 @@ def _fail(kind: ErrorKind, message: str, as_json: bool, stderr: IO[str]) -> None
     if as_json:
         click.echo(ERROR.encode(ErrorDocument(ErrorDetail(kind, message))))
     else:
-        stderr.write(f"fleet: {message}\n" if "\n" not in message else f"{message}\n")
+        lines = [make_printable(line) for line in message.split("\n")]
+        stderr.write(f"fleet: {lines[0]}\n" if len(lines) == 1 else "\n".join([*lines, ""]))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from fleet.admin import client
 from fleet.admin.access import access_to
 from fleet.admin.commands import check_program, command_for
 from fleet.cli.options import config_option, json_option
-from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document
+from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_progress
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.config.file import load
 from fleet.errors import GameDayError
@@ -155,11 +155,11 @@ def chaos(
     if not yes:
         click.confirm("Begin?", abort=True, err=True)
     try:
-        seen = asyncio.run(run.perform(settings, options, _say))
+        seen = asyncio.run(run.perform(settings, options, print_progress))
     except asyncio.CancelledError:
         return INTERRUPTED
     if options.audit == "spark":
-        _say("Spark audits the records")
+        print_progress("Spark audits the records")
         audited = importlib.import_module("fleet.chaos.spark").audit_alone(seen.stream)
         seen = replace(seen, audited=audited)
     verdict = importlib.import_module("fleet.game_day.verdict")
@@ -208,8 +208,4 @@ def _check(settings: Settings, options: Options) -> None:
 
 def _announce(plan: Plan, options: Options) -> None:
     for line in lines(plan, options):
-        _say(line)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
+        print_progress(line)

@@ -12,7 +12,7 @@ from fleet.admin import client, tables
 from fleet.admin.access import access_to, without_token
 from fleet.admin.documents import DOCTOR, READY, DoctorDocument
 from fleet.cli.options import config_option, json_option, node_option
-from fleet.cli.output import FAILURE, OK, print_document
+from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
 
 
@@ -75,4 +75,4 @@ def doctor(timeout_s: float, config: str, as_json: bool) -> int:
 
 def _say(what: str) -> None:
     if sys.stderr.isatty():
-        click.echo(f"doctor: {what}", err=True)
+        print_progress(f"doctor: {what}")

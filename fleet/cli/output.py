@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from fleet.admin.documents import Codec
+from fleet.text import make_printable
 
 OK: Final = 0
 FAILURE: Final = 1
@@ -26,6 +27,11 @@ Exit codes:
 """
 
 T = TypeVar("T")
+
+
+def print_progress(line: str) -> None:
+    """One line about what a command is doing, which is no part of its result."""
+    click.echo(make_printable(line), err=True)
 
 
 def print_document(document: T, codec: Codec[T], as_json: bool, render: Callable[[T, Console], None]) -> None:

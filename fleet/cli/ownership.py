@@ -14,7 +14,7 @@ from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan
 from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import config_option, json_option, member_options
-from fleet.cli.output import OK, UNREACHABLE, print_document
+from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.errors import AdminError
@@ -147,11 +147,10 @@ def rolling_restart(config: str, as_json: bool, template: str, only: tuple[str, 
         settings.member(proxy_id)
     urls = client.admin_urls(settings)
 
-    def say(line: str) -> None:
-        click.echo(line, err=True)
-
     access = access_to(settings, os.environ)
-    restarting = rolling.restart_all(urls, only or tuple(urls), template, limit_s, say, access=access)
+    restarting = rolling.restart_all(
+        urls, only or tuple(urls), template, limit_s, print_progress, access=access
+    )
     document = asyncio.run(restarting)
     print_document(document, ROLLING_RESTART, as_json, tables.print_rolling_restart)
     return OK

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import click
 
 from fleet.cli.options import config_option, json_option
-from fleet.cli.output import FAILURE, OK, print_document
+from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
 from fleet.errors import PipelineError
 from fleet.pipeline.report import (
@@ -126,7 +126,7 @@ def run_jobs(
     with _spark(master, kafka_source) as spark:
         site = _site(out, prefix, servers, kafka_source, records_per_batch, every_s)
         run: Any = importlib.import_module("fleet.pipeline.run").run
-        document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=_say)
+        document = run(spark, site, list(dict.fromkeys(jobs)), once=once, say=print_progress)
     print_document(document, PIPELINE, as_json, print_report)
     return OK
 
@@ -305,7 +305,7 @@ def report(
         answers: Any = importlib.import_module("fleet.pipeline.answers")
         document = answers.report(spark, _site(tables), from_ms, to_ms, objective, period)
     for path in importlib.import_module("fleet.pipeline.page").write(document, page):
-        _say(f"wrote {path}")
+        print_progress(f"wrote {path}")
     if as_json:
         print_document(document, REPORT, as_json, lambda *_: None)
     return OK
@@ -346,7 +346,3 @@ def _moments(since: datetime | None, until: datetime | None) -> tuple[int, int]:
     if begin >= end:
         raise click.UsageError(f"--from {begin:%Y-%m-%dT%H:%M:%S} is not before --to {end:%Y-%m-%dT%H:%M:%S}")
     return round(begin.timestamp() * 1000), round(end.timestamp() * 1000)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

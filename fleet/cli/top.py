@@ -19,7 +19,7 @@ from fleet.admin.tables import duration
 from fleet.admin.top import print_live, screen
 from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import member_options
-from fleet.cli.output import OK, UNREACHABLE, print_document
+from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.errors import AdminError, FleetError
 
 AGAIN_S: Final = 1.0
@@ -71,7 +71,7 @@ def _print_line(document: LiveDocument, silent_s: float) -> None:
     if not silent_s:
         click.echo(LIVE.encode(document))
     elif silent_s >= SILENT_S:
-        click.echo(f"not heard for {duration(silent_s)}", err=True)
+        print_progress(f"not heard for {duration(silent_s)}")
 
 
 async def _counted(urls: tuple[str, ...], access: Access) -> LiveDocument:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path as FilePath
 from typing import Final
 
@@ -85,6 +85,21 @@ class Secret:
 
     def _wrong(self, source: str, rule: str, fix: str) -> ConfigError:
         return ConfigError(Problem(self.line, self.path, self.where, rule, fix).text(source))
+
+
+def find_secrets(settings: object) -> Iterator[Secret]:
+    """Every secret that settings name, however deep."""
+    if isinstance(settings, Secret):
+        yield settings
+    elif is_dataclass(settings):
+        for field in fields(settings):
+            yield from find_secrets(getattr(settings, field.name))
+    elif isinstance(settings, Mapping):
+        for value in settings.values():
+            yield from find_secrets(value)
+    elif isinstance(settings, tuple):
+        for value in settings:
+            yield from find_secrets(value)
 
 
 def secret(value: Value, path: Path, base: FilePath, document: Document) -> Secret | None:

@@ -13,7 +13,6 @@ import concurrent.futures.thread  # noqa: F401
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ import psutil
 
 import fleet
 from fleet.errors import DemoError
-from fleet.process import die_with_parent
+from fleet.process import die_with_parent, python_command, with_absolute_import_path
 
 
 def spawn(
@@ -80,11 +79,11 @@ def spawn_module(
         through: a program that becomes the module, and its arguments, as nsenter does.
         env: what its environment has more than this process's; a path for Python comes first in it.
     """
-    more = dict(env or {})
+    more, environ = dict(env or {}), with_absolute_import_path(os.environ)
     here = str(Path(fleet.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (more.get("PYTHONPATH"), here, os.environ.get("PYTHONPATH"))))
-    command = (*through, sys.executable, "-m", module, *arguments)
-    return spawn(command, log, env={**os.environ, **more, "PYTHONPATH": path})
+    path = os.pathsep.join(filter(None, (more.get("PYTHONPATH"), here, environ.get("PYTHONPATH"))))
+    command = (*through, *python_command(module), *arguments)
+    return spawn(command, log, env={**environ, **more, "PYTHONPATH": path})
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

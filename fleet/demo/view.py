@@ -17,6 +17,7 @@ from rich.text import Text
 from fleet.admin.documents import OwnershipDocument
 from fleet.demo.result import Result, Round
 from fleet.model import BrokerId, ProxyId
+from fleet.text import make_printable
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
 _REFRESH_PER_S = 4.0
@@ -87,7 +88,7 @@ class Lines:
     wants_pictures = False
 
     def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(make_printable(line), file=sys.stderr, flush=True)
 
     def round_over(self, each: Round) -> None:
         self.say(round_line(each))

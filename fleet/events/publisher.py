@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +28,7 @@ from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import Endpoint
+from fleet.threads import RestartingThread
 
 log = logging.getLogger(__name__)
 
@@ -79,12 +79,18 @@ class Publisher:
         self._overflow = 0
         self._progress = EventsView()
         self._troubles: dict[Part, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._dropped_before = 0
+        """By spools that are closed."""
+        self._thread = RestartingThread("events", lambda: asyncio.run(self._main()))
 
     @property
     def progress(self) -> EventsView:
         return self._progress
+
+    @property
+    def restarts(self) -> int:
+        """How often the thread has ended by an error, and was started again."""
+        return self._thread.restarts
 
     def start(self) -> None:
         self._thread.start()
@@ -107,13 +113,9 @@ class Publisher:
         Args:
             limit_s: for how long it may block.
         """
-        self._stopping.set()
-        self._thread.join(limit_s)
+        self._thread.stop(limit_s)
 
     # -- in the thread -------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        asyncio.run(self._main())
 
     async def _main(self) -> None:
         while True:
@@ -122,7 +124,7 @@ class Publisher:
                     return await self._serve(spool)
             except SpoolError as error:
                 self._trouble("stored", str(error))
-                if self._stopping.is_set():
+                if self._thread.stopping.is_set():
                     return None
                 await asyncio.sleep(BACKOFF_FIRST_S)
 
@@ -131,12 +133,13 @@ class Publisher:
         stored = asyncio.Event()
         sending = asyncio.create_task(self._send_for_ever(spool, stored))
         try:
-            while not (self._stopping.is_set() or sending.done()):
+            while not (self._thread.stopping.is_set() or sending.done()):
                 self._store(spool)
                 stored.set()
                 await asyncio.sleep(STORE_EVERY_S)
             self._store(spool)
         finally:
+            self._dropped_before += spool.dropped
             sending.cancel()
             with suppress(asyncio.CancelledError):
                 await sending
@@ -149,7 +152,7 @@ class Publisher:
             for _ in taken:
                 self._queue.popleft()
         self._trouble("stored", "")
-        dropped = self._overflow + spool.dropped
+        dropped = self._overflow + self._dropped_before + spool.dropped
         self._progress = replace(self._progress, waiting=spool.waiting, dropped=dropped)
 
     async def _send_for_ever(self, spool: Spool, stored: asyncio.Event) -> None:
@@ -170,6 +173,11 @@ class Publisher:
                             stored.clear()
                             await stored.wait()
             except (KafkaError, *FAILURES) as error:
+                self._trouble("sent", f"{type(error).__name__}: {error}")
+            except SpoolError:
+                raise
+            except Exception as error:  # events are stored all the same, and sent later
+                log.exception("events cannot be sent, for a reason that was not foreseen")
                 self._trouble("sent", f"{type(error).__name__}: {error}")
             await asyncio.sleep(backoff_s)
             backoff_s = min(BACKOFF_LIMIT_S, 2 * backoff_s)

@@ -59,6 +59,11 @@ class EventStream:
     def progress(self) -> EventsView:
         return self._publisher.progress
 
+    @property
+    def restarts(self) -> int:
+        """How often the thread that sends has ended by an error, and was started again."""
+        return self._publisher.restarts
+
     def start(self) -> None:
         self._publisher.start()
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -19,6 +20,7 @@ from fleet.errors import AdminError
 from fleet.events.schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import BrokerId, Endpoint
+from fleet.threads import RestartingThread
 
 log = logging.getLogger(__name__)
 
@@ -68,29 +70,33 @@ class WeightReader:
         self._prefix = prefix
         self._fleet = fleet
         self._on_weights = on_weights
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
+        self._cancel: Callable[[], object] = lambda: None
+        """Ends the work that runs now; for any thread."""
+        self._thread = RestartingThread("weights", lambda: asyncio.run(self._main()))
+
+    @property
+    def restarts(self) -> int:
+        """How often the thread has ended by an error, and was started again."""
+        return self._thread.restarts
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, limit_s: float) -> None:
         """End; blocks, for so many seconds at most."""
-        loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(limit_s)
-
-    def _run(self) -> None:
-        asyncio.run(self._main())
+        self._thread.stopping.set()
+        with suppress(RuntimeError):  # its loop is closed: the work has ended
+            self._cancel()
+        self._thread.stop(limit_s)
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
         following = asyncio.create_task(self._follow_for_ever())
-        await self._stopping.wait()
-        following.cancel()
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, following.cancel)
+        if self._thread.stopping.is_set():  # before there was something to cancel
+            following.cancel()
         await asyncio.wait([following])
+        if not following.cancelled():
+            following.result()
 
     async def _follow_for_ever(self) -> None:
         trouble = ""

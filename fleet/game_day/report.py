@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
-from rich.markup import escape
 
 from fleet.admin.documents import Codec
+from fleet.admin.tables import escape
 from fleet.chaos.checker import Rule
 from fleet.model import ProxyId
 
@@ -137,10 +137,11 @@ def print_report(document: GameDayDocument, console: Console) -> None:
         else f"[red]{len(document.violations)} promises broken[/]"
     )
     console.print(
-        f"[bold]{document.scenario}[/] on fleet {escape(document.fleet)}, {document.began}: {verdict}"
+        f"[bold]{escape(document.scenario)}[/] on fleet {escape(document.fleet)}, "
+        f"{escape(document.began)}: {verdict}"
     )
     for violation in document.violations:
-        console.print(f"[red]{violation.rule}[/]: {escape(violation.detail)}")
+        console.print(f"[red]{escape(violation.rule)}[/]: {escape(violation.detail)}")
     for line in [*_fault_lines(document.fault), *_client_lines(document)]:
         console.print(escape(line))
     for path, what in ((document.picture, "timeline"), (document.folder, "histories and logs")):

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fleet.admin.documents import Codec
+from fleet.admin.tables import escape
 from fleet.model import BrokerId, ProxyId
 
 
@@ -299,8 +299,8 @@ def print_report(document: PipelineDocument, console: Console) -> None:
     """The same for people."""
     for job in document.jobs:
         dead = "" if job.dead_letters is None else f", {job.dead_letters} of them no event"
-        console.print(f"{job.name}: {job.records} records read{dead}")
-    console.print(f"results: {document.out}")
+        console.print(f"{escape(job.name)}: {job.records} records read{dead}")
+    console.print(escape(f"results: {document.out}"))
 
 
 def print_availability(document: AvailabilityDocument, console: Console) -> None:
@@ -323,7 +323,9 @@ def print_availability(document: AvailabilityDocument, console: Console) -> None
         missing, left = f"{period.unavailable_ms / 1000:.3f} s", f"{period.left_ms / 1000:.3f} s"
         available = f"{period.available:.5%}"
         style = "red" if period.left_ms < 0 else None
-        table.add_row(escape(period.fleet), broker, period.period, available, missing, left, style=style)
+        table.add_row(
+            escape(period.fleet), broker, escape(period.period), available, missing, left, style=style
+        )
     console.print(table)
 
 
@@ -364,7 +366,7 @@ def print_audit(document: AuditDocument, console: Console) -> None:
     console.print(table)
     table = _table("Longest stalls", "client", "without a record", "partition", "began (UTC)", "ms")
     for stall in document.stalls[:STALLS_SHOWN]:
-        where = (escape(stall.client), stall.what, str(stall.partition))
+        where = (escape(stall.client), escape(stall.what), str(stall.partition))
         table.add_row(*where, _when(stall.from_ms), str(stall.took_ms))
     console.print(table)
 

@@ -292,7 +292,7 @@ class Page:
         words, said = shlex.split(text, comments=True), list[str]()
         with borrowed(self._spark()), self._monkeypatch.context() as patched:
             patched.chdir(self._machines.folder)
-            patched.setattr(pipeline, "_say", said.append)
+            patched.setattr(pipeline, "print_progress", said.append)
             assert cli.run(words[1:]) == 0, f"{line}: {said}"
 
     def _begin_nodes(self) -> None:

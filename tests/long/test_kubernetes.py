@@ -24,7 +24,8 @@ from tools.bootstrap import COMPOSE_CHECK, HELM, KUBECTL_VALIDATE, ROOT
 CHART: Final = ROOT / "deploy" / "helm" / "fleet"
 PROMETHEUS: Final = ROOT / "deploy" / "prometheus"
 RELEASE, NAMESPACE = "proxies", "kafka"
-TOKENS: Final = {"FLEET_READ_TOKEN": "r" * 16, "FLEET_WRITE_TOKEN": "w" * 16}
+TOKENS: Final = ("read", "write")
+"""Keys of the secret with the tokens, and names of the files that they are mounted as."""
 THERE: Final = {"bootstrapServers": ["kafka-0.kafka:9092", "kafka-1.kafka:9092"]}
 DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
 HOSTS: Final = "{member}.kafka.example"
@@ -131,7 +132,7 @@ def made(values: Path) -> Made:
     (configuration,) = (each for each in manifests if each["kind"] == "ConfigMap")
     path = values.with_name("fleet.yaml")
     path.write_text(configuration["data"]["fleet.yaml"])
-    return Made(manifests, load(path, TOKENS))
+    return Made(manifests, load(path, {}))
 
 
 def test_helm_finds_nothing_to_say(values: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_pod_has_no_rights_and_all_the_files_that_it_reads(made: Made) -> None
     assert made.pod["spec"]["securityContext"]["runAsNonRoot"] is True
     assert made.pod["spec"]["automountServiceAccountToken"] is False
     given = {each["name"] for each in container["env"]}
-    assert {"FLEET_CONFIG", "FLEET_NODE", *TOKENS} <= given
+    assert {"FLEET_CONFIG", "FLEET_NODE"} <= given <= {"FLEET_CONFIG", "FLEET_NODE", "FLEET_RACK"}
     probes = {
         container[each]["httpGet"]["path"] for each in ("startupProbe", "readinessProbe", "livenessProbe")
     }
@@ -245,6 +246,22 @@ def test_a_pod_has_no_rights_and_all_the_files_that_it_reads(made: Made) -> None
     assert mounts(container).keys() <= volumes
 
 
+def test_tokens_are_files_that_workers_cannot_inherit(made: Made) -> None:
+    (container,) = made.pod["spec"]["containers"]
+    assert not [each for each in container["env"] if "secretKeyRef" in each.get("valueFrom", {})]
+    volumes = {each["name"]: each for each in made.pod["spec"]["volumes"]}
+    mounted = volumes["tokens"]["secret"]
+    assert mounted["defaultMode"] == 0o440  # root's, readable by the group of the pod: a member accepts that
+    folder = Path(mounts(container)["tokens"])
+    tokens = made.settings.admin.tokens
+    assert tokens is not None
+    named = [tokens.read.file, tokens.write.file]
+    base = made.settings.source.rpartition("/")[0]
+    assert named == [Path(base) / folder.name / each["path"] for each in mounted["items"]]
+    assert [each["key"] for each in mounted["items"]] == list(TOKENS)
+    assert folder == Path("/etc/fleet/tokens")  # where the configuration, /etc/fleet/fleet.yaml, looks
+
+
 def test_racks_are_those_that_are_named_or_zones_or_none(made: Made, values: Path) -> None:
     wanted = yaml.safe_load(values.read_text())
     named = wanted.get("racks", [None])
@@ -252,7 +269,7 @@ def test_racks_are_those_that_are_named_or_zones_or_none(made: Made, values: Pat
     (container,) = made.pod["spec"]["containers"]
     assert ("FLEET_RACK" in {each["name"] for each in container["env"]}) == from_zone
     for zone in ("europe-west1-b", "1", "no", ""):
-        settings = load(made.settings.source, {**TOKENS, "FLEET_RACK": zone})
+        settings = load(made.settings.source, {"FLEET_RACK": zone})
         for number, member in enumerate(settings.members.values()):
             assert member.rack == (zone or "unknown" if from_zone else named[number % len(named)])
 

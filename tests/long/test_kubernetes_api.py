@@ -20,7 +20,7 @@ import yaml
 from fleet.config.file import load
 from tests.chaos.scene import wait_for
 from tests.long.kubernetes_api import Document, KubernetesApi, kubernetes_api
-from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, TOKENS, helm
+from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, helm
 from tools.bootstrap import KUBECTL_VALIDATE
 
 OPERATOR: Final = "monitoring.coreos.com"
@@ -296,7 +296,7 @@ def rack_of_a_pod_at(place: Place, on: str) -> str | None:
     (rack,) = (each for each in container["env"] if each["name"] == "FLEET_RACK")
     assert rack["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{ZONE}']"
     # The kubelet, too, takes a label that is not there for an empty one.
-    environment = {**TOKENS, "FLEET_RACK": bound["metadata"]["labels"].get(ZONE, "")}
+    environment = {"FLEET_RACK": bound["metadata"]["labels"].get(ZONE, "")}
     file = place.values.with_name("fleet.yaml")
     file.write_text(place.kept()["ConfigMap", RELEASE]["data"]["fleet.yaml"])
     return load(file, environment).member(made["metadata"]["name"]).rack

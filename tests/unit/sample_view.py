@@ -117,6 +117,7 @@ def view(**changes: object) -> FleetView:
         "upstream_up": {1: True, 2: False},
         "takeovers": TakeoverLog().put(taken),
         "events": EventsView(sent=40, waiting=2, dropped=1),
+        "thread_restarts": {"events": 0, "weights": 2},
         "certificate_expiry_s": {"peer_tls.ca": 2_100_000_000.0, "peer_tls.certificate": 1_900_000_000.0},
         "checks": (Check("workers", True, "1 of 1"), Check("directory", True), Check("upstream", True)),
     }

@@ -49,6 +49,11 @@ def values(shown: FleetView, name: str, *labels: str) -> dict[tuple[str, ...], f
     return {tuple(s.labels[label] for label in labels): s.value for s in scrape(shown).get(name, [])}
 
 
+def test_restarts_of_threads_are_exported_from_the_start() -> None:
+    restarts = values(view(), "fleet_thread_restarts_total", "thread")
+    assert restarts == {("events",): 0, ("weights",): 2}
+
+
 def test_every_owner_is_exported_committed_and_advertised() -> None:
     assert values(view(), "fleet_identity_owner", "broker_id", "proxy_id", "view") == {
         ("1", "p1", "committed"): 1,

@@ -142,6 +142,14 @@ def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() ->
     assert changes.count == 2
 
 
+@pytest.mark.parametrize(("host", "port"), [("kafka-1", 0), ("kafka-1", 65536), ("kafka\n1", 9092)])
+def test_committed_address_that_nobody_can_dial_is_ignored(host: str, port: int) -> None:
+    watch = BrokerWatch(settings(), Changes())
+    watch.learn({}, {1: Broker(1, host, port), 2: B2})
+    assert watch.known == {2: B2}
+    assert [server.host for server in watch.servers] == [BOOTSTRAP.host, B2.host]
+
+
 async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B2])

@@ -233,6 +233,12 @@ def test_drain_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> Non
     assert (code, told["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
 
 
+def test_error_of_another_machine_is_shown_on_one_line(member: Served, capsys: Out) -> None:
+    member.source.outcome = errors.NoQuorum("none\nfleet: all is well\x1b[2J\x9b31m")
+    assert cli.run(["drain", "p2", "--admin", member.url]) == 3
+    assert capsys.readouterr().err == "fleet: none\\nfleet: all is well\\x1b[2J\\x9b31m\n"
+
+
 def test_plan_shows_what_would_move(member: Served, capsys: Out) -> None:
     code, told = run_json(capsys, "plan", "--without", "p1", "--admin", member.url)
     assert code == 0

@@ -89,6 +89,11 @@ def test_the_chart_has_the_rules_of_today(name: str) -> None:
     assert (CHART / "files" / name).read_text() == (PROMETHEUS / name).read_text()
 
 
+def test_chart_gives_secrets_as_files_alone() -> None:
+    templates = {each: each.read_text() for each in (CHART / "templates").iterdir()}
+    assert not [each.name for each, text in templates.items() if "secretKeyRef" in text]
+
+
 def test_the_charts_defaults_fit_its_schema_and_every_value_has_one() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from fleet import process
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.secrets import Secret
+from fleet.config.settings import (
+    AdminSettings,
+    ListenerSettings,
+    MemberSettings,
+    SaslSettings,
+    Settings,
+    Timing,
+    TokenSettings,
+    TracingSettings,
+    UpstreamSettings,
+)
 from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
 from tests.unit.test_worker import eventually
@@ -106,7 +117,18 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
 CHILD = """
 import asyncio, os, sys
 from fleet import process
-from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.config.secrets import Secret
+from fleet.config.settings import (
+    AdminSettings,
+    ListenerSettings,
+    MemberSettings,
+    SaslSettings,
+    Settings,
+    Timing,
+    TokenSettings,
+    TracingSettings,
+    UpstreamSettings,
+)
 from fleet.model import Endpoint, IdentitySpace
 async def main():
     print(os.getpid(), flush=True)
@@ -195,3 +217,96 @@ def test_what_is_freed_is_kept_for_the_next_read() -> None:
 def python(code: str) -> int:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return int(done.stdout)
+
+
+def secret_in(variable: str) -> Secret:
+    return Secret(None, variable, (), 0)
+
+
+SECRET_VARIABLES = ("FLEET_READ_TOKEN", "LC_WRITE_TOKEN", "MALLOC_PASSWORD", "PYTHON_TRACES", "LOGNAME")
+"""Some of them have names that a worker would be given if they held no secret."""
+WITH_SECRETS = replace(
+    SETTINGS,
+    admin=AdminSettings(tokens=TokenSettings(*map(secret_in, SECRET_VARIABLES[:2]))),
+    upstream=UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret_in(SECRET_VARIABLES[2]))),
+    tracing=TracingSettings(
+        "http://127.0.0.1:4318",
+        {"first": secret_in(SECRET_VARIABLES[3]), "second": secret_in(SECRET_VARIABLES[4])},
+    ),
+)
+
+
+def test_worker_environment_holds_no_secret() -> None:
+    unknown = {"FLEET_TOKEN": "token", "AWS_SECRET_ACCESS_KEY": "key", "KAFKA_PASSWORD": "password"}
+    environ = {**dict.fromkeys(SECRET_VARIABLES, "secret"), **unknown, "LC_ALL": "C.UTF-8"}
+    assert process.child_environment("worker", WITH_SECRETS, environ) == {"LC_ALL": "C.UTF-8"}
+
+
+def test_control_environment_keeps_its_secrets() -> None:
+    environ = {**dict.fromkeys(SECRET_VARIABLES, "secret"), "OTEL_RESOURCE_ATTRIBUTES": "a=b"}
+    systemd = {"NOTIFY_SOCKET": "/run/systemd/notify"}
+    assert process.child_environment("control", WITH_SECRETS, {**environ, **systemd}) == environ
+
+
+def test_worker_environment_keeps_settings_of_libraries() -> None:
+    environ = {
+        "PATH": "/usr/bin",
+        "TZ": "UTC",
+        "LC_CTYPE": "C",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": "/opt/fleet",
+        "SSL_CERT_FILE": "/etc/ssl/ca.pem",
+        "OPENSSL_CONF": "/etc/ssl/fips.cnf",
+        "RES_OPTIONS": "timeout:1",
+        "LD_PRELOAD": "/usr/lib/libjemalloc.so.2",
+        "MALLOC_ARENA_MAX": "1",
+        "UV_THREADPOOL_SIZE": "8",
+    }
+    assert process.child_environment("worker", WITH_SECRETS, environ) == environ
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", None),
+        (":", None),
+        (".:lib", None),
+        ("/opt/a::./b:/opt/c:", "/opt/a:/opt/c"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["control", "worker"])
+def test_relative_import_path_is_dropped(kind: process.Kind, given: str, kept: str | None) -> None:
+    assert process.child_environment(kind, SETTINGS, {"PYTHONPATH": given}).get("PYTHONPATH") == kept
+
+
+def logged(code: str) -> list[str]:
+    """The lines that a process has logged that runs this code."""
+    program = f"import logging\nfrom fleet import process\nprocess.log_to_stderr('p1/control')\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    return done.stderr.decode().removesuffix("\n").split("\n")
+
+
+FORGED = "kafka\n2026-01-01T00:00:00.000 p1/control INFO fleet: all is well\x1b[2J\r\x85\u2028"
+
+
+def test_log_line_cannot_be_forged() -> None:
+    (line,) = logged(f"logging.getLogger('x').warning('%s is not used', {FORGED!r})")
+    assert line.isprintable()
+    assert line.endswith(r"all is well\x1b[2J\r\x85\u2028 is not used")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "try:\n    raise ValueError({text!r})\nexcept ValueError:\n    logging.exception('it failed')",
+        "raise ValueError({text!r})",
+        "import threading\ndef fail():\n raise ValueError({text!r})\nthreading.Thread(target=fail).start()",
+    ],
+    ids=["logged", "uncaught", "thread"],
+)
+def test_trace_in_the_log_cannot_be_forged(code: str) -> None:
+    first, *trace = logged(code.format(text=FORGED))
+    assert "p1/control" in first
+    assert trace[0].strip().startswith("Traceback")
+    assert all(line.isprintable() and line.startswith("    ") for line in trace)
+    assert "all is well" in trace[-1]

@@ -734,3 +734,25 @@ def test_a_future_is_that_of_the_standard_library(tmp_path: Path) -> None:
     assert isinstance(future, Future)
     assert future.result(LIMIT_S).applied, "without any event loop"
     node.stop()
+
+
+async def test_end_of_the_thread_is_reported_and_fails_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[BaseException] = []
+    settings = RaftSettings("p1", ("p1", "p2", "p3"), (), tmp_path)
+    node = RaftNode(settings, lambda *_: None, lambda *_: None, ends.append)
+    node.start()
+    waiting = node.propose(stamp(MemberUp(model.Member("p1")), "c1", 1), 10 * LIMIT_S)
+
+    def fail(self: RaftNode, now_s: float) -> None:
+        raise ZeroDivisionError("of a library")
+
+    monkeypatch.setattr(RaftNode, "_observe", fail)
+    await until(lambda: ends)
+    assert isinstance(ends[0], ZeroDivisionError)
+    late = node.propose(stamp(MemberUp(model.Member("p1")), "c2", 2), 10 * LIMIT_S)
+    for future in (waiting, late):
+        with pytest.raises(NoQuorum):
+            await asyncio.wrap_future(future)
+    await asyncio.to_thread(node.stop)

@@ -18,12 +18,13 @@ from typing import cast
 import pytest
 from pydantic import TypeAdapter
 
-from fleet import data_dir, sockets
+from fleet import data_dir, process, sockets
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.demo.ports import free_ports
 from fleet.errors import StartError
 from fleet.model import Endpoint, IdentitySpace
-from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child, Supervisor
+from fleet.process import ChildSpec
+from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child, Supervisor, _python
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,7 @@ listening = [socket.socket(fileno=each.fd) for each in spec.listeners]
 if (folder / f"{name}.orphan").exists():
     orphan()
 (folder / f"{name}.incarnation").write_text(str(spec.incarnation))
+(folder / f"{name}.environment").write_text("\\n".join(sorted(os.environ)))
 beats = 1
 zero = os.open("/dev/zero", os.O_RDONLY)
 say(f"start {os.getpid()} {len(listening)} {sorted(spec.fds)}")
@@ -224,6 +226,37 @@ def test_children_get_their_sockets_and_only_those(node: Node) -> None:
     assert node.connect() == node.pids("worker-0")[0]
 
 
+def test_worker_environment_has_no_token(node: Node) -> None:
+    node.env = {"FLEET_READ_TOKEN": "r" * 16, "FLEET_TOKEN": "t" * 16, "LC_ALL": "C.UTF-8"}
+    node.start()
+    given = {
+        name: set((node.folder / f"{name}.environment").read_text().splitlines())
+        for name in ("control", "worker-0")
+    }
+    assert node.env.keys() <= given["control"]
+    assert node.env.keys() & given["worker-0"] == {"LC_ALL"}
+
+
+@pytest.mark.parametrize("kind", ["control", "worker"])
+def test_children_import_nothing_from_the_working_directory(tmp_path: Path, kind: process.Kind) -> None:
+    planted = "import pathlib; pathlib.Path(__file__).with_name('imported').touch()"
+    for module in ("sitecustomize.py", "asyncio.py", "uvloop.py", "fleet/__init__.py"):
+        (tmp_path / module).parent.mkdir(exist_ok=True)
+        (tmp_path / module).write_text(planted)
+    spec = ChildSpec(make_settings(tmp_path), "p1", kind, 0, 1, os.getpid(), -1, -1)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(("", ".", str(ROOT)))}
+    child = subprocess.run(
+        [*_python(spec), "-1"],  # no such descriptor: it imports all that it needs, and ends
+        env=process.child_environment(kind, spec.settings, environ),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "spec_from_argv" in child.stderr
+    assert not list(tmp_path.rglob("imported"))
+
+
 def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) -> None:
     node.start()
     control_holds, worker_holds = node.mark("control.stubborn"), node.mark("worker-0.stubborn")
@@ -247,7 +280,7 @@ def test_sigterm_stops_control_first_then_workers_then_exits_zero(node: Node) ->
     eventually(refused, "new connections are refused")
     worker_holds.unlink()
     assert node.exit_code() == 0
-    said = [each for each in node.events if " start " not in each]
+    said = [each for each in node.events if each.endswith((" term", " end"))]
     assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
     assert not node.settings.members["p1"].control_socket.exists()
 
@@ -269,7 +302,7 @@ def test_interrupt_from_the_terminal_stops_in_the_same_order(node: Node) -> None
         os.kill(pid, signal.SIGINT)  # a terminal interrupts the whole process group
     node.signal(signal.SIGINT)
     assert node.exit_code() == 0
-    said = [each for each in node.events if " start " not in each]
+    said = [each for each in node.events if each.endswith((" term", " end"))]
     assert said == ["control term", "control end", "worker-0 term", "worker-0 end"]
 
 

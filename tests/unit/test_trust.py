@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.brokers import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
 from fleet.config import Timing
@@ -145,6 +148,15 @@ def test_seen_address_where_nobody_can_be_dialled_is_not_reported(host: str, por
 )
 def test_address_is_a_host_name_or_an_ip_address(host: str, is_good: bool) -> None:
     assert is_address(host, 9092) is is_good
+
+
+@given(st.text(st.sampled_from("aZ0-_.:%[]é\n"), max_size=70), st.integers(-(2**31), 2**31 - 1))
+def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -> None:
+    if is_address(host, port):
+        assert host.isprintable()
+        host.encode("idna")  # as getaddrinfo does
+        socket.getaddrinfo("127.0.0.1", port, flags=socket.AI_NUMERICHOST)
+        assert 0 < port < 65536
 
 
 # ---- in control

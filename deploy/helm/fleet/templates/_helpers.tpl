@@ -75,7 +75,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- $_ := set $members $member $it -}}
 {{- end -}}
-{{- $tokens := dict "read" (dict "env" "FLEET_READ_TOKEN") "write" (dict "env" "FLEET_WRITE_TOKEN") -}}
+{{- $tokens := dict "read" (dict "file" "tokens/read") "write" (dict "file" "tokens/write") -}}
 {{- $made := dict "fleet" $name "bootstrap_servers" .Values.bootstrapServers "identities" (dict "first_id" (int .Values.identities.firstId) "count" (int .Values.identities.count)) "peer_tls" dict "admin" (dict "tls" dict "tokens" $tokens) "members" $members -}}
 {{- if $clients.tlsSecret -}}
 {{- $_ := set $made "listener_tls" (dict "clients" (dict "certificate" "tls/tls.crt" "key" "tls/tls.key")) -}}
