@@ -156,6 +156,7 @@ class ControlSource:
         control = self._control
         settings = control.settings.members[proxy_id]
         own = proxy_id == control.me
+        connected = own or proxy_id in control.links.connected
         report = control.report() if own else control.reports.get(proxy_id)
         heard_s = control.heard_s.get(proxy_id)
         return MemberView(
@@ -169,8 +170,9 @@ class ControlSource:
             ready=None if report is None else report.ready,
             generation=None if report is None else report.generation,
             stopping=report is not None and report.stopping,
-            connected=own or proxy_id in control.links.connected,
+            connected=connected,
             silent_s=0.0 if own else None if heard_s is None else now_s - heard_s,
+            has_voter_digest=proxy_id not in control.links.without_digests if connected else None,
         )
 
     def _checks(self) -> tuple[Check, ...]:

@@ -101,6 +101,8 @@ class MemberDocument:
         status: what Raft has committed; null where it never was taken in.
         ready, generation: of its last report; null without one.
         listeners, identities, incarnation: as committed.
+        has_voter_digest: whether it says which voters it counts, so that a member that counts others gets no
+            link; false for a release before 0.3.0, null where there is no link to it.
     """
 
     proxy_id: ProxyId
@@ -119,6 +121,7 @@ class MemberDocument:
     incarnation: int
     listeners: tuple[AdvertisedListener, ...]
     identities: IdentitySpace
+    has_voter_digest: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

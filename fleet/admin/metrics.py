@@ -215,6 +215,11 @@ class FleetCollector(Collector):
             ["proxy_id"],
             (([each.proxy_id], each.connected) for each in members if each.proxy_id != self._view.me),
         )
+        yield _gauge(
+            "fleet_members_without_voter_digest",
+            "Linked members that do not say which voters they count: they run a release before 0.3.0.",
+            sum(each.has_voter_digest is False for each in members),
+        )
 
         yield _gauges(
             "fleet_certificate_expiry_timestamp_seconds",

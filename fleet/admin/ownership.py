@@ -78,6 +78,7 @@ def _member(member: MemberView) -> MemberDocument:
         incarnation=committed.incarnation if committed else 0,
         listeners=committed.listeners if committed else (),
         identities=committed.identities if committed else IdentitySpace(),
+        has_voter_digest=member.has_voter_digest,
     )
 
 

@@ -172,6 +172,7 @@ class MemberView:
         ready, generation, stopping: of its last report; None and False without one.
         connected: whether the link to it is up.
         silent_s: since it was last heard of; 0 for this member, None where it never was.
+        has_voter_digest: whether it says which voters it counts; None where there is no link to it.
     """
 
     proxy_id: ProxyId
@@ -186,6 +187,7 @@ class MemberView:
     stopping: bool = False
     connected: bool = False
     silent_s: float | None = None
+    has_voter_digest: bool | None = None
 
     @property
     def state(self) -> State:

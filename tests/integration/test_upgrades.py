@@ -170,6 +170,27 @@ def test_other_voters_commit_after_a_stop_of_the_whole_fleet(
     assert four.ownership("p1", LIMIT_S).role == "observer"
 
 
+def test_members_whose_files_name_other_voters_get_no_link(grown: LocalFleet) -> None:
+    """Each half would take itself for a majority: p1 and p2 by their file, p3 and p4 by theirs."""
+    document: dict[str, Any] = yaml.safe_load(grown.config.read_text())
+    document["members"]["p2"]["voter"] = False
+    document["members"][NEW]["voter"] = True
+    for proxy_id in OLD:
+        grown._own_config.pop(proxy_id)
+    grown._configure("p3", document)
+    assert grown.stop("p3") == 0
+    grown.start("p3")
+    for proxy_id in ("p1", "p2"):
+        grown.wait_until(partial(refuses, grown, proxy_id, "p3"), f"{proxy_id} says why it refuses p3")
+        assert not known(grown, proxy_id)["p3"].connected
+    grown.wait_until(lambda: takes_part(grown, "p1"), "the other two go on")
+    assert not grown.ownership("p3", LIMIT_S).quorum.present
+
+
+def refuses(fleet: LocalFleet, proxy_id: ProxyId, peer: ProxyId) -> bool:
+    return f"{peer!r} counts other voters than this member" in fleet.log(proxy_id).read_text()
+
+
 def commit_indices(fleet: LocalFleet) -> set[int | None]:
     """Of all members; None is that of one that does not answer in time."""
     documents = map(fleet.try_ownership, fleet.members)
