@@ -66,7 +66,10 @@ def moment() -> Moment:
     return Moment(time.time_ns() // 1_000_000, time.monotonic())
 
 
-REJOINING: Final = "was reset: votes again once it is caught up and has heard of all other voters"
+REJOINING: Final = (
+    "has forgotten promises (reset, emptied or restored): votes again once it is caught up and has heard of "
+    "all other voters"
+)
 
 
 class ControlSource:
@@ -204,4 +207,5 @@ def _raft_view(status: RaftStatus | None) -> RaftView:
         status.has_quorum,
         status.quorum_lost_mono_s,
         status.journal_error or (REJOINING if status.rejoining else None),
+        status.distrusted,
     )

@@ -181,6 +181,8 @@ class OwnershipDocument:
         takeovers: the last ones, oldest first.
         raft_trouble: why it does not vote although it should; null where it does.
         balanced_by: what makes two proxies equal.
+        distrusted_voters: those whose journals lack promises that this member remembers (an empty disk, a
+            copy): it counts none of their votes until they have caught up.
     """
 
     fleet: str
@@ -204,6 +206,7 @@ class OwnershipDocument:
     takeovers: tuple[TakeoverDocument, ...]
     raft_trouble: str | None
     balanced_by: BalancedBy
+    distrusted_voters: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

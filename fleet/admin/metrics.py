@@ -245,6 +245,11 @@ class FleetCollector(Collector):
             "1 where this member does not vote although it should: its disk is full, or it was reset.",
             raft.trouble is not None,
         )
+        yield _gauge(
+            "fleet_raft_distrusted_voters",
+            "Voters that have forgotten promises that this member remembers: it counts none of their votes.",
+            len(raft.distrusted),
+        )
         yield _gauge("fleet_raft_term", "The Raft term that this member is in.", raft.term)
         yield _gauge(
             "fleet_raft_commit_index", "Index of the last committed entry of Raft's log.", raft.commit_index

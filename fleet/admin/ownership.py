@@ -46,6 +46,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
         raft_trouble=view.raft.trouble,
         balanced_by=view.balanced_by,
+        distrusted_voters=view.raft.distrusted,
     )
 
 

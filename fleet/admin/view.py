@@ -151,6 +151,7 @@ class RaftView:
     Args:
         quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
         trouble: why this member does not vote although it should (disk full, reset); None where it does.
+        distrusted: voters whose journals lack promises that this member remembers: their votes do not count.
     """
 
     role: Role = "follower"
@@ -160,6 +161,7 @@ class RaftView:
     has_quorum: bool = False
     quorum_lost_mono_s: float | None = None
     trouble: str | None = None
+    distrusted: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

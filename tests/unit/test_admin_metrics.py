@@ -109,6 +109,10 @@ def test_raft_is_exported() -> None:
     assert values(view(), "fleet_raft_leader") == {(): 1}
     assert values(view(), "fleet_raft_term") == {(): 4}
     assert values(view(), "fleet_raft_trouble") == {(): 0}
+    assert values(view(), "fleet_raft_distrusted_voters") == {(): 0}
+    forgetful = view(raft=RaftView(distrusted=("p2", "p3")))
+    assert values(forgetful, "fleet_raft_distrusted_voters") == {(): 2}
+    assert ownership_document(forgetful).distrusted_voters == ("p2", "p3")
     assert values(view(), "fleet_raft_has_quorum") == {(): 1}
     leaders = values(view(), "fleet_raft_known_leader", "proxy_id")
     assert leaders == {("p1",): 1, ("p2",): 0, ("p3",): 0}

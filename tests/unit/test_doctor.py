@@ -80,6 +80,10 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
             *("members", "versions", "warning", f"members run 0.0.9, {__version__}"),
         ),
         (
+            {"answers": {**WHOLE, "p2": answer("p2", distrusted_voters=("p3",))}},
+            *("members", "p3", "failed", "p2 counts none of its votes"),
+        ),
+        (
             {"answers": {**WHOLE, "p2": answer("p2", members=SILENT)}},
             *("members", "p3", "warning", "does not say which voters it counts"),
         ),
