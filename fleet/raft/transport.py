@@ -33,6 +33,9 @@ from fleet.raft.rejoin import Rejoin
 log = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S: Final = 10.0
+_NO_LOG: Final = {"last_log_index": 0, "last_log_term": 0}
+"""The end of a log that is behind any other one: a candidate with it gets no vote."""
+
 _REJOINS_FOR_S: Final = 1.0
 """A rejoining voter asks whenever it hears of the leader; one that has not asked for so long is back."""
 
@@ -227,11 +230,22 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
                 self.rejoin.answered(peer, message)
         elif kind == "distrusted":
             self._take_distrust(peer, message)
+        elif self._is_behind(message, self._raft):
+            self.send(node, {"type": "request_vote", "term": self._raft.raftCurrentTerm, **_NO_LOG})
         elif self._safe(peer, message, self._raft):
             self._onMessageReceived(node, message)
             if self.rejoin is not None and kind == "append_entries":
                 for each in self._voters.values():
                     self.send(each, self.rejoin.question)
+
+    def _is_behind(self, message: Message, raft: RaftView) -> bool:
+        """Whether a leader must learn of a newer term before this member can follow it.
+
+        Any other voter would stand in the end. One that has forgotten does not, and may have stood before it
+        knew: it would wait for ever for a leader of its own term. It asks for a vote that nobody can give.
+        """
+        is_older = message["type"] == "append_entries" and message["term"] < raft.raftCurrentTerm
+        return self.rejoin is not None and is_older
 
     def _answer(self, node: Node, reset_id: str, raft: RaftView) -> None:
         self.send(
@@ -327,7 +341,11 @@ def _verified_index(message: Message, raft: RaftView) -> int:
 
 
 def _narrow_distrusted(message: Message, raft: RaftView) -> bool:
-    """Use nothing that a voter says which has forgotten promises, but for where its log goes on."""
+    """Use of a voter that has forgotten promises nothing but its term, and where its log goes on."""
+    if message["type"] == "request_vote":
+        # The leader has to learn of its term: it could not follow one of a lesser term.
+        message.update(_NO_LOG)
+        return True
     if message["type"] != "next_node_idx":
         return bool(message["type"] == "apply_command")
     if message["success"]:

@@ -627,7 +627,6 @@ class TestDistrust:
     @pytest.mark.parametrize(
         "message",
         [
-            {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8},
             {"type": "response_vote", "term": 3},
             APPEND,
             PIECE,
@@ -637,6 +636,12 @@ class TestDistrust:
     def test_nothing_that_it_promises_counts(self, judge: Harness, message: dict[str, object]) -> None:
         assert judge.receive("p2", **message, standing=NEW.pack()) == []
         assert judge.receive("p3", **message, standing=KNOWN.pack()) != []
+
+    def test_its_candidacy_says_its_term_alone(self, judge: Harness) -> None:
+        """Nobody votes for a log that ends before any other; who leads learns that there is a newer term."""
+        candidacy = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
+        (got,) = judge.receive("p2", **candidacy, standing=NEW.pack())
+        assert got == {**candidacy, "last_log_index": 0, "last_log_term": 0}
 
     def test_its_acknowledgement_says_where_to_go_on_alone(self, judge: Harness) -> None:
         (got,) = judge.receive("p2", **REPLY, standing=NEW.pack())
@@ -736,6 +741,11 @@ sys.stdout.buffer.write(msgpack.packb(read))
         read = msgpack.unpackb(previous_release.run(program, msgpack.packb(sent)), use_list=False)
         expected = msgpack.unpackb(msgpack.packb([decode_message(encode_message(m)) for m in messages]))
         assert msgpack.unpackb(msgpack.packb(read)) == expected
+
+    def test_candidate_without_a_log_gets_no_vote(self, follower: Follower) -> None:
+        candidacy = {"type": "request_vote", "term": 9, "last_log_index": 0, "last_log_term": 0}
+        assert follower.receive(**candidacy) == []
+        assert follower.replica.log.raftCurrentTerm == 9
 
     def test_voter_that_is_distrusted_is_marked_and_opened_again(
         self, tmp_path: Path, follower: Follower
