@@ -71,8 +71,8 @@ class Survey:
     damage: tuple[Damage, ...]
     refusal: str
     rejoining: bool
-    journal_id: str | None = None
-    starts: int = 0
+    journal_id: str | None
+    starts: int
 
 
 class _Frames:
