@@ -143,6 +143,47 @@ def test_a_voter_on_a_new_machine_votes_again(four: LocalFleet, fleet_command: F
         fleet_command(four, verb, victim)
 
 
+@pytest.mark.parametrize("how", ["emptied", "restored"])
+def test_voter_that_has_forgotten_votes_once_it_has_caught_up(
+    four: LocalFleet, fleet_command: FleetCommand, tmp_path: Path, how: str
+) -> None:
+    """Nobody has said so, and nothing in its files shows it: the other voters remember more."""
+    followers = [each for each in four.ownership("p1", LIMIT_S).quorum.voters if each != four.leader()]
+    victim, other = followers[:2]
+    survivor = str(four.leader())
+    data_dir = four.settings.member(victim).data_dir
+    four.kill(victim)
+    shutil.copytree(data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+    four.start(victim)
+    four.await_ready(victim)
+    for verb in ("drain", "undrain"):
+        fleet_command(four, verb, victim)
+    four.wait_until(lambda: len(commit_indices(four)) == 1, "all have all that is committed")
+
+    four.kill(victim, other)
+    shutil.rmtree(data_dir)
+    if how == "restored":
+        shutil.copytree(tmp_path / "copy", data_dir)
+    four.start(victim)
+    four.wait_until(partial(distrusts, four, survivor, victim), "its journal is known to be another one")
+    four.wait_until(lambda: forgets(four, victim), "it says that it does not vote")
+    assert not four.ownership(survivor, LIMIT_S).quorum.present
+    four.start(other)
+    four.await_ready()
+    four.wait_until(lambda: all(takes_part(four, each) for each in OLD), "it votes again")
+    four.wait_until(lambda: not distrusts(four, survivor, victim), "and its votes count")
+
+
+def distrusts(fleet: LocalFleet, proxy_id: ProxyId, voter: ProxyId) -> bool:
+    document = fleet.try_ownership(proxy_id)
+    return document is not None and voter in document.distrusted_voters
+
+
+def forgets(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
+    document = fleet.try_ownership(proxy_id)
+    return document is not None and "forgotten promises" in str(document.raft_trouble)
+
+
 def takes_part(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
     document = fleet.try_ownership(proxy_id)
     return document is not None and document.quorum.present and document.raft_trouble is None
