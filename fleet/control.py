@@ -37,7 +37,7 @@ from fleet.errors import ConfigError
 from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
-from fleet.links import Kind, PeerLinks
+from fleet.links import Kind, PeerLinks, digest_voters
 from fleet.membership import Detector, ProbeOutcome
 from fleet.model import (
     Broker,
@@ -148,6 +148,7 @@ class Control:
             _inherited(spec.fds[PEER_FD]),
             self,
             tls=peer_tls.of_member(settings, self.me),
+            voter_digests=(digest_voters(settings.voters),),
         )
         self._resolver = Resolver()
         self.local_failures = 0

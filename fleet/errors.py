@@ -15,6 +15,7 @@ FleetError
 │   ├── NoQuorum           no majority of voters is reachable
 │   ├── CommandTimeout     the outcome of a command is not known in time
 │   └── JournalError       the journal on disk is corrupt, or cannot be written
+│       └── JournalForgot  the journal lacks promises that other voters remember
 ├── NoMetadata             no broker says which brokers there are
 ├── StaleGeneration        a command was computed from an ownership that is no longer the newest
 ├── UnknownMember          no member of that id
@@ -133,6 +134,10 @@ class CommandTimeout(RaftError):
 
 class JournalError(RaftError):
     """The journal on disk is corrupt, or cannot be written."""
+
+
+class JournalForgot(JournalError):
+    """The journal lacks promises that other voters remember: it is a copy, or new."""
 
 
 class SpoolError(FleetError):

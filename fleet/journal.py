@@ -134,6 +134,10 @@ def print_result(result: JournalResult, console: Console) -> None:
 
     line("files", f"{result.folder}: {found.verdict}{', in use' if result.running else ''}")
     line("journal", f"{found.entries} entries ({found.first_index} to {found.last_index})")
+    line(
+        "id",
+        f"{found.journal_id}, start {found.starts}" if found.journal_id else "none before the next start",
+    )
     line("term", f"{found.term}, voted for {found.voted_for or 'nobody'}")
     line("commit index", "unknown" if found.commit_index is None else found.commit_index)
     if found.snapshot_index is not None:

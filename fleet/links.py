@@ -6,14 +6,16 @@ Frame    length of kind and payload (4) | kind (1) | payload
 The dialling side says HELLO first; the other one checks it and answers with its own, and the dialling one
 sends a PING on that. A link is up, on either side, once what has come shows that both directions work. Where
 the fleet has ``peer_tls``, both sides have verified each other's certificate before, and take a HELLO from
-none but the member that it names. Nothing here judges whether a member lives: a link is up or down, and the
-failure detector makes of that what it will.
+none but the member that it names. A HELLO says which voters its member counts, by a digest: two members that
+count different voters get no link, or each half would take itself for a majority. Nothing here judges
+whether a member lives: a link is up or down, and the failure detector makes of that what it will.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 import random
@@ -21,7 +23,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
@@ -39,6 +41,8 @@ PROTOCOL_VERSION: Final = 1
 MAX_FRAME_BYTES: Final = 8 << 20
 _MAX_HELLO_BYTES: Final = 4096
 _MAX_UNSENT_BYTES: Final = 16 << 20
+_MAX_DIGESTS: Final = 8
+_MAX_DIGEST_CHARACTERS: Final = 80
 _MAX_STRANGERS: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 _LOG_INTERVAL_S: Final = 10.0
@@ -89,17 +93,32 @@ class LinkTiming:
     close_timeout_s: float = 0.5
 
 
+def digest_voters(voters: Iterable[ProxyId]) -> str:
+    """Name a configuration of voters, whatever their order; the first character is the kind of digest."""
+    listed = "\n".join(sorted(voters)).encode()
+    return f"1:{hashlib.sha256(listed).hexdigest()[:32]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How a member introduces itself."""
+    """How a member introduces itself.
+
+    Args:
+        voter_digests: of the configurations of voters that the member knows to follow one another in the
+            log, the one in force among them. Two members fit where they have one in common: so voters may
+            change at run time, one step after another. Empty: a release before 0.3.0.
+    """
 
     fleet: str
     proxy_id: ProxyId
     incarnation: int
     protocol_version: int = PROTOCOL_VERSION
+    voter_digests: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         values = {name: getattr(self, name) for name in self.__slots__}
+        if not self.voter_digests:
+            del values["voter_digests"]
         return json.dumps(values, separators=(",", ":")).encode()
 
     @classmethod
@@ -116,8 +135,17 @@ class Hello:
                 "incarnation": int(incarnation),
                 "protocol_version": int(version),
             }:
-                return cls(fleet, proxy_id, incarnation, version)
+                return cls(fleet, proxy_id, incarnation, version, _digests(values.get("voter_digests", [])))
         raise ValueError("not a HELLO")
+
+
+def _digests(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_DIGESTS:
+        raise ValueError(f"voter_digests is no list of at most {_MAX_DIGESTS}")
+    for each in value:
+        if not isinstance(each, str) or not 0 < len(each) <= _MAX_DIGEST_CHARACTERS:
+            raise ValueError(f"voter_digests holds no text of 1 to {_MAX_DIGEST_CHARACTERS} characters")
+    return tuple(value)
 
 
 class _Connection(asyncio.Protocol):
@@ -132,6 +160,7 @@ class _Connection(asyncio.Protocol):
         self.uris: frozenset[str] = frozenset()
         self.peer: ProxyId | None = None
         self.incarnation = 0
+        self.has_digests = False
         self.linked = False
         """Whether it has been the link to its peer; a peer that has said HELLO may not have heard ours."""
         self.transport: asyncio.Transport | None = None
@@ -209,6 +238,7 @@ class PeerLinks:
         listen_socket: bound already, and listening or not.
         events: told of everything.
         tls: what links are secured with; None where the configuration allows loopback only.
+        voter_digests: what the HELLO says of the voters; see `Hello`. Empty: any voters are taken.
     """
 
     def __init__(
@@ -221,8 +251,9 @@ class PeerLinks:
         events: LinkEvents,
         timing: LinkTiming | None = None,
         tls: PeerTls | None = None,
+        voter_digests: Sequence[str] = (),
     ) -> None:
-        self._hello = Hello(fleet, me, incarnation)
+        self._hello = Hello(fleet, me, incarnation, voter_digests=tuple(voter_digests))
         self._peers = {peer: endpoint for peer, endpoint in peers.items() if peer != me}
         self._listen_socket = listen_socket
         self._events = events
@@ -239,6 +270,11 @@ class PeerLinks:
     @property
     def connected(self) -> frozenset[ProxyId]:
         return frozenset(self._links)
+
+    @property
+    def without_digests(self) -> frozenset[ProxyId]:
+        """Linked peers that do not say which voters they count: nothing shows whether they count the same."""
+        return frozenset(peer for peer, link in self._links.items() if not link.has_digests)
 
     async def start(self) -> None:
         """Listen, and dial the peers with smaller ids from now on."""
@@ -424,6 +460,7 @@ class PeerLinks:
             return
         hello = Hello.decode(payload)
         connection.peer, connection.incarnation = hello.proxy_id, hello.incarnation
+        connection.has_digests = bool(hello.voter_digests)
         if connection.dialled is None:
             connection.write(Kind.HELLO, self._hello.encode())
         else:
@@ -437,6 +474,12 @@ class PeerLinks:
             former.abort("replaced by a newer connection")
         connection.linked = True
         self._links[peer] = connection
+        if self._hello.voter_digests and not connection.has_digests:
+            log.info(
+                "%s does not say which voters it counts: it runs a release before 0.3.0. Upgrade it, or "
+                "compare its `voter:` fields with this member's",
+                peer,
+            )
         self._tell(self._events.on_up, peer)
 
     def _refusal(self, connection: _Connection, kind: int, payload: bytes) -> str:
@@ -454,6 +497,9 @@ class PeerLinks:
             return f"{who} belongs to fleet {hello.fleet!r:.100}, this is {self._hello.fleet!r}"
         if hello.proxy_id not in self._peers:
             return f"{who} is no member of this fleet"
+        contradiction = _contradiction(hello, self._hello)
+        if contradiction:
+            return f"{who} {contradiction}"
         if connection.dialled is not None and hello.proxy_id != connection.dialled:
             return f"{who} answered at the address of {connection.dialled!r}"
         if not self._is_certified(connection, hello.proxy_id):
@@ -492,6 +538,19 @@ class PeerLinks:
                 self._logged_s.clear()
             self._logged_s[message] = now_s
             log.warning("no link: %s", message)
+
+
+def _contradiction(theirs: Hello, own: Hello) -> str:
+    """How the voters of two members contradict each other; empty where they do not, or one does not say."""
+    if not theirs.voter_digests or not own.voter_digests:
+        return ""
+    if set(theirs.voter_digests) & set(own.voter_digests):
+        return ""
+    return (
+        f"counts other voters than this member (voter_digests {', '.join(theirs.voter_digests)!r:.100}, own "
+        f"{', '.join(own.voter_digests)!r:.100}): all members need the same `voter:` fields; put the same "
+        "configuration file on both, then restart the one whose file was old"
+    )
 
 
 def _listed(uris: frozenset[str]) -> str:

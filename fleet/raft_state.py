@@ -70,7 +70,8 @@ class RaftStatus:
         quorum_lost_mono_s: since when it has not, on the monotonic clock; None while it has.
         journal_error: why this member takes no part (disk full, write error) until it is gone.
         dropped_messages: number of messages refused since the start.
-        rejoining: whether it was reset, and does not vote until it is caught up.
+        rejoining: whether it was reset, or has lost its files, and does not vote until it is caught up.
+        distrusted: voters whose journals lack promises that this one remembers; their votes do not count.
     """
 
     role: Role
@@ -82,6 +83,7 @@ class RaftStatus:
     journal_error: str | None = None
     dropped_messages: int = field(default=0, compare=False)
     rejoining: bool = False
+    distrusted: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +405,7 @@ class RaftNode:
                 quorum_lost_mono_s=lost_s,
                 dropped_messages=dropped + replica.transport.dropped,
                 rejoining=replica.transport.rejoin is not None,
+                distrusted=tuple(sorted(replica.transport.distrusted)),
             )
             # After a reopening the log is applied up to an older entry at first: nobody is shown that.
             if raft.raftLastApplied >= self._applied_index:

@@ -70,7 +70,10 @@ def moment() -> Moment:
     return Moment(time.time_ns() // 1_000_000, time.monotonic())
 
 
-REJOINING: Final = "was reset: votes again once it is caught up and has heard of all other voters"
+REJOINING: Final = (
+    "has forgotten promises (reset, emptied or restored): votes again once it is caught up and has heard of "
+    "all other voters"
+)
 
 
 class ControlSource:
@@ -162,6 +165,7 @@ class ControlSource:
         control = self._control
         settings = control.settings.members[proxy_id]
         own = proxy_id == control.me
+        connected = own or proxy_id in control.links.connected
         report = control.report() if own else control.reports.get(proxy_id)
         heard_s = control.heard_s.get(proxy_id)
         return MemberView(
@@ -175,8 +179,9 @@ class ControlSource:
             ready=None if report is None else report.ready,
             generation=None if report is None else report.generation,
             stopping=report is not None and report.stopping,
-            connected=own or proxy_id in control.links.connected,
+            connected=connected,
             silent_s=0.0 if own else None if heard_s is None else now_s - heard_s,
+            has_voter_digest=proxy_id not in control.links.without_digests if connected else None,
         )
 
     def _checks(self) -> tuple[Check, ...]:
@@ -208,4 +213,5 @@ def _raft_view(status: RaftStatus | None) -> RaftView:
         status.has_quorum,
         status.quorum_lost_mono_s,
         status.journal_error or (REJOINING if status.rejoining else None),
+        status.distrusted,
     )

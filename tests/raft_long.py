@@ -23,6 +23,8 @@ from tests.property.raft_simulation import Outcome, simulate
 AT_LEAST = {
     "acknowledged": 50_000,
     "elections": 5_000,
+    "distrusted": 100,
+    "emptied": 50,
     "messages lost": 30_000,
     "one-way stalls": 10_000,
     "partitions": 1_000,
@@ -31,6 +33,7 @@ AT_LEAST = {
     "refused writes": 100,
     "rejoined": 500,
     "restarts": 5_000,
+    "restored": 100,
     "snapshots installed": 2_000,
     "snapshots written": 10_000,
     "torn writes": 300,

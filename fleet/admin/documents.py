@@ -102,6 +102,8 @@ class MemberDocument:
         status: what Raft has committed; null where it never was taken in.
         ready, generation: of its last report; null without one.
         listeners, identities, incarnation: as committed.
+        has_voter_digest: whether it says which voters it counts, so that a member that counts others gets no
+            link; false for a release before 0.3.0, null where there is no link to it.
     """
 
     proxy_id: ProxyId
@@ -120,6 +122,7 @@ class MemberDocument:
     incarnation: int
     listeners: tuple[AdvertisedListener, ...]
     identities: IdentitySpace
+    has_voter_digest: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,8 @@ class OwnershipDocument:
         takeovers: the last ones, oldest first.
         raft_trouble: why it does not vote although it should; null where it does.
         balanced_by: what makes two proxies equal.
+        distrusted_voters: those whose journals lack promises that this member remembers (an empty disk, a
+            copy): it counts none of their votes until they have caught up.
     """
 
     fleet: str
@@ -202,6 +207,7 @@ class OwnershipDocument:
     takeovers: tuple[TakeoverDocument, ...]
     raft_trouble: str | None
     balanced_by: BalancedBy
+    distrusted_voters: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

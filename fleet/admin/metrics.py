@@ -226,6 +226,12 @@ class FleetCollector(Collector):
             "Probes of other members, and links to them, that failed for a reason of this member's own.",
             value=self._view.local_failures,
         )
+        yield _gauge(
+            "fleet_members_without_voter_digest",
+            "Linked members that do not say which voters they count: they run a release before 0.3.0.",
+            sum(each.has_voter_digest is False for each in members),
+        )
+
         yield _gauges(
             "fleet_certificate_expiry_timestamp_seconds",
             "When the certificates of this member expire, in Unix time, by the field that names them.",
@@ -249,6 +255,11 @@ class FleetCollector(Collector):
             "fleet_raft_trouble",
             "1 where this member does not vote although it should: its disk is full, or it was reset.",
             raft.trouble is not None,
+        )
+        yield _gauge(
+            "fleet_raft_distrusted_voters",
+            "Voters that have forgotten promises that this member remembers: it counts none of their votes.",
+            len(raft.distrusted),
         )
         yield _gauge("fleet_raft_term", "The Raft term that this member is in.", raft.term)
         yield _gauge(

@@ -46,6 +46,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
         raft_trouble=view.raft.trouble,
         balanced_by=view.balanced_by,
+        distrusted_voters=view.raft.distrusted,
     )
 
 
@@ -78,6 +79,7 @@ def _member(member: MemberView) -> MemberDocument:
         incarnation=committed.incarnation if committed else 0,
         listeners=committed.listeners if committed else (),
         identities=committed.identities if committed else IdentitySpace(),
+        has_voter_digest=member.has_voter_digest,
     )
 
 

@@ -151,6 +151,7 @@ class RaftView:
     Args:
         quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
         trouble: why this member does not vote although it should (disk full, reset); None where it does.
+        distrusted: voters whose journals lack promises that this member remembers: their votes do not count.
     """
 
     role: Role = "follower"
@@ -160,6 +161,7 @@ class RaftView:
     has_quorum: bool = False
     quorum_lost_mono_s: float | None = None
     trouble: str | None = None
+    distrusted: tuple[ProxyId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class MemberView:
         ready, generation, stopping: of its last report; None and False without one.
         connected: whether the link to it is up.
         silent_s: since it was last heard of; 0 for this member, None where it never was.
+        has_voter_digest: whether it says which voters it counts; None where there is no link to it.
     """
 
     proxy_id: ProxyId
@@ -186,6 +189,7 @@ class MemberView:
     stopping: bool = False
     connected: bool = False
     silent_s: float | None = None
+    has_voter_digest: bool | None = None
 
     @property
     def state(self) -> State:

@@ -52,6 +52,16 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if answer.raft_trouble is not None:
             mend = f"fleet journal check --node {answer.proxy_id}"
             yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, mend)
+    distrusted = {(voter, answer.proxy_id) for answer in given for voter in answer.distrusted_voters}
+    for voter, proxy_id in sorted(distrusted):
+        detail = f"{proxy_id} counts none of its votes: its disk was emptied, or restored from a copy"
+        mend = "start all voters: it votes again once it has heard of all others and caught up"
+        yield Finding("members", voter, "failed", detail, mend)
+    silent = {each.proxy_id for answer in given for each in answer.members if each.has_voter_digest is False}
+    for proxy_id in sorted(silent):
+        detail = "it does not say which voters it counts (a release before 0.3.0)"
+        mend = "finish the upgrade; until then compare its `voter:` fields with the others' by hand"
+        yield Finding("members", proxy_id, "warning", detail, mend)
     if not best.quorum.present:
         detail = f"no quorum of {', '.join(best.quorum.voters)} for {best.quorum.lost_s:.0f} s"
         yield Finding("members", "quorum", "failed", detail, "start voters until more than half of them run")

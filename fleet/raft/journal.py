@@ -1,6 +1,8 @@
 """Raft's log, term and vote on disk, in one file of checksummed frames.
 
-File     magic (8) | commit index (8) | CRC-32 of it (4) | zeros (12) | frame …
+File     magic (8) | commit index (8) | CRC-32 of it (4) | identity (12) | frame …
+Identity id of the journal (5) | flags (1) | number of starts (4) | low half of their CRC-32 (2);
+         zeros in a journal of an earlier release, which skips these bytes
 Frame    marker (4) | length (4) | CRC-32 of length and body (4) | body
 Body     msgpack list of operations, which take effect together or not at all:
          ["member", id], ["term", term, voted for or nil], ["add", index, term, command], ["cut", index]
@@ -27,12 +29,13 @@ from pysyncobj.journal import Journal as LibraryJournal
 
 from fleet.errors import JournalError
 from fleet.raft.files import replace, write_all
+from fleet.raft.identity import IDENTITY_BYTES, NO_IDENTITY, Identity, Standing, make_life
 
 log = logging.getLogger(__name__)
 
 MAGIC: Final = b"FLEETRJ1"
 MARKER: Final = b"\xf1\xeeRF"
-_HEADER: Final = struct.Struct(">8sQI12x")
+_HEADER: Final = struct.Struct(f">8sQI{IDENTITY_BYTES}s")
 _FRAME: Final = struct.Struct(">4sII")
 FIRST_FRAME: Final = _HEADER.size
 _SLOW_S: Final = 0.2
@@ -81,12 +84,18 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         self._pending: list[Operation] = []
         self._descriptor = -1
         self._torn: tuple[int, int] | None = None
+        self._life = make_life()
+        self.identity: Identity | None = None
+        self.is_of_earlier_release = False
+        """Whether the file was there, and an earlier release has written it last."""
         self._read(base)
         self._fit(base)
         if not writable:
             return
         if self._torn:
             log.warning("%s: trimmed %d bytes at offset %d, left by an interrupted write", path, *self._torn)
+        # On disk before any message of this life: a start that was not counted would look like a copy.
+        self.identity = Identity.make() if self.identity is None else self.identity.at_next_start()
         # Always written anew: it trims, and after a failed flush only a new file is known to be on disk.
         self._rewrite()
 
@@ -174,6 +183,23 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
     def last_index(self) -> int:
         return self._entries[-1].index if self._entries else 0
 
+    @property
+    def standing(self) -> Standing | None:
+        """What peers are to remember of this journal, once it is synced; None where it is only read."""
+        if self.identity is None:
+            return None
+        last_term, last_index = (self._entries[-1].term, self.last_index) if self._entries else (0, 0)
+        return Standing(self.identity, self._life, self._term, self._voted_for, last_term, last_index)
+
+    def renew_identity(self) -> None:
+        """Take a new id, which says that everything has been fetched from the others; durable on return.
+
+        Raises: JournalError: the disk does not take it
+        """
+        self.sync()
+        self.identity = Identity.make(has_caught_up=True)
+        self._rewrite()
+
     def holds(self, index: int, term: int) -> bool:
         """Whether the log has the entry of that index and term."""
         position = index - self._entries[0].index if self._entries else -1
@@ -210,7 +236,11 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
             raise JournalError(
                 f"{self._path}: this is not a journal of the fleet's Raft (offset 0). {ADVICE}"
             )
-        _, commit_index, checksum = _HEADER.unpack_from(data)
+        _, commit_index, checksum, spare = _HEADER.unpack_from(data)
+        self.identity = Identity.unpack(spare)
+        self.is_of_earlier_release = spare == NO_IDENTITY
+        if self.identity is None and not self.is_of_earlier_release:
+            log.warning("%s: its id cannot be read: it gets a new one, and the others are asked", self._path)
         position = FIRST_FRAME
         while position < len(data):
             body = body_at(data, position)
@@ -312,7 +342,8 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
 
     def _header(self) -> bytes:
         index = struct.pack(">Q", self._commit_index)
-        return _HEADER.pack(MAGIC, self._commit_index, zlib.crc32(index))
+        identity = NO_IDENTITY if self.identity is None else self.identity.pack()
+        return _HEADER.pack(MAGIC, self._commit_index, zlib.crc32(index), identity)
 
     def _refuse_to_cut_committed(self, index: int) -> None:
         if index <= self._commit_index:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 
+from fleet.raft.identity import Standing
 from fleet.raft.journal import Entry
 
 Message: TypeAlias = dict[str, Any]
@@ -31,18 +32,28 @@ FROM_VOTERS: Final = frozenset(
         "apply_command",
         "rejoin",
         "rejoin_answer",
+        "distrusted",
     }
 )
 FROM_OBSERVERS: Final = frozenset({"next_node_idx", "apply_command"})
+
+WITH_STANDING: Final = frozenset(
+    {"request_vote", "response_vote", "append_entries", "next_node_idx", "rejoin_answer"}
+)
+"""What voters say to voters carries ``standing``, the state of the sender's journal. A release before 0.3.0
+sends none, and leaves it out when it reads."""
 
 _PLAIN_FIELDS: Final[dict[str, dict[str, type]]] = {
     "request_vote": {"term": int, "last_log_index": int, "last_log_term": int},
     "response_vote": {"term": int},
     "next_node_idx": {"term": int, "next_node_idx": int, "reset": bool, "success": bool},
     "apply_command": {"command": bytes},
-    # Ours, and not passed to the library: see rejoin.py.
+    # Ours, and not passed to the library: see rejoin.py. The answer to a reset without an id answers nobody:
+    # every release reads it, and it carries the standing.
     "rejoin": {"reset": str},
     "rejoin_answer": {"reset": str, "term": int, "last_log_index": int, "leads": bool, "rejoining": bool},
+    # Sent to voters alone that have said which journal they have: see memory.py.
+    "distrusted": {"journal_id": str, "starts": int, "life": str},
 }
 
 
@@ -58,7 +69,7 @@ def encode_message(message: Message) -> bytes:
 def decode_message(payload: bytes) -> Message:
     """Read and check one message.
 
-    Returns: a dict with exactly the keys of its type
+    Returns: a dict with exactly the keys of its type, and ``standing`` where there is one
     Raises:  MalformedMessage: anything else
     """
     try:
@@ -69,7 +80,7 @@ def decode_message(payload: bytes) -> Message:
         raise MalformedMessage("not a map")
     kind = message.get("type")
     if kind == "append_entries":
-        return _append_entries(message)
+        return _with_standing(_append_entries(message), message)
     if not isinstance(kind, str) or kind not in _PLAIN_FIELDS:
         raise MalformedMessage(f"type {kind!r}")
     checked: Message = {"type": kind}
@@ -77,6 +88,15 @@ def decode_message(payload: bytes) -> Message:
         checked[name] = _field(message, name, expected)
     if kind == "apply_command":
         _command(checked["command"], REGULAR)
+    return _with_standing(checked, message)
+
+
+def _with_standing(checked: Message, message: Message) -> Message:
+    if checked["type"] in WITH_STANDING and "standing" in message:
+        try:
+            checked["standing"] = Standing.unpack(message["standing"])
+        except ValueError as error:
+            raise MalformedMessage(f"{checked['type']!r}: {error}") from error
     return checked
 
 

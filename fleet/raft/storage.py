@@ -5,15 +5,17 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.errors import JournalError
+from fleet.errors import JournalError, JournalForgot
 from fleet.model import FleetState
 from fleet.raft.files import sync_folder
 from fleet.raft.journal import Entry, Journal
 from fleet.raft.machine import LogSettings, ReplicatedLog
-from fleet.raft.rejoin import MARK, may_forget, read_mark, remove_mark
+from fleet.raft.memory import FILE, VoterMemory
+from fleet.raft.rejoin import MARK, may_forget, read_mark, remove_mark, write_mark
 from fleet.raft.snapshot import SnapshotStore
 from fleet.raft.transport import MemberTransport
 
@@ -47,6 +49,7 @@ class Replica:
             snapshots = SnapshotStore(settings.snapshot_path, capture, restore, self._covers)
             self._journal = Journal(folder / "journal", settings.me, snapshots.base)
             self.transport = transport
+            self._remember_voters(settings)
             self._expect_rejoin(settings)
             self.log = ReplicatedLog(settings, self._journal, snapshots, transport, on_command)
         except BaseException:
@@ -56,17 +59,19 @@ class Replica:
     def tick(self) -> None:
         """Let Raft act on what has arrived and on the time, then send what it has to say.
 
-        Raises: JournalError: the disk does not take it; nothing was sent
+        Raises:
+            JournalForgot: another voter remembers more; the folder is marked, and to be opened again.
+            JournalError: the disk does not take it; nothing was sent.
         """
+        self._yield_to_distrust()
         self.log.doTick(0.0)
         self.transport.flush(self.sync)
         rejoin = self.transport.rejoin
-        if rejoin is not None and rejoin.complete(self.log.raftCurrentTerm):
+        if rejoin is not None and self._journal is not None and rejoin.complete(self.log.raftCurrentTerm):
+            self._journal.renew_identity()  # before the mark goes: the others trust this id, and no mark
             remove_mark(self._folder)
             self.transport.rejoin = None
-            log.warning(
-                "caught up in term %d after a reset: this member votes again", self.log.raftCurrentTerm
-            )
+            log.warning("caught up in term %d: this member votes again", self.log.raftCurrentTerm)
 
     def sync(self) -> None:
         """Make durable whatever Raft has noted.
@@ -81,14 +86,42 @@ class Replica:
         self.log._doDestroy()
         self._close_files()
 
+    def _remember_voters(self, settings: LogSettings) -> None:
+        """Have journals compared where a voter may be lost: where none may, the other one has everything."""
+        others = [node.id for node in self.transport.other_voters]
+        memory, journal = None, self._journal
+        if journal is None:
+            return
+        if settings.is_voter and may_forget(len(others) + 1):
+            outdated = journal.is_of_earlier_release
+            memory = VoterMemory(self._folder / FILE, others, is_outdated=outdated)
+        if settings.is_voter:
+            self.transport.remember(lambda: journal.standing, memory)
+
+    def _yield_to_distrust(self) -> None:
+        """Mark this member where another voter remembers more of its journal than is in it."""
+        accuser = self.transport.distrusted_by
+        if accuser is None:
+            return
+        try:
+            write_mark(self._folder, secrets.token_hex(8))
+        except OSError as error:
+            raise JournalError(
+                f"{self._folder / MARK}: cannot be written: {error.strerror or error}"
+            ) from error
+        raise JournalForgot(
+            f"{accuser} remembers more of this member's journal than is in {self._folder}: the disk was "
+            "emptied, or restored from a copy. This member votes again once it has caught up; do nothing"
+        )
+
     def _expect_rejoin(self, settings: LogSettings) -> None:
         """Have a voter that has forgotten keep still until it is caught up."""
         voters = len(self.transport.other_voters) + 1
         reset_id = read_mark(self._folder)
         if reset_id is not None and settings.is_voter and may_forget(voters):
             log.warning(
-                "%s: this member was reset, and votes again once all other voters have been heard of and a "
-                "leader has brought it up to date",
+                "%s: this member has forgotten promises (a reset, an empty disk or a copy), and votes again "
+                "once all other voters have been heard of and a leader has brought it up to date",
                 self._folder / MARK,
             )
             self.transport.forgot(reset_id)

@@ -17,12 +17,14 @@ import msgpack  # type: ignore[import-untyped]
 
 from fleet.errors import JournalError
 from fleet.raft.files import sync_folder
+from fleet.raft.identity import IDENTITY_BYTES, Identity
 from fleet.raft.journal import FIRST_FRAME, MAGIC, MARKER, Entry, body_at, check_journal, frame_bytes
+from fleet.raft.memory import FILE as MEMORY
 from fleet.raft.rejoin import MARK, read_mark, write_mark
 from fleet.raft.snapshot import Snapshot, decode_snapshot
 
 FILES: Final = ("journal", "snapshot")
-LEFTOVERS: Final = tuple(f"{name}.new" for name in (*FILES, MARK))
+LEFTOVERS: Final = tuple(f"{name}.new" for name in (*FILES, MARK, MEMORY))
 
 Verdict: TypeAlias = Literal["empty", "whole", "torn", "corrupt"]
 """torn: the last write was interrupted, and nobody was told what was in it."""
@@ -50,6 +52,7 @@ class Survey:
         torn_bytes: length of a tail that the next start trims.
         refusal: why a member does not start with the files; empty where it does.
         rejoining: whether it was reset, and has not been caught up since.
+        journal_id, starts: by which the others know the journal again; None and 0 where it has no id yet.
     """
 
     verdict: Verdict
@@ -68,6 +71,8 @@ class Survey:
     damage: tuple[Damage, ...]
     refusal: str
     rejoining: bool
+    journal_id: str | None
+    starts: int
 
 
 class _Frames:
@@ -80,6 +85,7 @@ class _Frames:
         self.term = 0
         self.voted_for: str | None = None
         self.commit_index: int | None = None
+        self.identity: Identity | None = None
         self.end = 0
         if data:
             self._read(data)
@@ -91,6 +97,7 @@ class _Frames:
         (commit_index, checksum) = struct.unpack_from(">QI", data, len(MAGIC))
         if checksum == zlib.crc32(data[8:16]):
             self.commit_index = commit_index
+        self.identity = Identity.unpack(data[FIRST_FRAME - IDENTITY_BYTES : FIRST_FRAME])
         position = self.end = FIRST_FRAME
         while position < len(data):
             body = body_at(data, position)
@@ -166,6 +173,8 @@ def survey(folder: Path, member: str) -> Survey:
         damage=tuple(damage),
         refusal=refusal,
         rejoining=read_mark(folder) is not None,
+        journal_id=frames.identity.journal_id if frames.identity else None,
+        starts=frames.identity.starts if frames.identity else 0,
     )
 
 
@@ -231,7 +240,8 @@ def set_aside(folder: Path, suffix: str, mark: bool) -> tuple[Path, ...]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if mark:
             write_mark(folder, secrets.token_hex(8))
-        names = FILES if mark else (*FILES, MARK)
+        # What it remembers of the others is as true as before, unless all of them begin with nothing.
+        names = FILES if mark else (*FILES, MARK, MEMORY)
         for name in names:
             if (folder / name).exists():
                 renamed.append((folder / name).rename(folder / f"{name}.{suffix}"))

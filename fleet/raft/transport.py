@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import pysyncobj.syncobj as library
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
 
 from fleet.model import ProxyId
+from fleet.raft.identity import Standing
+from fleet.raft.memory import VoterMemory
 from fleet.raft.messages import (
     FROM_OBSERVERS,
     FROM_VOTERS,
+    WITH_STANDING,
     MalformedMessage,
     Message,
     decode_message,
@@ -29,6 +33,9 @@ from fleet.raft.rejoin import Rejoin
 log = logging.getLogger(__name__)
 
 _LOG_INTERVAL_S: Final = 10.0
+_NO_LOG: Final = {"last_log_index": 0, "last_log_term": 0}
+"""The end of a log that is behind any other one: a candidate with it gets no vote."""
+
 _REJOINS_FOR_S: Final = 1.0
 """A rejoining voter asks whenever it hears of the leader; one that has not asked for so long is back."""
 
@@ -70,6 +77,13 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         self._raft: RaftView | None = None
         self._logged_mono_s = -_LOG_INTERVAL_S
         self._asked_s: dict[ProxyId, float] = {}
+        self._standing: Callable[[], Standing | None] | None = None
+        self._memory: VoterMemory | None = None
+        self._stated: dict[ProxyId, Standing] = {}
+        self._noticed: dict[ProxyId, Standing] = {}
+        self._distrusted: set[ProxyId] = set()
+        self.distrusted_by: ProxyId | None = None
+        """A voter that remembers more of this member's journal than is in it."""
         self.rejoin: Rejoin | None = None
         self.dropped = 0
         self.leader_heard_mono_s: float | None = None
@@ -82,6 +96,19 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         """This voter lost its journal in a reset: it must not vote until it has come back from that."""
         self.rejoin = Rejoin(reset_id, self._voters)
 
+    def remember(self, standing: Callable[[], Standing | None], memory: VoterMemory | None) -> None:
+        """Say to the other voters which journal this one has, and judge theirs.
+
+        Args: memory: None where nothing is judged: an observer's, or in a fleet that cannot lose a voter.
+        """
+        self._standing = standing
+        self._memory = memory
+
+    @property
+    def distrusted(self) -> frozenset[ProxyId]:
+        """Voters that have forgotten promises: their votes do not count here until they have caught up."""
+        return frozenset(self._distrusted)
+
     @property
     def other_voters(self) -> tuple[Node, ...]:
         return tuple(self._voters.values())
@@ -91,7 +118,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         """Number of the other voters that there is a link to, and that vote as far as is known."""
         since_s = time.monotonic() - _REJOINS_FOR_S
         rejoining = {peer for peer, asked_s in self._asked_s.items() if asked_s > since_s}
-        return len((self._up & self._voters.keys()) - rejoining)
+        return len((self._up & self._voters.keys()) - rejoining - self._distrusted)
 
     # Links.
 
@@ -111,6 +138,8 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
             return
         self._up.discard(peer)
         self._asked_s.pop(peer, None)
+        self._stated.pop(peer, None)
+        self._noticed.pop(peer, None)
         if peer in self._voters:
             self._onNodeDisconnected(self._voters[peer])
         else:
@@ -129,15 +158,39 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
                 # more.
                 self.rejoin.stored(node.id, message["term"], message["next_node_idx"] - 1)
                 message.update(success=False, reset=True)
-        self._outbox.append((node.id, encode_message(message)))
+        self._outbox.append((node.id, encode_message(self._with_standing(node.id, message))))
         return True
+
+    def _with_standing(self, peer: ProxyId, message: Message) -> Message:
+        """What is sent after a flush: by then the standing is on disk."""
+        standing = None if self._standing is None else self._standing()
+        if standing is None or peer not in self._voters or message["type"] not in WITH_STANDING:
+            return message
+        self._stated[peer] = standing
+        return {**message, "standing": standing.pack()}
+
+    def _state_standing(self, raft: RaftView) -> None:
+        """Say how far this journal has come to the voters that have not been sent anything since.
+
+        An acknowledgement goes to the leader alone, and the others must remember it once the leader is gone.
+        """
+        standing = None if self._standing is None else self._standing()
+        if standing is None:
+            return
+        for peer, node in self._voters.items():
+            if peer in self._up and self._stated.get(peer) != standing:
+                self._answer(node, "", raft)
 
     def flush(self, sync: Callable[[], None]) -> None:
         """Send what has gathered, after the journal is on disk.
 
         Raises: JournalError: it is not, and nothing was sent
         """
+        if self._raft is not None:
+            self._state_standing(self._raft)
         sync()
+        if self._memory is not None:
+            self._memory.flush(library.monotonicTime())
         outbox, self._outbox = self._outbox, []
         for peer, payload in outbox:
             self._send(peer, payload)
@@ -165,17 +218,34 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         if kind not in (FROM_VOTERS if peer in self._voters else FROM_OBSERVERS):
             self._drop(peer, f"{kind} from an observer")
             return
+        standing = message.pop("standing", None)
+        if peer in self._voters and kind in WITH_STANDING:
+            self._judge(node, standing)
         if kind == "rejoin":
             self._asked_s[peer] = time.monotonic()
             self._answer(node, message["reset"], self._raft)
         elif kind == "rejoin_answer":
+            message["rejoining"] |= peer in self._distrusted
             if self.rejoin is not None:
                 self.rejoin.answered(peer, message)
+        elif kind == "distrusted":
+            self._take_distrust(peer, message)
+        elif self._is_behind(message, self._raft):
+            self.send(node, {"type": "request_vote", "term": self._raft.raftCurrentTerm, **_NO_LOG})
         elif self._safe(peer, message, self._raft):
             self._onMessageReceived(node, message)
             if self.rejoin is not None and kind == "append_entries":
                 for each in self._voters.values():
                     self.send(each, self.rejoin.question)
+
+    def _is_behind(self, message: Message, raft: RaftView) -> bool:
+        """Whether a leader must learn of a newer term before this member can follow it.
+
+        Any other voter would stand in the end. One that has forgotten does not, and may have stood before it
+        knew: it would wait for ever for a leader of its own term. It asks for a vote that nobody can give.
+        """
+        is_older = message["type"] == "append_entries" and message["term"] < raft.raftCurrentTerm
+        return self.rejoin is not None and is_older
 
     def _answer(self, node: Node, reset_id: str, raft: RaftView) -> None:
         self.send(
@@ -190,10 +260,44 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
             },
         )
 
+    def _judge(self, node: Node, standing: Standing | None) -> None:
+        """Decide whether a voter's promises count, by the journal that it says it has."""
+        if self._memory is None:
+            return
+        objection = self._memory.judge(node.id, standing)
+        if standing is None or not objection:
+            if node.id in self._distrusted:
+                log.info("%s has caught up: its votes count again", node.id)
+            self._distrusted.discard(node.id)
+            return
+        self._distrusted.add(node.id)
+        before = self._noticed.get(node.id)
+        if before is not None and (before.identity, before.life) == (standing.identity, standing.life):
+            return
+        self._noticed[node.id] = standing
+        log.warning("no vote of %s counts until it has caught up: %s", node.id, objection)
+        named = standing.identity
+        notice = {"journal_id": named.journal_id, "starts": named.starts, "life": standing.life}
+        self.send(node, {"type": "distrusted", **notice})
+
+    def _take_distrust(self, peer: ProxyId, message: Message) -> None:
+        """Note that a voter remembers more of this journal than is in it. Of an earlier life it is late."""
+        own = None if self._standing is None else self._standing()
+        if own is None or self._memory is None or self.rejoin is not None:
+            return
+        named = own.identity
+        if (message["journal_id"], message["starts"], message["life"]) == (
+            *(named.journal_id, named.starts),
+            own.life,
+        ):
+            self.distrusted_by = peer
+
     def _safe(self, peer: ProxyId, message: Message, raft: RaftView) -> bool:
         """Narrow a message to what Raft allows where the library does not look; False where nothing is
         left.
         """
+        if peer in self._distrusted:
+            return _narrow_distrusted(message, raft)
         match message["type"]:
             case "append_entries":
                 if message["term"] >= raft.raftCurrentTerm:
@@ -234,6 +338,19 @@ def _verified_index(message: Message, raft: RaftView) -> int:
         return raft.raftCommitIndex
     verified: int = message["prevLogIdx"] + len(message["entries"])
     return verified
+
+
+def _narrow_distrusted(message: Message, raft: RaftView) -> bool:
+    """Use of a voter that has forgotten promises nothing but its term, and where its log goes on."""
+    if message["type"] == "request_vote":
+        # The leader has to learn of its term: it could not follow one of a lesser term.
+        message.update(_NO_LOG)
+        return True
+    if message["type"] != "next_node_idx":
+        return bool(message["type"] == "apply_command")
+    if message["success"]:
+        message.update(success=False, reset=True)
+    return _narrow_acknowledgement(message, raft)
 
 
 def _narrow_acknowledgement(message: Message, raft: RaftView) -> bool:

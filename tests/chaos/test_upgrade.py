@@ -1,7 +1,5 @@
 """From the release before to this one and back, member by member, under load: nobody notices; and a takeover
 while both are there.
-
-`tests/releases/` has the wheels of releases; the newest is the one that must work with what is here.
 """
 
 from __future__ import annotations
@@ -9,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 from packaging.version import Version
@@ -18,38 +15,25 @@ from fleet import __version__, journal
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import ProxyId
+from tests import previous_release
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
 from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, SLOW_LIMIT_S, Scene
 from tests.chaos.test_rolling import STALL_LIMIT_MS, await_calm, rolling_restart, stalls_ms
 from tests.conftest import IMPATIENT
-from tools.bootstrap import ROOT
 
 VERSION_SAID = re.compile(r'^fleet_build_info\{.*version="([^"]+)"', re.MULTILINE)
-NAMED = re.compile(r"kafka_proxy_fleet-([^-]+)-")
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
-
-
-def wheel_before() -> tuple[Version, Path]:
-    found = {
-        Version(named[1]): file
-        for file in (ROOT / "tests" / "releases").glob("*.whl")
-        if (named := NAMED.match(file.name)) is not None
-    }
-    newest = max(found)
-    return newest, found[newest]
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Sequence[str]]:
     """The version of the release before, and what a command is to begin with so that it is that release."""
-    version, wheel = wheel_before()
-    assert version < Version(__version__)
     folder = tmp_path_factory.mktemp("release")
-    with ZipFile(wheel) as packed:
-        packed.extractall(folder)
-    return str(version), ("env", f"--chdir={folder}", f"PYTHONPATH={folder}")
+    version = previous_release.unpack_into(folder)
+    assert Version(version) < Version(__version__)
+    return version, ("env", f"--chdir={folder}", f"PYTHONPATH={folder}")
 
 
 @pytest.fixture

@@ -143,6 +143,47 @@ def test_a_voter_on_a_new_machine_votes_again(four: LocalFleet, fleet_command: F
         fleet_command(four, verb, victim)
 
 
+@pytest.mark.parametrize("how", ["emptied", "restored"])
+def test_voter_that_has_forgotten_votes_once_it_has_caught_up(
+    four: LocalFleet, fleet_command: FleetCommand, tmp_path: Path, how: str
+) -> None:
+    """Nobody has said so, and nothing in its files shows it: the other voters remember more."""
+    followers = [each for each in four.ownership("p1", LIMIT_S).quorum.voters if each != four.leader()]
+    victim, other = followers[:2]
+    survivor = str(four.leader())
+    data_dir = four.settings.member(victim).data_dir
+    four.kill(victim)
+    shutil.copytree(data_dir, tmp_path / "copy", ignore=shutil.ignore_patterns("*.sock"))
+    four.start(victim)
+    four.await_ready(victim)
+    for verb in ("drain", "undrain"):
+        fleet_command(four, verb, victim)
+    four.wait_until(lambda: len(commit_indices(four)) == 1, "all have all that is committed")
+
+    four.kill(victim, other)
+    shutil.rmtree(data_dir)
+    if how == "restored":
+        shutil.copytree(tmp_path / "copy", data_dir)
+    four.start(victim)
+    four.wait_until(partial(distrusts, four, survivor, victim), "its journal is known to be another one")
+    four.wait_until(lambda: forgets(four, victim), "it says that it does not vote")
+    assert not four.ownership(survivor, LIMIT_S).quorum.present
+    four.start(other)
+    four.await_ready()
+    four.wait_until(lambda: all(takes_part(four, each) for each in OLD), "it votes again")
+    four.wait_until(lambda: not distrusts(four, survivor, victim), "and its votes count")
+
+
+def distrusts(fleet: LocalFleet, proxy_id: ProxyId, voter: ProxyId) -> bool:
+    document = fleet.try_ownership(proxy_id)
+    return document is not None and voter in document.distrusted_voters
+
+
+def forgets(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
+    document = fleet.try_ownership(proxy_id)
+    return document is not None and "forgotten promises" in str(document.raft_trouble)
+
+
 def takes_part(fleet: LocalFleet, proxy_id: ProxyId) -> bool:
     document = fleet.try_ownership(proxy_id)
     return document is not None and document.quorum.present and document.raft_trouble is None
@@ -168,6 +209,27 @@ def test_other_voters_commit_after_a_stop_of_the_whole_fleet(
     for verb in ("drain", "undrain"):
         fleet_command(four, verb, "p3")
     assert four.ownership("p1", LIMIT_S).role == "observer"
+
+
+def test_members_whose_files_name_other_voters_get_no_link(grown: LocalFleet) -> None:
+    """Each half would take itself for a majority: p1 and p2 by their file, p3 and p4 by theirs."""
+    document: dict[str, Any] = yaml.safe_load(grown.config.read_text())
+    document["members"]["p2"]["voter"] = False
+    document["members"][NEW]["voter"] = True
+    for proxy_id in OLD:
+        grown._own_config.pop(proxy_id)
+    grown._configure("p3", document)
+    assert grown.stop("p3") == 0
+    grown.start("p3")
+    for proxy_id in ("p1", "p2"):
+        grown.wait_until(partial(refuses, grown, proxy_id, "p3"), f"{proxy_id} says why it refuses p3")
+        assert not known(grown, proxy_id)["p3"].connected
+    grown.wait_until(lambda: takes_part(grown, "p1"), "the other two go on")
+    assert not grown.ownership("p3", LIMIT_S).quorum.present
+
+
+def refuses(fleet: LocalFleet, proxy_id: ProxyId, peer: ProxyId) -> bool:
+    return f"{peer!r} counts other voters than this member" in fleet.log(proxy_id).read_text()
 
 
 def commit_indices(fleet: LocalFleet) -> set[int | None]:

@@ -4,7 +4,8 @@ A schedule is a seed. It says which fleet it is (three voters and an observer, o
 is (a list of everything that was applied, or the fleet's real state machine under ownership commands), and
 which faults come when: links that break, stall in one direction and deliver late, partitions, pauses, crashes
 of a process, power cuts that take back what was not flushed and tear what was being written, disks that
-refuse a write, and voters that are reset. At the end everything heals.
+refuse a write, voters that are reset, and voters whose folder is emptied or restored from an earlier copy of
+itself without a word to anybody. At the end everything heals.
 
 Checked throughout: one leader a term; the same command at an index wherever it is applied; generations that
 only grow. And at the end: equal states, which are what a naive twin makes of all commands in order.
@@ -29,11 +30,15 @@ import pytest
 from pysyncobj.node import Node
 
 import fleet.raft.journal as journal_module
+import fleet.raft.memory as memory_module
 import fleet.raft.snapshot as snapshot_module
-from fleet.errors import JournalError
+from fleet.errors import JournalError, JournalForgot
 from fleet.model import Broker, FleetState, Member, Ownership, ProxyId
 from fleet.raft import files
+from fleet.raft.identity import Standing
+from fleet.raft.journal import Journal
 from fleet.raft.machine import LogSettings
+from fleet.raft.memory import VoterMemory
 from fleet.raft.rejoin import MARK, write_mark
 from fleet.raft.storage import Replica
 from fleet.raft.transport import MemberTransport
@@ -103,6 +108,8 @@ class SimulatedMember:
         self.awaited: set[bytes] = set()
         self.replica: Replica | None = None
         self.folder = folder
+        self.forgot = False
+        """Whether it was emptied or restored, and has not been caught up since."""
 
     def open(self) -> None:
         voters, observers = self.simulation.voters, self.simulation.observers
@@ -125,6 +132,15 @@ class SimulatedMember:
     @property
     def marked(self) -> bool:
         return (self.folder / MARK).exists()
+
+    @property
+    def forgetful(self) -> bool:
+        return self.marked or self.forgot
+
+    @property
+    def copy(self) -> Path:
+        """Where an earlier state of its folder is."""
+        return self.folder.with_name(f"{self.me}-copy")
 
     def _send(self, peer: ProxyId, payload: bytes) -> None:
         self.simulation.network.send(self.me, peer, payload)
@@ -286,6 +302,8 @@ class Simulation:
         self.violations: list[str] = []
         self.down_until: dict[ProxyId, float] = {}
         self.paused_until: dict[ProxyId, float] = {}
+        self.awaited_loss: tuple[ProxyId, str] | None = None
+        """Which voter is to lose promises, and how, once that is to be noticed."""
         self.members = {me: SimulatedMember(self, me, folder / me) for me in self.ids}
 
     def applied(self, member: SimulatedMember, index: int, command: bytes) -> None:
@@ -328,6 +346,7 @@ class Simulation:
         member.replica.tick()
         if marked and member.replica.transport.rejoin is None:
             self.counts["rejoined"] += 1
+            member.forgot = False
         if member.replica.log.role == "leader":
             term = member.replica.log.raftCurrentTerm
             if self.leaders.setdefault(term, member.me) != member.me:
@@ -338,6 +357,9 @@ class Simulation:
             action()
         except PowerCut:
             self._crash(member.me, self.random.choice((0.02, 0.3)), power=True)
+        except JournalForgot:
+            self.counts["distrusted"] += 1
+            self._crash(member.me, 0.02)
         except JournalError as error:
             if DISK_FAULT not in str(error):
                 self.violations.append(f"{member.me}: {error}")
@@ -363,6 +385,12 @@ class Simulation:
             self._crash(choice(self.ids), choice((0.02, 0.2, 1.0)), power=chance() < 0.5)
         if chance() < 0.0005:
             self._reset(choice(self.voters))
+        if chance() < 0.002:
+            self._copy(choice(self.voters))
+        if chance() < 0.001:
+            self.awaited_loss = choice(self.voters), choice(("restored", "restored", "emptied"))
+        if self.awaited_loss is not None:
+            self._forget(*self.awaited_loss)
 
     def _partition(self, until: float) -> None:
         self.counts["partitions"] += 1
@@ -382,7 +410,7 @@ class Simulation:
 
     def _reset(self, me: ProxyId) -> None:
         """What `fleet journal reset` does, as often as the fleet can lose voters, and no oftener."""
-        if sum(self.members[each].marked for each in self.voters) >= (len(self.voters) - 1) // 2:
+        if not self._may_forget_more():
             return
         self.counts["resets"] += 1
         self._crash(me, self.random.choice((0.02, 0.2)))
@@ -390,6 +418,61 @@ class Simulation:
         shutil.rmtree(folder)
         folder.mkdir()
         write_mark(folder, f"reset-{self.random.getrandbits(32):x}")
+
+    def _may_forget_more(self) -> bool:
+        return sum(self.members[each].forgetful for each in self.voters) < (len(self.voters) - 1) // 2
+
+    def _copy(self, me: ProxyId) -> None:
+        """Keep what is in a member's folder now, as a backup does."""
+        member = self.members[me]
+        if not member.folder.exists() or member.forgetful:
+            return
+        shutil.rmtree(member.copy, ignore_errors=True)
+        shutil.copytree(member.folder, member.copy)
+
+    def _forget(self, me: ProxyId, how: str) -> None:
+        """Empty a voter's folder, or restore it from a copy, once all others know how far its journal is.
+
+        What nobody else knows of cannot be missed by anybody: ADR 38.
+        """
+        member = self.members[me]
+        standing = self._on_disk(member)
+        if standing is None or not all(
+            self._knows(other, me, standing) for other in self.voters if other != me
+        ):
+            return
+        self.awaited_loss = None
+        copied = _read_standing(me, member.copy) if how == "restored" else None
+        is_same = copied is not None and _promises(copied) == _promises(standing)
+        if (
+            member.forgetful
+            or not self._may_forget_more()
+            or is_same
+            or (how == "restored" and copied is None)
+        ):
+            return
+        self._crash(me, self.random.choice((0.02, 0.2)))
+        self.counts[how] += 1
+        shutil.rmtree(member.folder)
+        if how == "restored":
+            member.copy.rename(member.folder)
+        member.forgot = True
+
+    def _on_disk(self, member: SimulatedMember) -> Standing | None:
+        """How far the journal of a running member is; None where some of it is not on disk yet."""
+        journal = None if member.replica is None else member.replica._journal
+        return None if journal is None or journal._pending else journal.standing
+
+    def _knows(self, other: ProxyId, me: ProxyId, standing: Standing) -> bool:
+        """Whether another voter has on disk what this one has promised."""
+        replica = self.members[other].replica
+        if replica is None:
+            memory = VoterMemory(self.members[other].folder / memory_module.FILE, [me])
+        else:
+            assert replica.transport._memory is not None
+            memory = replica.transport._memory
+        known = memory.newest(me)
+        return not memory._is_changed and known is not None and _promises(known) == _promises(standing)
 
     def _propose(self) -> None:
         member = self.members[self.random.choice(self.ids)]
@@ -433,6 +516,23 @@ class Simulation:
             member.crash()
 
 
+def _read_standing(me: ProxyId, folder: Path) -> Standing | None:
+    """How far the journal in a folder is; None where there is none to use."""
+    try:
+        store = snapshot_module.SnapshotStore(
+            folder / "snapshot", FleetState, lambda _state: None, lambda _last: False
+        )
+        return Journal(folder / "journal", me, store.base, writable=False).standing
+    except JournalError:
+        return None
+
+
+def _promises(standing: Standing) -> tuple[object, ...]:
+    """All that a voter is held to, but not which life it was in."""
+    ends = standing.term, standing.voted_for, standing.last_term, standing.last_index
+    return standing.identity, *ends
+
+
 @contextmanager
 def simulated(simulation: Simulation) -> Iterator[pytest.MonkeyPatch]:
     """Have the library and our files run on the simulation's clock, chance and disk."""
@@ -446,6 +546,7 @@ def simulated(simulation: Simulation) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(journal_module, "write_all", simulation.disk.write_all)
         patch.setattr(journal_module, "replace", simulation.disk.replace)
         patch.setattr(snapshot_module, "replace", simulation.disk.replace)
+        patch.setattr(memory_module, "replace", simulation.disk.replace)
         _count(simulation.counts, patch)
         yield patch
 

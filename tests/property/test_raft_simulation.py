@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import fleet.raft.journal as journal_module
+import fleet.raft.memory as memory_module
 import fleet.raft.storage as storage
 import fleet.raft.transport as transport
 from fleet.raft.rejoin import remove_mark
 from tests.examples import examples
-from tests.property.raft_simulation import Disk, simulate
+from tests.property.raft_simulation import Disk, Simulation, simulate
 from tests.raft_long import play_all, too_few
 
 SCHEDULES = examples(500)
@@ -64,7 +65,14 @@ def rewriting_the_journal_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def letting_a_reset_voter_vote_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The others would notice, but for their memory: that is taken away, and what it alone is for."""
     patch.setattr(storage, "read_mark", remove_mark)
+    trusting_every_journal(patch)
+    patch.setattr(Simulation, "_forget", lambda _simulation, _me, _how: None)
+
+
+def trusting_every_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory_module, "_objection", lambda _known, _said: "")
 
 
 def without_a_journal(patch: pytest.MonkeyPatch) -> None:
@@ -78,6 +86,7 @@ def without_a_journal(patch: pytest.MonkeyPatch) -> None:
         (without_a_flush, 0.002),
         (rewriting_the_journal_in_place, 0.02),
         (letting_a_reset_voter_vote_at_once, 0.002),
+        (trusting_every_journal, 0.002),
         (without_a_journal, 0.002),
     ],
 )

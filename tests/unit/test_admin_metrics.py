@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Sample, Timestamp
 
 from fleet.admin.metrics import FleetCollector, registry_of
+from fleet.admin.ownership import ownership_document
 from fleet.admin.totals import add, retire, total
 from fleet.admin.view import (
     RECENT_TAKEOVERS,
@@ -113,12 +114,26 @@ def test_raft_is_exported() -> None:
     assert values(view(), "fleet_raft_leader") == {(): 1}
     assert values(view(), "fleet_raft_term") == {(): 4}
     assert values(view(), "fleet_raft_trouble") == {(): 0}
+    assert values(view(), "fleet_raft_distrusted_voters") == {(): 0}
+    forgetful = view(raft=RaftView(distrusted=("p2", "p3")))
+    assert values(forgetful, "fleet_raft_distrusted_voters") == {(): 2}
+    assert ownership_document(forgetful).distrusted_voters == ("p2", "p3")
     assert values(view(), "fleet_raft_has_quorum") == {(): 1}
     leaders = values(view(), "fleet_raft_known_leader", "proxy_id")
     assert leaders == {("p1",): 1, ("p2",): 0, ("p3",): 0}
     lost = view(raft=RaftView(role="candidate", leader=None))
     assert values(lost, "fleet_raft_leader") == {(): 0}
     assert sum(values(lost, "fleet_raft_known_leader", "proxy_id").values()) == 0
+
+
+def test_linked_members_without_a_voter_digest_are_counted() -> None:
+    shown = view()
+    known = (False, None, True)
+    members = tuple(
+        replace(each, has_voter_digest=has) for each, has in zip(shown.members, known, strict=True)
+    )
+    assert values(replace(shown, members=members), "fleet_members_without_voter_digest") == {(): 1}
+    assert ownership_document(replace(shown, members=members)).members[0].has_voter_digest is False
 
 
 def test_each_member_is_in_exactly_one_state() -> None:

@@ -40,6 +40,7 @@ def answer(proxy_id: str, **changes: Any) -> OwnershipDocument:
 
 
 WHOLE: Final = {each: answer(each) for each in ("p1", "p2", "p3")}
+SILENT: Final = tuple(replace(each, has_voter_digest=each.proxy_id != "p3") for each in WHOLE["p2"].members)
 BROKERS: Final = {(each.broker_id, Endpoint(each.host, each.port)): REFUSED for each in WHOLE["p1"].brokers}
 WELL: Final = Facts(
     answers=WHOLE,
@@ -77,6 +78,14 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
         (
             {"answers": {**WHOLE, "p2": answer("p2", version="0.0.9")}},
             *("members", "versions", "warning", f"members run 0.0.9, {__version__}"),
+        ),
+        (
+            {"answers": {**WHOLE, "p2": answer("p2", distrusted_voters=("p3",))}},
+            *("members", "p3", "failed", "p2 counts none of its votes"),
+        ),
+        (
+            {"answers": {**WHOLE, "p2": answer("p2", members=SILENT)}},
+            *("members", "p3", "warning", "does not say which voters it counts"),
         ),
         (
             {"answers": {**WHOLE, "p2": answer("p2", leader="p2")}},

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks
+from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks, digest_voters
 from fleet.model import Endpoint
 from fleet.outbound import LocalFailure
+from tests import previous_release
 
 LIMIT_S = 10.0
 
@@ -32,9 +33,9 @@ class Member:
         self.frames: list[tuple[str, Kind, bytes]] = []
         fleet = str(options.pop("fleet", "demo"))
         incarnation = int(str(options.pop("incarnation", 1)))
-        tls = options.pop("tls", None)
+        tls, digests = options.pop("tls", None), options.pop("voter_digests", ())
         timing = LinkTiming(**options)  # type: ignore[arg-type]
-        self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing, tls)  # type: ignore[arg-type]
+        self.links = PeerLinks(me, incarnation, fleet, peers, listen, self, timing, tls, digests)  # type: ignore[arg-type]
 
     def on_up(self, peer: str) -> None:
         self.told.append(f"+{peer}")
@@ -339,6 +340,105 @@ class TestHello:
         await until(lambda: one.links.connected)
         for stranger in [*strangers, late]:
             await stranger.close()
+
+
+def said(*digests: str) -> Hello:
+    return Hello("demo", "p3", 1, voter_digests=digests)
+
+
+class TestVoters:
+    """A fleet with two configurations must not take either half for a majority."""
+
+    def test_digest_ignores_order_and_tells_voters_apart(self) -> None:
+        assert digest_voters(["p2", "p1", "p3"]) == digest_voters(["p1", "p2", "p3"])
+        others: list[list[str]] = [["p1", "p2"], ["p1", "p2", "p4"], ["p1", "p2p3"], ["p1", "p2", "p3", "p4"]]
+        assert digest_voters(["p1", "p2", "p3"]) not in map(digest_voters, others)
+
+    async def test_members_with_the_same_voters_are_linked(self, network: Network) -> None:
+        one, two = await linked(network, voter_digests=[digest_voters(["p1", "p2", "p3"])])
+        assert not one.links.without_digests
+        assert not two.links.without_digests
+
+    @pytest.mark.parametrize("dialled", [False, True], ids=["accepting", "dialling"])
+    async def test_a_member_that_counts_other_voters_is_refused(
+        self, network: Network, caplog: pytest.LogCaptureFixture, dialled: bool
+    ) -> None:
+        own, other = digest_voters(["p1", "p2", "p3"]), digest_voters(["p1", "p2", "p4"])
+        if dialled:
+            await network.start("p1")
+            network.members[0].links._hello = Hello("demo", "p1", 1, voter_digests=(other,))
+            checking = await network.start("p3", voter_digests=[own])
+        else:
+            checking = await network.start("p1", voter_digests=[own])
+            await network.start("p3", voter_digests=[other])
+        await until(lambda: "counts other voters than this member" in caplog.text)
+
+        assert own in caplog.text
+        assert other in caplog.text
+        assert "`voter:`" in caplog.text
+        assert not checking.links.connected
+        assert checking.told == []
+
+    async def test_a_member_without_a_digest_is_linked_and_reported(
+        self, network: Network, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        one = await network.start("p1", voter_digests=["1:a"])
+        old = await network.connect("p1")
+        old.link()
+        await until(lambda: one.links.connected)
+        assert one.links.without_digests == {"p3"}
+        assert "p3 does not say which voters it counts" in caplog.text
+
+        newer = await network.connect("p1")
+        newer.send(Kind.HELLO, Hello("demo", "p3", 2, voter_digests=("1:a",)).encode())
+        newer.send(Kind.PING, b"")
+        await until(lambda: len(one.changes) == 3)
+        assert one.links.without_digests == set()
+        for stranger in (old, newer):
+            await stranger.close()
+
+    @pytest.mark.parametrize(
+        ("theirs", "linked"),
+        [(("1:b", "1:c"), True), (("1:b",), True), (("1:c", "1:d"), False), (("1:c",), False)],
+    )
+    async def test_configurations_that_follow_one_another_link(
+        self, network: Network, theirs: tuple[str, ...], linked: bool
+    ) -> None:
+        one = await network.start("p1", voter_digests=["1:a", "1:b"])
+        stranger = await network.connect("p1")
+        stranger.send(Kind.HELLO, said(*theirs).encode())
+        if linked:
+            assert (await stranger.read())[0] == Kind.HELLO
+        else:
+            assert await stranger.closed() == b"", "a member of another fleet learns nothing"
+            assert one.told == []
+        await stranger.close()
+
+    @pytest.mark.parametrize(
+        "value", [None, "1:a", {}, [1], [""], ["a" * 81], ["a"] * 9, [["a"]], [None], True]
+    )
+    async def test_malformed_digests_are_refused(self, network: Network, value: object) -> None:
+        values = {**json.loads(said().encode()), "voter_digests": value}
+        with pytest.raises(ValueError, match="voter_digests"):
+            Hello.decode(json.dumps(values).encode())
+        one = await network.start("p1", voter_digests=["1:a"])
+        stranger = await network.connect("p1")
+        stranger.send(Kind.HELLO, json.dumps(values).encode())
+        assert await stranger.closed() == b""
+        assert one.told == []
+        await stranger.close()
+
+    def test_previous_release_reads_a_hello_with_digests(self) -> None:
+        most = said(*("1:" + f"{number}" * 78 for number in range(8)))
+        assert len(most.encode()) < 4096
+        program = "import sys; from fleet.links import Hello; print(Hello.decode(sys.stdin.buffer.read()))"
+        read = previous_release.run(program, most.encode()).decode().strip()
+        assert read == "Hello(fleet='demo', proxy_id='p3', incarnation=1, protocol_version=1)"
+
+    def test_a_hello_of_the_previous_release_is_read(self) -> None:
+        program = "from fleet.links import Hello; print(Hello('demo', 'p3', 1).encode().decode())"
+        assert Hello.decode(previous_release.run(program).strip()) == Hello("demo", "p3", 1)
 
 
 class TestOneMemberTwice:

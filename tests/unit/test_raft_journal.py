@@ -9,6 +9,7 @@ import pytest
 from fleet.errors import JournalError
 from fleet.raft import files, journal
 from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal
+from tests import previous_release
 
 
 def opened(path: Path, base: tuple[Entry, Entry] | None = None) -> Journal:
@@ -314,3 +315,79 @@ def test_nothing_is_logged_for_a_clean_file(path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         opened(path)
     assert caplog.text == ""
+
+
+class TestIdentity:
+    def test_journal_has_an_id_and_counts_its_starts(self, path: Path) -> None:
+        first = filled(path).standing
+        second = opened(path).standing
+        assert first is not None
+        assert second is not None
+        assert second.identity == first.identity.at_next_start()
+        assert (first.identity.starts, first.identity.has_caught_up) == (1, False)
+        assert first.life != second.life
+        assert (second.last_term, second.last_index, second.term) == (1, 3, 0)
+
+    def test_identity_is_on_disk_as_soon_as_the_journal_is_open(self, path: Path) -> None:
+        subject = opened(path)
+        assert subject.identity == Journal(path, "p1", writable=False).identity
+
+    def test_commit_index_and_rewriting_leave_the_identity_alone(self, path: Path) -> None:
+        subject = filled(path)
+        subject.setRaftCommitIndex(2)
+        subject.deleteEntriesTo(0)
+        read = Journal(path, "p1", writable=False)
+        assert (read.identity, read.getRaftCommitIndex()) == (subject.identity, 2)
+
+    def test_reading_alone_counts_no_start(self, path: Path) -> None:
+        filled(path)
+        data = path.read_bytes()
+        for _ in range(2):
+            Journal(path, "p1", writable=False)
+        assert path.read_bytes() == data
+
+    def test_renewed_identity_says_that_everything_was_fetched(self, path: Path) -> None:
+        subject = filled(path)
+        before = subject.identity
+        subject.add(b"\x00more", 4, 1)
+        subject.renew_identity()
+        again = opened(path)
+        assert before is not None
+        assert again.identity is not None
+        assert again.identity.journal_id != before.journal_id
+        assert (again.identity.starts, again.identity.has_caught_up) == (2, True)
+        assert again.last_index == 4
+
+    @pytest.mark.parametrize("spare", [bytes(12), b"\x01" * 12], ids=["earlier release", "damaged"])
+    def test_journal_without_an_id_gets_one(self, path: Path, spare: bytes) -> None:
+        before = filled(path).identity
+        data = bytearray(path.read_bytes())
+        data[20:32] = spare
+        path.write_bytes(data)
+        again = opened(path)
+        assert again.is_of_earlier_release == (spare == bytes(12))
+        assert again.identity is not None
+        assert before is not None
+        assert again.identity.journal_id != before.journal_id
+        assert len(entries(again)) == 3
+
+    def test_journal_of_the_previous_release_is_read_and_the_reverse(self, path: Path) -> None:
+        old = f"""
+from pathlib import Path
+from fleet.raft.journal import Journal
+journal = Journal(Path({str(path)!r}), "p1")
+print(len(journal), journal.getCurrentTerm(), journal.getVotedForNodeId(), journal.getRaftCommitIndex())
+if len(journal) == 0:
+    journal.setCurrentTerm(7, "p2")
+    journal.add(b"\\x00command", 1, 1)
+    journal.sync()
+"""
+        assert previous_release.run(old) == b"0 0 None 1\n"
+        subject = opened(path)
+        assert subject.is_of_earlier_release
+        assert (len(entries(subject)), subject.getCurrentTerm(), subject.getVotedForNodeId()) == (1, 7, "p2")
+        subject.add(b"\x00command", 2, 1)
+        subject.sync()
+        subject.setRaftCommitIndex(2)
+        assert previous_release.run(old) == b"2 7 p2 2\n"
+        assert opened(path).is_of_earlier_release, "it has zeroed what it does not know"

@@ -114,6 +114,13 @@ class TestUntilThen:
         ((_, sent),) = harness.sent
         assert (sent["success"], sent["reset"], sent["next_node_idx"]) == (False, True, 9)
 
+    def test_a_leader_of_a_lesser_term_learns_of_the_newer_one(self, harness: Harness) -> None:
+        """Found by the simulation: it had stood before it was marked, and waited for its term for ever."""
+        assert harness.receive("p2", **{**APPEND, "term": 2, "prevLogTerm": 2, "entries": ()}) == []
+        harness.transport.flush(lambda: None)
+        candidacy = {"type": "request_vote", "term": 3, "last_log_index": 0, "last_log_term": 0}
+        assert harness.sent == [("p2", candidacy)]
+
     def test_whoever_leads_everybody_is_asked(self, harness: Harness) -> None:
         harness.receive("p2", **APPEND)
         harness.transport.flush(lambda: None)

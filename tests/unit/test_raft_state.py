@@ -5,6 +5,7 @@ import contextlib
 import errno
 import itertools
 import os
+import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -179,6 +180,86 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
     made = Fleet(tmp_path)
     yield made
     await made.close()
+
+
+class TestForgetting:
+    """A voter whose folder is emptied or restored from a copy, and to which nobody has said so."""
+
+    @pytest.mark.parametrize("how", ["emptied", "restored"])
+    async def test_voter_that_has_forgotten_votes_once_it_has_caught_up(
+        self, fleet: Fleet, how: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await fleet.start()
+        leader = await fleet.settled()
+        victim, other = (me for me in fleet.voters if me != leader.me)
+        await fleet.stop(victim)
+        shutil.copytree(fleet.folder / victim, fleet.folder / "copy")
+        await fleet.start(victim)
+        leader = await fleet.settled()
+        for number in range(3):
+            await leader.commit(fleet.seen(number))
+        await fleet.equal()
+        survivor, other = (me for me in fleet.voters if me != victim)
+        await until(partial(remembers_all, fleet.members[survivor], fleet.members[victim]))
+
+        await fleet.stop(victim, other)
+        shutil.rmtree(fleet.folder / victim)
+        if how == "restored":
+            (fleet.folder / "copy").rename(fleet.folder / victim)
+        await fleet.start(victim)
+        await until(lambda: fleet.members[victim].node.status.rejoining)
+        await until(lambda: fleet.members[survivor].node.status.distrusted == (victim,))
+        with pytest.raises((NoQuorum, CommandTimeout)):
+            await fleet.members[survivor].commit(fleet.seen(7), timeout_s=1.0)
+        assert not any(member.node.status.has_quorum for member in fleet.members.values())
+        assert f"no vote of {victim} counts until it has caught up" in caplog.text
+        assert f"{survivor} remembers more of this member's journal" in caplog.text
+
+        await fleet.start(other)
+        await until(lambda: not fleet.members[victim].node.status.rejoining)
+        await fleet.settled()
+        await until(lambda: not any(member.node.status.distrusted for member in fleet.members.values()))
+        await fleet.stop(other)
+        await fleet.settled()
+        assert (await fleet.members[victim].commit(fleet.seen(8))).applied
+
+    async def test_voter_that_restarts_is_trusted(self, fleet: Fleet) -> None:
+        await fleet.start()
+        for me in (*fleet.voters, *fleet.voters):
+            await (await fleet.settled()).commit(fleet.seen(1))
+            await fleet.stop(me)
+            await fleet.start(me)
+        await fleet.settled()
+        assert not any(member.node.status.rejoining for member in fleet.members.values())
+        assert not any(member.node.status.distrusted for member in fleet.members.values())
+
+    async def test_whole_fleet_that_is_restored_goes_on(self, fleet: Fleet, tmp_path: Path) -> None:
+        """What each remembers of the others goes back with its journal."""
+        await fleet.start()
+        await (await fleet.settled()).commit(fleet.seen(1))
+        await fleet.equal()
+        await fleet.stop()
+        for me in fleet.voters:
+            shutil.copytree(fleet.folder / me, tmp_path / "backup" / me)
+        await fleet.start()
+        await (await fleet.settled()).commit(fleet.seen(2))
+        await fleet.equal()
+        await fleet.stop()
+        for me in fleet.voters:
+            shutil.rmtree(fleet.folder / me)
+            (tmp_path / "backup" / me).rename(fleet.folder / me)
+        await fleet.start()
+        assert (await (await fleet.settled()).commit(fleet.seen(3))).applied
+        assert not any(member.node.status.rejoining for member in fleet.members.values())
+
+
+def remembers_all(judge: Member, voter: Member) -> bool:
+    """Whether one voter knows how far the journal of another is."""
+    knowing, known = judge.node._replica, voter.node._replica
+    if knowing is None or known is None or known._journal is None or known._journal._pending:
+        return False
+    memory = knowing.transport._memory
+    return memory is not None and memory.newest(voter.me) == known._journal.standing
 
 
 class TestCommitting:

@@ -1,7 +1,7 @@
 import os
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,18 @@ import pysyncobj.syncobj as library
 import pytest
 from pysyncobj.node import Node
 
-from fleet.errors import JournalError
+from fleet.errors import JournalError, JournalForgot
 from fleet.model import FleetState
+from fleet.raft.identity import Identity, Standing
 from fleet.raft.journal import Entry
 from fleet.raft.machine import LogSettings
-from fleet.raft.messages import MalformedMessage, decode_message, encode_message
+from fleet.raft.memory import VoterMemory
+from fleet.raft.messages import WITH_STANDING, MalformedMessage, decode_message, encode_message
+from fleet.raft.rejoin import read_mark
 from fleet.raft.snapshot import Snapshot, encode_snapshot
 from fleet.raft.storage import Replica
 from fleet.raft.transport import MemberTransport
+from tests import previous_release
 
 
 @dataclass
@@ -237,6 +241,11 @@ MALFORMED: list[object] = [
     {**PIECE, "serialized": b"data"},
     {**PIECE, "serialized": (b"data", 1, 0)},
     {**PIECE, "serialized": ("data", True, False)},
+    {**APPEND, "standing": None},
+    {**REPLY, "standing": ["a", 1]},
+    {"type": "response_vote", "term": 3, "standing": {"journal_id": "a"}},
+    {"type": "distrusted", "journal_id": "a", "starts": 1},
+    {"type": "distrusted", "journal_id": "a", "starts": "1", "life": "b"},
 ]
 
 
@@ -276,6 +285,8 @@ class Follower:
     def __init__(self, folder: Path, compact_entries: int = 1000) -> None:
         self.state = FleetState()
         self.sent: list[dict[str, Any]] = []
+        self.standings: list[list[object]] = []
+        """What it has said of its journal, in whatever message."""
         transport = MemberTransport("p1", ("p1", "p2", "p3"), (), self._send)
         settings = LogSettings("p1", True, folder / "snapshot", 0.05, 90, 100, 50, compact_entries)
         self.replica = Replica(settings, transport, lambda: self.state, self._restore, self._apply)
@@ -283,7 +294,11 @@ class Follower:
         transport.link_up("p2")
 
     def _send(self, _peer: str, payload: bytes) -> None:
-        self.sent.append(msgpack.unpackb(payload, use_list=False))
+        message = msgpack.unpackb(payload, use_list=False)
+        if "standing" in message:
+            self.standings.append(message.pop("standing"))
+        if (message["type"], message.get("reset")) != ("rejoin_answer", ""):
+            self.sent.append(message)
 
     def _restore(self, state: FleetState) -> None:
         self.state = state
@@ -573,3 +588,180 @@ def test_a_folder_is_used_by_one_at_a_time(tmp_path: Path, follower: Follower) -
         Follower(tmp_path / "raft")
     follower.replica.close()
     Follower(tmp_path / "raft").replica.close()
+
+
+# Journals that have forgotten.
+
+OWN = Standing(Identity("1111111111", 4), "own", 3, None, 3, 8)
+NEW = Standing(Identity("2222222222", 1), "new", 0, None, 0, 1)
+KNOWN = Standing(Identity("3333333333", 2), "known", 3, "p3", 3, 8)
+CAUGHT_UP = Standing(Identity("4444444444", 1, has_caught_up=True), "caught up", 3, None, 3, 8)
+STATEMENT = {"type": "rejoin_answer", "reset": "", "last_log_index": 8, "leads": False, "rejoining": False}
+
+
+class TestDistrust:
+    @pytest.fixture
+    def judge(self, harness: Harness, tmp_path: Path) -> Harness:
+        """p1, which has heard of p2's journal and of another one of p2's since."""
+        memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
+        assert memory.judge("p2", KNOWN) == ""
+        harness.transport.remember(lambda: OWN, memory)
+        harness.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
+        assert harness.transport.distrusted == {"p2"}
+        harness.transport.flush(lambda: None)
+        return harness
+
+    def test_voter_that_has_forgotten_is_told_so_once(self, judge: Harness) -> None:
+        notice = {"type": "distrusted", "journal_id": "2222222222", "starts": 1, "life": "new"}
+        assert [said for said in judge.sent if said[1]["type"] == "distrusted"] == [("p2", notice)]
+        judge.sent.clear()
+        judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
+        judge.transport.flush(lambda: None)
+        assert judge.sent == []
+        judge.transport.link_down("p2")
+        judge.transport.link_up("p2")
+        judge.receive("p2", **STATEMENT, term=3, standing=NEW.pack())
+        judge.transport.flush(lambda: None)
+        assert ("p2", notice) in judge.sent, "the first may have been lost with the link"
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            {"type": "response_vote", "term": 3},
+            APPEND,
+            PIECE,
+        ],
+        ids=lambda message: str(message["type"]),
+    )
+    def test_nothing_that_it_promises_counts(self, judge: Harness, message: dict[str, object]) -> None:
+        assert judge.receive("p2", **message, standing=NEW.pack()) == []
+        assert judge.receive("p3", **message, standing=KNOWN.pack()) != []
+
+    def test_its_candidacy_says_its_term_alone(self, judge: Harness) -> None:
+        """Nobody votes for a log that ends before any other; who leads learns that there is a newer term."""
+        candidacy = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
+        (got,) = judge.receive("p2", **candidacy, standing=NEW.pack())
+        assert got == {**candidacy, "last_log_index": 0, "last_log_term": 0}
+
+    def test_its_acknowledgement_says_where_to_go_on_alone(self, judge: Harness) -> None:
+        (got,) = judge.receive("p2", **REPLY, standing=NEW.pack())
+        assert got == {**REPLY, "success": False, "reset": True}
+
+    def test_it_is_no_part_of_a_quorum(self, judge: Harness) -> None:
+        assert judge.transport.linked_voters == 1
+
+    def test_it_counts_again_once_it_has_caught_up(self, judge: Harness) -> None:
+        vote = {"type": "response_vote", "term": 3}
+        assert judge.receive("p2", **vote, standing=CAUGHT_UP.pack()) == [vote]
+        assert judge.transport.distrusted == frozenset()
+
+    def test_voter_of_an_earlier_release_counts(self, judge: Harness) -> None:
+        """It says nothing of its journal; it is sent nothing that it cannot read."""
+        vote = {"type": "response_vote", "term": 3}
+        assert judge.receive("p2", **vote) == [vote]
+        judge.sent.clear()
+        judge.transport.flush(lambda: None)
+        assert not any(said["type"] == "distrusted" for _, said in judge.sent)
+
+    def test_what_it_says_to_a_reset_voter_is_that_of_one_that_forgot(self, judge: Harness) -> None:
+        judge.transport.forgot("one")
+        assert judge.transport.rejoin is not None
+        judge.receive("p2", **{**STATEMENT, "reset": "one"}, term=9, standing=NEW.pack())
+        assert judge.transport.rejoin.waits_for == {"p2", "p3"}
+
+    def test_restart_of_an_own_replica_judges_again_by_any_message(
+        self, harness: Harness, tmp_path: Path
+    ) -> None:
+        """The peer does not know of it, and says nothing more of its journal than with what it sends."""
+        memory = VoterMemory(tmp_path / "peers", ["p2", "p3"])
+        memory.judge("p2", KNOWN)
+        harness.transport.remember(lambda: OWN, memory)
+        assert harness.receive("p2", type="response_vote", term=3, standing=NEW.pack()) == []
+
+    @pytest.mark.parametrize(
+        ("changes", "taken"),
+        [({}, True), ({"life": "earlier"}, False), ({"starts": 3}, False), ({"journal_id": "x"}, False)],
+    )
+    def test_notice_is_taken_for_this_life_alone(
+        self, judge: Harness, changes: dict[str, object], taken: bool
+    ) -> None:
+        notice = {"type": "distrusted", "journal_id": "1111111111", "starts": 4, "life": "own", **changes}
+        judge.receive("p3", **notice)
+        assert judge.transport.distrusted_by == ("p3" if taken else None)
+
+    def test_notice_of_an_observer_is_dropped(self, judge: Harness) -> None:
+        judge.receive("p4", type="distrusted", journal_id="1111111111", starts=4, life="own")
+        assert judge.transport.distrusted_by is None
+        assert judge.transport.dropped == 1
+
+    def test_voter_that_rejoins_already_takes_no_notice(self, judge: Harness) -> None:
+        judge.transport.forgot("one")
+        judge.receive("p3", type="distrusted", journal_id="1111111111", starts=4, life="own")
+        assert judge.transport.distrusted_by is None
+
+    def test_standing_is_said_to_each_voter_once_and_when_it_changes(self, harness: Harness) -> None:
+        said = [OWN]
+        harness.transport.remember(lambda: said[0], None)
+        harness.transport.send(Node("p2"), {"type": "response_vote", "term": 3})
+        harness.transport.flush(lambda: None)
+        vote = {"type": "response_vote", "term": 3, "standing": OWN.pack()}
+        statement = {**STATEMENT, "term": 3, "standing": OWN.pack()}
+        assert harness.sent == [("p2", vote), ("p3", statement)]
+        harness.transport.flush(lambda: None)
+        assert len(harness.sent) == 2, "an idle fleet wakes nobody"
+        said[0] = replace(OWN, last_index=9)
+        harness.transport.flush(lambda: None)
+        assert [peer for peer, _ in harness.sent[2:]] == ["p2", "p3"]
+
+    def test_observers_are_told_nothing_of_a_journal(self, harness: Harness) -> None:
+        harness.transport.remember(lambda: OWN, None)
+        harness.transport.send(Node("p4"), dict(APPEND))
+        harness.transport.flush(lambda: None)
+        assert [message for peer, message in harness.sent if peer == "p4" and "standing" in message] == []
+
+    def test_previous_release_reads_all_that_it_is_sent(self) -> None:
+        """And leaves out what it does not know; a ``distrusted`` is for those that have said a standing."""
+        messages = [
+            {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8},
+            {"type": "response_vote", "term": 3},
+            APPEND,
+            PIECE,
+            REPLY,
+            {**STATEMENT, "term": 3},
+        ]
+        assert {str(each["type"]) for each in messages} == WITH_STANDING
+        sent = [encode_message({**message, "standing": OWN.pack()}) for message in messages]
+        program = """
+import sys, msgpack
+from fleet.raft.messages import FROM_VOTERS, decode_message
+read = [decode_message(each) for each in msgpack.unpackb(sys.stdin.buffer.read())]
+assert all(each["type"] in FROM_VOTERS for each in read)
+sys.stdout.buffer.write(msgpack.packb(read))
+"""
+        read = msgpack.unpackb(previous_release.run(program, msgpack.packb(sent)), use_list=False)
+        expected = msgpack.unpackb(msgpack.packb([decode_message(encode_message(m)) for m in messages]))
+        assert msgpack.unpackb(msgpack.packb(read)) == expected
+
+    def test_candidate_without_a_log_gets_no_vote(self, follower: Follower) -> None:
+        candidacy = {"type": "request_vote", "term": 9, "last_log_index": 0, "last_log_term": 0}
+        assert follower.receive(**candidacy) == []
+        assert follower.replica.log.raftCurrentTerm == 9
+
+    def test_voter_that_is_distrusted_is_marked_and_opened_again(
+        self, tmp_path: Path, follower: Follower
+    ) -> None:
+        follower.append((1, 0), ("a", 2, 1), term=1, commit=1)
+        (journal_id, starts, _, life, *_) = follower.standings[-1]
+        follower.replica.transport.receive(
+            "p2",
+            msgpack.packb({"type": "distrusted", "journal_id": journal_id, "starts": starts, "life": life}),
+        )
+        follower.sent.clear()
+        with pytest.raises(JournalForgot, match="p2 remembers more"):
+            follower.replica.tick()
+        assert follower.sent == [], "no vote leaves after that"
+        follower.replica.close()
+        assert read_mark(tmp_path / "raft")
+        again = Follower(tmp_path / "raft")
+        assert again.replica.transport.rejoin is not None
+        again.replica.close()
