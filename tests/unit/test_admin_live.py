@@ -110,7 +110,9 @@ def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
 
 
 async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
-    async with asyncio.timeout(LIMIT_S), aclosing(live.follow()) as documents:
+    watcher = live.enter("127.0.0.1")
+    assert watcher is not None
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow(watcher)) as documents:
         async for document in documents:
             yield LIVE.decode(document)
 
@@ -240,11 +242,16 @@ async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str,
     assert LIVE.decode(line.removeprefix(b"data: ")).ownership.fleet == view().fleet
 
 
+@pytest.fixture
+def single_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a member that is served after it."""
+    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
+
+
 async def test_who_closes_the_page_is_no_failure(
-    member: Member, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    single_place: None, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each tab that was closed left a traceback in the log."""
-    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
     async with asyncio.timeout(LIMIT_S):
         response = await member.session.get(f"{member.url}/live")
         await response.content.readline()
