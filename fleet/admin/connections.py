@@ -34,13 +34,13 @@ REQUEST_TIMEOUT_S = 5.0
 UNREAD_TIMEOUT_S = 10.0
 """For a peer to read ``LEAST_READ_BYTES`` of what waits for it, or all of it."""
 SWEEP_INTERVAL_S = 1.0
+SEND_BUFFER_BYTES = 256 << 10
+"""Of the kernel, for each connection: it may grow to megabytes for a peer that does not read."""
+WRITE_BUFFER_BYTES = 64 << 10
 
 LEAST_READ_BYTES: Final = 64 << 10
 MAX_REQUEST_BYTES: Final = 32 << 10
 """Between two requests: nothing here has a body, and browsers send up to some 16 KB of cookies."""
-SEND_BUFFER_BYTES: Final = 256 << 10
-"""Of the kernel, for each connection: it may grow to megabytes for a peer that does not read."""
-WRITE_BUFFER_BYTES: Final = 64 << 10
 BACKLOG: Final = 1024
 LINGER_S: Final = 1.0
 """For the rest of a body that nobody asked for, once the answer is sent."""

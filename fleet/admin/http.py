@@ -22,7 +22,6 @@ from typing import Final
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
-from yarl import URL
 
 from fleet.admin.connections import AdminServer, Connections
 from fleet.admin.documents import (
@@ -75,6 +74,8 @@ _REFUSALS: Final[Mapping[Refusal, tuple[int, ErrorKind, str]]] = {
     "read_only": (403, "forbidden", "this is the token to read; admin.tokens.write is the one that changes"),
 }
 
+_AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{0,5})?")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -114,12 +115,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _host_of(authority: str) -> str:
-    """The host in ``host:port``, in lower case and without a final dot; empty where it cannot be read."""
-    try:
-        host = URL.build(scheme="http", authority=authority).host or ""
-    except ValueError:
-        return ""
-    return host.lower().removesuffix(".")
+    """The host in ``host:port``, in lower case and without a final dot; empty where it is anything else."""
+    found = _AUTHORITY.fullmatch(authority.lower())
+    return "" if found is None else (found[1] or found[2]).removesuffix(".")
 
 
 class _Admin:
@@ -158,16 +156,16 @@ class _Admin:
 
         An address is no page's name. What is no browser may leave the name out.
         """
-        asked = request.headers.getall("Host", [])
-        if request.rel_url.raw_authority:
-            asked.append(request.rel_url.raw_authority)
-        for authority in asked:
-            host = _host_of(authority)
+        named = request.headers.getall("Host", [])
+        hosts = {_host_of(authority) for authority in named}
+        if named and request.host not in named:  # the target of the request is a whole URL
+            hosts.add(request.host.lower())
+        for host in hosts:
             if not (is_address(host) or host == "localhost" or host in self._hosts):
                 return _error(
                     403,
                     "forbidden",
-                    f"Host: {authority!r:.100} is no name of this fleet; ask by address, by a name in the "
+                    f"Host: {request.host!r:.100} is no name of this fleet; ask by address, by a name in the "
                     "configuration, or add admin.tokens",
                 )
         return None

@@ -335,6 +335,21 @@ class TestHello:
         for stranger in [*strangers, late]:
             await stranger.close()
 
+    async def test_strangers_of_one_host_leave_room_for_others(self, network: Network) -> None:
+        one = await network.start("p1", hello_timeout_s=60.0)
+        endpoint = network.endpoints["p1"]
+        reader, writer = await asyncio.open_connection(
+            endpoint.host, endpoint.port, local_addr=("127.0.0.2", 0)
+        )
+        slow = Stranger(reader, writer)
+        strangers = [await network.connect("p1") for _ in range(300)]
+        await until(lambda: len(one.links._strangers) == 128)
+        assert await strangers[150].closed() == b""
+        slow.link()
+        await until(lambda: one.links.connected)
+        for stranger in [*strangers, slow]:
+            await stranger.close()
+
 
 class TestOneMemberTwice:
     async def test_a_later_life_replaces_the_link(self, network: Network) -> None:
