@@ -302,9 +302,9 @@ class PeerLinks:
         )
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
-        source = source_of(address)
-        connection = _Connection(self, None, f"a connection from {source}")
-        displaced = self._strangers.add(connection, source)
+        host = address[0] if isinstance(address, tuple) else address
+        connection = _Connection(self, None, f"a connection from {host}")
+        displaced = self._strangers.add(connection, source_of(address))
         if displaced is not None:
             # A member that dials is through within milliseconds, whoever else connects.
             if displaced.handshake is not None:

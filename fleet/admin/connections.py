@@ -177,7 +177,7 @@ class Connections:
         task = asyncio.get_running_loop().create_task(self._let_in(connection, sock, secured))
         connection.handshake = task
         self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
+        task.add_done_callback(lambda done: self._end_handshake(done, connection, sock))
 
     async def _let_in(self, connection: _Connection, sock: socket.socket, secured: dict[str, Any]) -> None:
         loop = asyncio.get_running_loop()
@@ -186,10 +186,12 @@ class Connections:
         except OSError:  # no TLS, or none in time
             sock.close()
             self.forget(connection)
-        except asyncio.CancelledError:
+
+    def _end_handshake(self, task: asyncio.Task[None], connection: _Connection, sock: socket.socket) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():  # perhaps before it began
             sock.close()
             self.forget(connection)
-            raise
 
     def forget(self, connection: _Connection) -> None:
         """The connection is closed."""

@@ -212,7 +212,7 @@ class _Admin:
             async with aclosing(self._live.follow(watcher)) as documents:
                 async for document in documents:
                     # A token that is revoked, or changes its role, ends what was begun with it.
-                    if self._role(request) != role:
+                    if role is None or self._role(request) != role:
                         break
                     # Waits for a slow reader, which then gets a newer document instead of those between.
                     await response.write(b"data: " + document + b"\n\n")

