@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
-from aiohttp import web
 from pydantic import TypeAdapter
 
 from fleet import listener_tls, peer_tls, process
 from fleet.admin import http, tls
+from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
 from fleet.admin.tokens import Gate
 from fleet.admin.view import Moment, Takeover
@@ -164,7 +164,7 @@ class Control:
             on_change=self._on_raft_change,
             on_end=self._on_raft_end,
         )
-        self._admin: web.AppRunner | None = None
+        self._admin: AdminServer | None = None
         self.events: EventStream | None = None
         self._weights: WeightReader | None = None
         if settings.events is not None:
@@ -220,6 +220,7 @@ class Control:
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
             tls=None if secured.tls is None else tls.following(secured.tls.of(self.me)),
             others=Peers(self.settings, self.me).traffic,
+            hosts={*self.settings.hosts, socket.gethostname()},
         )
         self._spawn(self.brokers.run())
         self._spawn(self.directories.save())

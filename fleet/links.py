@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
+from fleet.crowd import Crowd, source_of
 from fleet.model import Endpoint, ProxyId
 from fleet.outbound import LocalFailure, Resolver, connect
 from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
-from fleet.tcp import no_delay
+from fleet.tcp import accept_connections, no_delay
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +44,9 @@ _MAX_HELLO_BYTES: Final = 4096
 _MAX_UNSENT_BYTES: Final = 16 << 20
 _MAX_DIGESTS: Final = 8
 _MAX_DIGEST_CHARACTERS: Final = 80
-_MAX_STRANGERS: Final = 64
+_MAX_STRANGERS: Final = 128
 _LENGTH: Final = struct.Struct(">I")
 _LOG_INTERVAL_S: Final = 10.0
-_ACCEPT_PAUSE_S: Final = 0.5
 _BACKLOG: Final = 128
 _BROKEN_HANDSHAKES: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """What can only happen to a dialled connection once it is there."""
@@ -167,6 +167,8 @@ class _Connection(asyncio.Protocol):
         self.heard_s = self.opened_s = time.monotonic()
         self.closed = asyncio.get_running_loop().create_future()
         self.reason = ""
+        self.handshake: asyncio.Task[None] | None = None
+        """Of an accepted connection: what lets it in."""
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -260,7 +262,7 @@ class PeerLinks:
         self._timing = timing or LinkTiming()
         self._tls = tls
         self._links: dict[ProxyId, _Connection] = {}
-        self._strangers: dict[_Connection, asyncio.Task[None]] = {}
+        self._strangers: Crowd[_Connection] = Crowd(_MAX_STRANGERS)
         self._open: set[_Connection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -291,7 +293,8 @@ class PeerLinks:
         each.
         """
         self._stopping = True
-        tasks = [*self._tasks, *self._strangers.values()]
+        handshakes = [each.handshake for each in self._strangers if each.handshake is not None]
+        tasks = [*self._tasks, *handshakes]
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -333,30 +336,25 @@ class PeerLinks:
 
     async def _accept(self) -> None:
         """Accept connections, until cancelled; none waits for the handshake of another."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(self._listen_socket)
-            except ConnectionAbortedError:  # it has gone again
-                continue
-            except OSError as error:  # no file descriptor is left, for one
-                self._warn(f"nothing can be accepted: {error}")
-                for peer in self._peers:
-                    if peer > self._hello.proxy_id and peer not in self._links:
-                        self._tell(self._events.on_failed_here, peer, LocalFailure(str(error)))
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            if len(self._strangers) >= _MAX_STRANGERS:
-                self._give_up_the_oldest_stranger()
-            connection = _Connection(self, None, f"a connection from {address[0]}")
-            self._strangers[connection] = loop.create_task(self._let_in(connection, sock))
+        await accept_connections(self._listen_socket, self._on_accepted, self._on_not_accepted)
 
-    def _give_up_the_oldest_stranger(self) -> None:
-        """Make room: a member that dials is through within milliseconds, whoever else connects."""
-        connection, handshake = next(iter(self._strangers.items()))
-        del self._strangers[connection]
-        handshake.cancel()
-        connection.abort("too many connections that have not said HELLO")
+    def _on_not_accepted(self, error: OSError) -> None:
+        """No file descriptor is left, for one; peers that dial may be waiting."""
+        self._warn(f"nothing can be accepted: {error}")
+        for peer in self._peers:
+            if peer > self._hello.proxy_id and peer not in self._links:
+                self._tell(self._events.on_failed_here, peer, LocalFailure(str(error)))
+
+    def _on_accepted(self, sock: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else address
+        connection = _Connection(self, None, f"a connection from {host}")
+        displaced = self._strangers.add(connection, source_of(address))
+        if displaced is not None:
+            # A member that dials is through within milliseconds, whoever else connects.
+            if displaced.handshake is not None:
+                displaced.handshake.cancel()
+            displaced.abort("too many connections that have not said HELLO")
+        connection.handshake = asyncio.get_running_loop().create_task(self._let_in(connection, sock))
 
     async def _let_in(self, connection: _Connection, sock: socket.socket) -> None:
         try:
@@ -453,7 +451,7 @@ class PeerLinks:
         """Take the first frame of a connection, which must be a HELLO that fits; where it answers ours, the
         connection is the link.
         """
-        self._strangers.pop(connection, None)
+        self._strangers.discard(connection)
         refusal = self._refusal(connection, kind, payload)
         if refusal:
             connection.abort(refusal)
@@ -513,7 +511,7 @@ class PeerLinks:
 
     def _lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
-        self._strangers.pop(connection, None)
+        self._strangers.discard(connection)
         if not connection.linked and not self._stopping:
             self._warn(f"{connection.where}: {connection.reason}")
         self._down(connection, connection.reason)

@@ -1,14 +1,23 @@
-"""The options that TCP connections are given."""
+"""The options that TCP connections are given, and how strangers' connections are accepted."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
+from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Final, NoReturn
 
 BROKER_VANISHED_S: Final = 150.0
 """How long a broker may not answer the kernel: as long as a client, by default."""
+ACCEPT_BATCH: Final = 8
+"""How many connections are accepted in one turn of the event loop: they take it about a millisecond."""
+ACCEPT_INTERVAL_S: Final = 0.002
+"""Between two turns, for other work. A queue of 1,000 strangers, who wait in front of others, is through in
+about half a second."""
+ACCEPT_RETRY_S: Final = 0.5
+"""After a failure to accept, such as that no file descriptor is left."""
 _UNANSWERED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
 
 # By names of this module: each connection to a broker is given the four. Not all systems have them.
@@ -60,3 +69,36 @@ def _questions(vanished_timeout_s: float) -> tuple[int, int, int]:
 def is_gone(exc: BaseException | None) -> bool:
     """Whether a connection was lost because nobody answers the kernel any more."""
     return isinstance(exc, OSError) and exc.errno in _UNANSWERED
+
+
+async def accept_connections(
+    listener: socket.socket,
+    on_accepted: Callable[[socket.socket, object], None],
+    on_failure: Callable[[OSError], None],
+) -> NoReturn:
+    """Accept connections, and leave half of the event loop's time to others, until cancelled.
+
+    Args:
+        listener: a listening socket that does not block.
+        on_accepted: called with each connection and the address of its other end; must not block.
+        on_failure: called where none can be accepted for a while.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            sock, address = await loop.sock_accept(listener)
+        except ConnectionAbortedError:  # it has gone again
+            continue
+        except OSError as error:
+            on_failure(error)
+            await asyncio.sleep(ACCEPT_RETRY_S)
+            continue
+        on_accepted(sock, address)
+        for _ in range(ACCEPT_BATCH - 1):
+            try:
+                sock, address = listener.accept()
+            except OSError:  # nobody waits, or what the next turn reports
+                break
+            sock.setblocking(False)
+            on_accepted(sock, address)
+        await asyncio.sleep(ACCEPT_INTERVAL_S)

@@ -1,6 +1,7 @@
 """A member's admin interface: metrics, health, ownership, drain and undrain over HTTP.
 
-Without tokens what only reads is open to whoever reaches the port. What changes something is answered on a
+Without tokens what only reads is open to whoever reaches the port, but not under a name that is none of the
+fleet's: a web page may have its own name resolve to this address. What changes something is answered on a
 loopback socket alone, only with a header that no web page can send to another site, and only under a loopback
 name. With tokens (``fleet/admin/tokens.py``) these decide, wherever the socket is.
 """
@@ -14,7 +15,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from importlib import resources
 from typing import Final
@@ -22,6 +23,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from fleet.admin.connections import AdminServer, Connections
 from fleet.admin.documents import (
     ADMIN_HEADER,
     DRAIN,
@@ -36,20 +38,19 @@ from fleet.admin.documents import (
     ErrorKind,
     PinDocument,
 )
-from fleet.admin.live import AskOthers, Live, nobody
+from fleet.admin.live import AskOthers, Live, Watcher, nobody
 from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
-from fleet.admin.tokens import Gate, Refusal
+from fleet.admin.tokens import Gate, Refusal, Role
 from fleet.admin.traffic import traffic_document
 from fleet.admin.view import AdminSource
-from fleet.config.settings import is_loopback
+from fleet.config.settings import is_address, is_loopback
+from fleet.crowd import source_of
 from fleet.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
 from fleet.model import BrokerId, ProxyId
 from fleet.state import Outcome
 
 log = logging.getLogger(__name__)
-
-SHUTDOWN_TIMEOUT_S: Final = 0.5
 
 OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz"})
 """Answered without a token: who asks them (kubelet, a load balancer) often cannot send one. The page tells
@@ -72,6 +73,8 @@ _REFUSALS: Final[Mapping[Refusal, tuple[int, ErrorKind, str]]] = {
     "unreadable": (503, "internal", "this member's tokens cannot be read; its log says why"),
     "read_only": (403, "forbidden", "this is the token to read; admin.tokens.write is the one that changes"),
 }
+
+_AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{0,5})?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -111,26 +114,69 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return _error(500, "internal", "see the member's log")
 
 
+def _host_of(authority: str) -> str:
+    """The host in ``host:port``, in lower case and without a final dot; empty where it is anything else."""
+    found = _AUTHORITY.fullmatch(authority.lower())
+    return "" if found is None else (found[1] or found[2]).removesuffix(".")
+
+
 class _Admin:
     def __init__(
-        self, source: AdminSource, writable: bool, gate: Gate | None, names: ApiNames, live: Live
+        self,
+        source: AdminSource,
+        writable: bool,
+        gate: Gate | None,
+        names: ApiNames,
+        live: Live,
+        hosts: Collection[str],
+        connections: Connections,
     ) -> None:
         self._source = source
         self._live = live
         self._writable = writable
         self._gate = gate
         self._names = names
+        self._hosts = frozenset(host.lower().removesuffix(".") for host in hosts)
+        self._connections = connections
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the handler answers, if the request may have it."""
-        if self._gate is None or request.path in OPEN_PATHS:
+        self._connections.note_request(request)
+        if request.path in OPEN_PATHS:
             return await handler(request)
+        refused = self._refuse_name(request) if self._gate is None else self._refuse_token(request)
+        if refused is not None:
+            return refused
+        self._connections.admit(request)
+        return await handler(request)
+
+    def _refuse_name(self, request: web.Request) -> web.Response | None:
+        """An answer to who asks for a name that is none of the fleet's, as a web page with its own name does.
+
+        An address is no page's name. What is no browser may leave the name out.
+        """
+        named = request.headers.getall("Host", [])
+        hosts = {_host_of(authority) for authority in named}
+        if named and request.host not in named:  # the target of the request is a whole URL
+            hosts.add(request.host.lower())
+        for host in hosts:
+            if not (is_address(host) or host == "localhost" or host in self._hosts):
+                return _error(
+                    403,
+                    "forbidden",
+                    f"Host: {request.host!r:.100} is no name of this fleet; ask by address, by a name in the "
+                    "configuration, or add admin.tokens",
+                )
+        return None
+
+    def _refuse_token(self, request: web.Request) -> web.Response | None:
+        assert self._gate is not None
         authorization = request.headers.get("Authorization")
         writes = request.method not in ("GET", "HEAD")
         refusal = self._gate.refusal(authorization, writes, str(request.remote))
         if refusal is None:
-            return await handler(request)
+            return None
         response = _error(*_REFUSALS[refusal])
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -143,28 +189,39 @@ class _Admin:
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: each a document, and comments where there is nothing to say."""
-        if self._live.full:
+        watcher = self._live.enter(source_of((request.remote or "",)))
+        if watcher is None:
             return _error(503, "internal", "too many look at this member already; ask another one")
+        try:
+            return await self._follow(request, watcher)
+        finally:
+            self._live.leave(watcher)
+
+    async def _follow(self, request: web.Request, watcher: Watcher) -> web.StreamResponse:
+        role = self._role(request)
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
                 "Cache-Control": "no-store",
-                ROLE_HEADER: "write" if self._may_write(request) else "read",
+                ROLE_HEADER: role or "read",
             }
         )
         # That a page was closed shows when the next document is written.
-        with suppress(ConnectionResetError):
+        with suppress(ConnectionError):
             await response.prepare(request)
-            async with aclosing(self._live.follow()) as documents:
+            async with aclosing(self._live.follow(watcher)) as documents:
                 async for document in documents:
+                    # A token that is revoked, or changes its role, ends what was begun with it.
+                    if role is None or self._role(request) != role:
+                        break
                     # Waits for a slow reader, which then gets a newer document instead of those between.
                     await response.write(b"data: " + document + b"\n\n")
         return response
 
-    def _may_write(self, request: web.Request) -> bool:
+    def _role(self, request: web.Request) -> Role | None:
         if self._gate is not None:
-            return self._gate.may_write(request.headers.get("Authorization"))
-        return self._writable and is_loopback(request.url.host or "")
+            return self._gate.role(request.headers.get("Authorization"))
+        return "write" if self._writable and is_loopback(request.url.host or "") else "read"
 
     async def traffic(self, request: web.Request) -> web.Response:
         view = await self._source.counted()
@@ -189,7 +246,8 @@ class _Admin:
     async def metrics(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         refused = NO_REFUSALS if self._gate is None else dict(self._gate.refused)
-        registry = registry_of(FleetCollector(await self._source.counted(), self._names, refused))
+        view = await self._source.counted()
+        registry = registry_of(FleetCollector(view, self._names, refused, self._connections.counts()))
         body = await asyncio.to_thread(encode, registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -282,6 +340,8 @@ def build_app(
     gate: Gate | None = None,
     names: ApiNames = api_name,
     others: AskOthers = nobody,
+    hosts: Collection[str] = (),
+    connections: Connections,
 ) -> web.Application:
     """The admin interface over what a control process shows.
 
@@ -291,8 +351,10 @@ def build_app(
         gate: who may ask for what; None where there are no tokens.
         names: the label of an API key in metrics.
         others: asks the other members what passes them, for who looks at ``/live``.
+        hosts: the names by which members may be asked without a token, beside addresses and ``localhost``.
+        connections: the connections that requests come by.
     """
-    admin = _Admin(source, writable, gate, names, Live(source, others))
+    admin = _Admin(source, writable, gate, names, Live(source, others), hosts, connections)
     app = web.Application(middlewares=[_errors_as_json, admin.guarded])
     app.add_routes(
         [
@@ -327,13 +389,22 @@ async def serve(
     gate: Gate | None = None,
     tls: ssl.SSLContext | None = None,
     others: AskOthers = nobody,
-) -> web.AppRunner:
+    hosts: Collection[str] = (),
+) -> AdminServer:
     """Starts to answer on an inherited listening socket; without tokens read-only where that is not loopback.
 
     Returns: the running server; its ``cleanup()`` ends it
     """
-    app = build_app(source, writable=bound_to_loopback(sock), gate=gate, names=names, others=others)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
-    await runner.setup()
-    await web.SockSite(runner, sock, ssl_context=tls).start()
-    return runner
+    connections = Connections()
+    app = build_app(
+        source,
+        writable=bound_to_loopback(sock),
+        gate=gate,
+        names=names,
+        others=others,
+        hosts=hosts,
+        connections=connections,
+    )
+    server = AdminServer(app, connections, sock, tls)
+    await server.start()
+    return server

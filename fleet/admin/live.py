@@ -15,6 +15,7 @@ from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import AdminSource, FleetView
+from fleet.crowd import Crowd
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ LOOK_EVERY_S: Final = 0.1
 TELL_EVERY_S: Final = 1.0
 """Also where nothing but times and rates has changed."""
 COUNT_EVERY_S: Final = 1.0
-MAX_WATCHERS: Final = 32
+MAX_WATCHERS = 32  # not Final: tests change it
 
 AskOthers = Callable[[], Awaitable[Counts]]
 
@@ -30,6 +31,13 @@ AskOthers = Callable[[], Awaitable[Counts]]
 async def nobody() -> Counts:
     """Where there are no others to be asked."""
     return {}
+
+
+class Watcher:
+    """A place for somebody who looks. Where it is displaced, somebody else has it."""
+
+    def __init__(self) -> None:
+        self.is_displaced = False
 
 
 class Live:
@@ -43,28 +51,44 @@ class Live:
     def __init__(self, source: AdminSource, others: AskOthers = nobody) -> None:
         self._source = source
         self._others = others
-        self._watchers = 0
+        self._watchers: Crowd[Watcher] = Crowd(MAX_WATCHERS)
         self._telling: _Telling | None = None
 
-    @property
-    def full(self) -> bool:
-        return self._watchers >= MAX_WATCHERS
+    def enter(self, source: str) -> Watcher | None:
+        """Take a place, before anything is awaited; ``leave`` gives it back.
 
-    async def follow(self) -> AsyncGenerator[bytes, None]:
+        Where all are taken, one is taken from the source that has most, if this one has fewer.
+
+        Args:    source: where the watcher comes from
+        Returns: None where there is no place for one more
+        """
+        if not self._watchers.has_place_for(source):
+            return None
+        watcher = Watcher()
+        displaced = self._watchers.add(watcher, source)
+        if displaced is not None:
+            displaced.is_displaced = True
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """Give a place back."""
+        self._watchers.discard(watcher)
+
+    async def follow(self, watcher: Watcher) -> AsyncGenerator[bytes, None]:
         """Each newest document, for as long as it is asked for one more. Who is slow misses some."""
         if self._telling is None or self._telling.ended:
             self._telling = _Telling(self._source, self._others)
         telling = self._telling
-        self._watchers += 1
         telling.watchers += 1
         seen = 0
         try:
             while not telling.ended:
                 seen, document = await telling.after(seen)
+                if watcher.is_displaced:
+                    break
                 if document:
                     yield document
         finally:
-            self._watchers -= 1
             telling.watchers -= 1
             if not telling.watchers:
                 # Whoever comes while this one stops has another.

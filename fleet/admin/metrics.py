@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from fleet import __version__
+from fleet.admin.connections import NO_CONNECTIONS, ConnectionCounts
 from fleet.admin.ownership import broker_ids
 from fleet.admin.tokens import REFUSALS, Refusal
 from fleet.admin.totals import add, total
@@ -103,14 +104,20 @@ class FleetCollector(Collector):
     Args:
         names: the label of an API key.
         refused: how many requests to the admin interface were turned away, by reason.
+        connections: those to the admin interface.
     """
 
     def __init__(
-        self, view: FleetView, names: ApiNames = api_name, refused: Mapping[Refusal, int] = NO_REFUSALS
+        self,
+        view: FleetView,
+        names: ApiNames = api_name,
+        refused: Mapping[Refusal, int] = NO_REFUSALS,
+        connections: ConnectionCounts = NO_CONNECTIONS,
     ) -> None:
         self._view = view
         self._names = names
         self._refused = refused
+        self._connections = connections
 
     def collect(self) -> Iterator[Metric]:
         yield from self._ownership()
@@ -131,6 +138,17 @@ class FleetCollector(Collector):
             "Requests to the admin address that were refused for want of the right token.",
             ["reason"],
             (([reason], count) for reason, count in self._refused.items()),
+        )
+        yield _gauge(
+            "fleet_admin_connections",
+            "Connections to the admin address that are open, or in a TLS handshake.",
+            self._connections.open,
+        )
+        yield _counters(
+            "fleet_admin_dropped_connections",
+            "Connections to the admin address that were closed because of a limit.",
+            ["reason"],
+            (([reason], count) for reason, count in self._connections.dropped.items()),
         )
 
     def _ownership(self) -> Iterator[Metric]:

@@ -24,6 +24,7 @@ MAX_SOURCES: Final = 1000
 
 Refusal: TypeAlias = Literal["no_token", "wrong_token", "read_only", "unreadable"]
 REFUSALS: Final[tuple[Refusal, ...]] = get_args(Refusal)
+Role: TypeAlias = Literal["read", "write"]
 _SCHEME: Final = "bearer"
 
 
@@ -138,12 +139,15 @@ class Gate:
             self._tell(refusal, source, time.monotonic())
         return refusal
 
-    def may_write(self, authorization: str | None) -> bool:
-        """Whether who has been let in to read may change something as well; not counted."""
+    def role(self, authorization: str | None) -> Role | None:
+        """What a token is for now; None where it is none. Not counted."""
         try:
-            return self._tokens.get().refusal(authorization, writes=True) is None
+            tokens = self._tokens.get()
         except OSError:
-            return False
+            return None
+        if tokens.refusal(authorization, writes=True) is None:
+            return "write"
+        return "read" if tokens.refusal(authorization, writes=False) is None else None
 
     def _tell(self, refusal: Refusal, source: str, now_s: float) -> None:
         """At most one line a minute for each source."""

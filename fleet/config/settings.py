@@ -416,6 +416,19 @@ class Settings:
     def voters(self) -> tuple[ProxyId, ...]:
         return tuple(proxy_id for proxy_id, member in self.members.items() if member.voter)
 
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Every host by which the file names a member: for operators, for its peers and for clients."""
+        return frozenset(
+            host
+            for member in self.members.values()
+            for host in (
+                member.admin.host,
+                member.peer.host,
+                *(listener.advertised_host for listener in member.listeners),
+            )
+        )
+
 
 def is_loopback(host: str) -> bool:
     """Whether an address cannot be reached from another machine."""

@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fleet.admin import tls
-from fleet.admin.live import Live
+from fleet.admin.live import Live, Watcher
 from fleet.admin.tokens import Gate
 from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
 from fleet.model import BrokerId, Directory, ProxyId
@@ -145,11 +145,11 @@ def test_a_host_that_is_lost_silently_is_asked_anew(
     """What was read then never came to an end."""
     asked, follow = 0, Live.follow
 
-    async def lost(live: Live) -> AsyncGenerator[bytes, None]:
+    async def lost(live: Live, watcher: Watcher) -> AsyncGenerator[bytes, None]:
         nonlocal asked
         asked += 1
         this = asked
-        async for document in follow(live):
+        async for document in follow(live, watcher):
             yield document
             if this == 1:
                 await asyncio.Event().wait()

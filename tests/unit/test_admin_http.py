@@ -282,6 +282,97 @@ async def test_a_view_is_taken_once_for_each_answer(member: Member) -> None:
     assert (json.loads(first)["fleet"], json.loads(second)["fleet"]) == ("first", "second")
 
 
+async def status_of(port: int, target: str, *headers: str) -> tuple[int, str]:
+    """The status and the body of an answer to a request as it is written here."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"GET {target} HTTP/1.1", *headers, "Connection: close", "", ""]
+    writer.write("\r\n".join(lines).encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+
+
+SECRET_PATHS = ("/ownership", "/traffic", "/metrics", "/live", "/owners")
+OWN_HOSTS = (
+    "127.0.0.1",
+    "127.0.0.1:7201",
+    "10.1.2.3:1",
+    "[::1]:7201",
+    "localhost",
+    "LOCALHOST:80",
+    "Proxy1:7201",
+)
+OTHER_HOSTS = (
+    "attacker.example",
+    "attacker.example:7201",
+    "127.0.0.1.attacker.example",
+    "localhost.attacker.example",
+    "proxy1.attacker.example",
+    "127.0.0.1@attacker.example",
+    "[::1",
+    "",
+)
+
+
+@pytest_asyncio.fixture
+async def named_port() -> AsyncIterator[int]:
+    """Of a member without tokens, in whose configuration there is a name."""
+    sock = listening()
+    server = await serve(Source(), sock, hosts={"proxy1"})
+    yield sock.getsockname()[1]
+    await server.cleanup()
+
+
+@pytest.mark.parametrize("path", [each for each in SECRET_PATHS if each != "/live"])
+async def test_reads_without_tokens_check_the_host(named_port: int, path: str) -> None:
+    """A page whose name resolves to this address could read where brokers are."""
+    expected = 404 if path == "/owners" else 200
+    for host in OWN_HOSTS:
+        assert (host, (await status_of(named_port, path, f"Host: {host}"))[0]) == (host, expected)
+
+
+@pytest.mark.parametrize("path", SECRET_PATHS)
+@pytest.mark.parametrize("host", OTHER_HOSTS)
+async def test_reads_without_tokens_refuse_other_hosts(named_port: int, path: str, host: str) -> None:
+    status, body = await status_of(named_port, path, f"Host: {host}")
+    assert status in (400, 403)
+    assert "kafka" not in body
+    if status == 403:
+        error = json.loads(body)["error"]
+        assert error["kind"] == "forbidden"
+        assert "ask by address" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "headers"),
+    [
+        ("http://attacker.example/ownership", ("Host: 127.0.0.1",)),
+        ("http://127.0.0.1/ownership", ("Host: attacker.example",)),
+        ("/ownership", ("Host: 127.0.0.1", "Host: attacker.example")),
+        ("/ownership", ("Host: attacker.example", "Host: 127.0.0.1")),
+    ],
+)
+async def test_no_second_name_hides_the_first(named_port: int, target: str, headers: tuple[str, ...]) -> None:
+    assert (await status_of(named_port, target, *headers))[0] in (400, 403)
+
+
+async def test_what_is_no_browser_may_name_no_host(named_port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", named_port)
+    writer.write(b"GET /ownership HTTP/1.0\r\n\r\n")
+    assert (await reader.read()).split()[1] == b"200"
+    writer.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz"])
+async def test_health_is_answered_under_any_name(named_port: int, path: str) -> None:
+    assert (await status_of(named_port, path, "Host: attacker.example"))[0] == 200
+
+
+async def test_tokens_make_the_host_irrelevant(guarded: Member) -> None:
+    headers = {"Host": "fleet.example", **bearer(READ)}
+    assert (await guarded.ask("GET", "/ownership", headers))[0] == 200
+
+
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
 
 

@@ -6,27 +6,35 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
+import aiohttp
 import pytest
+import pytest_asyncio
 from rich.console import Console
 
 from fleet.admin import client
 from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
-from fleet.admin.http import ROLE_HEADER
+from fleet.admin.http import ROLE_HEADER, serve
 from fleet.admin.live import MAX_WATCHERS, Live
 from fleet.admin.ownership import ownership_document
+from fleet.admin.tokens import Gate
 from fleet.admin.top import rate, screen
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import FleetView, WorkerView
+from fleet.config import TokenSettings
+from fleet.config.secrets import Secret
 from fleet.errors import AdminError
 from fleet.ipc import WorkerCounters
 from fleet.model import Directory
 from tests.unit.sample_view import Source, view
-from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, member
+from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, listening, member
+from tests.unit.test_admin_tls import write_token
 from tests.unit.test_schemas import live_sample
 
 __all__ = ["guarded", "member"]
@@ -110,7 +118,9 @@ def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
 
 
 async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
-    async with asyncio.timeout(LIMIT_S), aclosing(live.follow()) as documents:
+    watcher = live.enter("127.0.0.1")
+    assert watcher is not None
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow(watcher)) as documents:
         async for document in documents:
             yield LIVE.decode(document)
 
@@ -240,11 +250,16 @@ async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str,
     assert LIVE.decode(line.removeprefix(b"data: ")).ownership.fleet == view().fleet
 
 
+@pytest.fixture
+def single_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a member that is served after it."""
+    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
+
+
 async def test_who_closes_the_page_is_no_failure(
-    member: Member, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    single_place: None, member: Member, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each tab that was closed left a traceback in the log."""
-    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
     async with asyncio.timeout(LIMIT_S):
         response = await member.session.get(f"{member.url}/live")
         await response.content.readline()
@@ -367,3 +382,93 @@ def test_what_does_not_fit_is_counted() -> None:
     text = terminal(replace(sample, ownership=replace(sample.ownership, identities=many)), height=30)
     assert "and 91 more" in text
     assert len(text.splitlines()) <= 30
+
+
+async def test_watchers_are_counted_before_anything_is_awaited(member: Member) -> None:
+    """Each of many requests in one turn of the loop found a free place."""
+
+    async def status() -> int:
+        response = await session.get(f"{member.url}/live")
+        return response.status
+
+    async with asyncio.timeout(LIMIT_S):
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            found = Counter(await asyncio.gather(*(status() for _ in range(2 * MAX_WATCHERS))))
+    assert found == {200: MAX_WATCHERS, 503: MAX_WATCHERS}
+
+
+def test_places_are_taken_at_once_and_given_back() -> None:
+    live = Live(Source())
+    watchers = [live.enter("10.0.0.1") for _ in range(2 * MAX_WATCHERS)]
+    taken = [each for each in watchers if each is not None]
+    assert len(taken) == MAX_WATCHERS
+    live.leave(taken[0])
+    assert live.enter("10.0.0.1") is not None
+
+
+async def test_watchers_of_one_host_leave_places_for_others() -> None:
+    live = Live(Source())
+    first, *others = [live.enter("10.0.0.1") for _ in range(MAX_WATCHERS)]
+    assert first is not None
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow(first)) as documents:
+        await anext(documents)
+        assert live.enter("10.0.0.2") is not None
+        assert [each async for each in documents] == [], "its place is gone"
+    assert not any(each is None or each.is_displaced for each in others)
+
+
+@dataclass
+class TokenFiles:
+    """A member whose tokens are in files."""
+
+    url: str
+    read: Path
+    write: Path
+
+
+@pytest_asyncio.fixture
+async def token_files(tmp_path: Path) -> AsyncIterator[TokenFiles]:
+    files = tmp_path / "read", tmp_path / "write"
+    for file, token in zip(files, (READ, WRITE), strict=True):
+        write_token(file, token)
+    sock = listening()
+    settings = TokenSettings(*(Secret(file, None, (), 0) for file in files))
+    server = await serve(Source(), sock, gate=Gate(settings, "fleet.yaml", {}))
+    yield TokenFiles(f"http://127.0.0.1:{sock.getsockname()[1]}", *files)
+    await server.cleanup()
+
+
+def replace_token(file: Path, token: str) -> None:
+    write_token(file.with_name("fresh"), token)
+    file.with_name("fresh").replace(file)
+
+
+@pytest.mark.parametrize("former", [READ, WRITE])
+async def test_revoked_token_ends_its_streams(token_files: TokenFiles, former: str) -> None:
+    file = token_files.read if former == READ else token_files.write
+    other = WRITE if former == READ else READ
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        revoked = await session.get(f"{token_files.url}/live", headers=bearer(former))
+        stays = await session.get(f"{token_files.url}/live", headers=bearer(other))
+        await revoked.content.readline()
+        await stays.content.readline()
+        replace_token(file, "fresh-0123456789abcdef")
+        await revoked.content.read()  # it comes to its end
+        for _ in range(4):
+            assert await stays.content.readline()
+        async with session.get(f"{token_files.url}/live", headers=bearer(former)) as again:
+            assert again.status == 401
+        stays.close()
+
+
+async def test_token_with_another_role_ends_its_streams(token_files: TokenFiles) -> None:
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        response = await session.get(f"{token_files.url}/live", headers=bearer(WRITE))
+        assert response.headers[ROLE_HEADER] == "write"
+        await response.content.readline()
+        replace_token(token_files.write, "fresh-0123456789abcdef")
+        replace_token(token_files.read, WRITE)
+        await response.content.read()
+        async with session.get(f"{token_files.url}/live", headers=bearer(WRITE)) as again:
+            assert again.headers[ROLE_HEADER] == "read"

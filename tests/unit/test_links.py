@@ -331,14 +331,29 @@ class TestHello:
 
     async def test_strangers_are_limited_in_number(self, network: Network) -> None:
         one = await network.start("p1", hello_timeout_s=60.0)
-        strangers = [await network.connect("p1") for _ in range(64)]
-        await until(lambda: len(one.links._strangers) == 64)
+        strangers = [await network.connect("p1") for _ in range(128)]
+        await until(lambda: len(one.links._strangers) == 128)
         late = await network.connect("p1")
         assert await strangers[0].closed() == b"", "the oldest one makes room"
-        assert len(one.links._strangers) == 64
+        assert len(one.links._strangers) == 128
         late.link()
         await until(lambda: one.links.connected)
         for stranger in [*strangers, late]:
+            await stranger.close()
+
+    async def test_strangers_of_one_host_leave_room_for_others(self, network: Network) -> None:
+        one = await network.start("p1", hello_timeout_s=60.0)
+        endpoint = network.endpoints["p1"]
+        reader, writer = await asyncio.open_connection(
+            endpoint.host, endpoint.port, local_addr=("127.0.0.2", 0)
+        )
+        slow = Stranger(reader, writer)
+        strangers = [await network.connect("p1") for _ in range(300)]
+        await until(lambda: len(one.links._strangers) == 128)
+        assert await strangers[150].closed() == b""
+        slow.link()
+        await until(lambda: one.links.connected)
+        for stranger in [*strangers, slow]:
             await stranger.close()
 
 

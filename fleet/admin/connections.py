@@ -1,0 +1,299 @@
+"""The connections to a member's admin address, limited in number, in time and in what they hold.
+
+aiohttp speaks HTTP, on any number of connections, and waits for ever for answers to be read. The process that
+answers here also decides which members are alive, so strangers must not take its descriptors or its memory.
+
+A connection is a stranger's until a request of it has been let in (``Connections.admit``). Strangers have
+places of their own, so that they take none from those who have shown a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+from aiohttp import web
+
+from fleet.crowd import Crowd, source_of
+from fleet.tcp import accept_connections
+
+log = logging.getLogger(__name__)
+
+# Not Final: tests change them.
+MAX_STRANGERS = 128
+MAX_ADMITTED = 192
+HANDSHAKE_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
+"""For a whole request, from the start of the connection or the answer before."""
+UNREAD_TIMEOUT_S = 10.0
+"""For a peer to read ``LEAST_READ_BYTES`` of what waits for it, or all of it."""
+SWEEP_INTERVAL_S = 1.0
+SEND_BUFFER_BYTES = 256 << 10
+"""Of the kernel, for each connection: it may grow to megabytes for a peer that does not read."""
+WRITE_BUFFER_BYTES = 64 << 10
+
+LEAST_READ_BYTES: Final = 64 << 10
+MAX_REQUEST_BYTES: Final = 32 << 10
+"""Between two requests: nothing here has a body, and browsers send up to some 16 KB of cookies."""
+BACKLOG: Final = 1024
+LINGER_S: Final = 1.0
+"""For the rest of a body that nobody asked for, once the answer is sent."""
+SHUTDOWN_TIMEOUT_S: Final = 0.5
+LOG_INTERVAL_S: Final = 60.0
+
+DropReason: TypeAlias = Literal["crowded", "oversize", "unread"]
+DROP_REASONS: Final[tuple[DropReason, ...]] = get_args(DropReason)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """How many connections are open, and how many were closed because of a limit since the start."""
+
+    open: int
+    dropped: Mapping[DropReason, int]
+
+
+NO_CONNECTIONS: Final = ConnectionCounts(0, dict.fromkeys(DROP_REASONS, 0))
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: hands everything to aiohttp, and notes what its peer sends and does not read."""
+
+    def __init__(self, owner: Connections, handler: web.RequestHandler, source: str) -> None:
+        self.handler = handler
+        self.source = source
+        self.handshake: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self.request_bytes = 0
+        """Received since a request was last handled."""
+        self.unread: tuple[float, int] | None = None
+        """While the peer does not read all: since when, and how many bytes were left then."""
+        self._owner = owner
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.request_bytes += len(data)
+        if self.request_bytes > MAX_REQUEST_BYTES:
+            self._owner.drop(self, "oversize")
+            return
+        self.handler.data_received(data)
+
+    def eof_received(self) -> None:
+        self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self.note_unread()
+        self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.unread = None
+        self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.forget(self)
+        self.handler.connection_lost(exc)
+
+    def note_unread(self) -> None:
+        assert self.transport is not None
+        now_s = asyncio.get_running_loop().time()
+        self.unread = (now_s, self.transport.get_write_buffer_size())
+
+    def is_read(self, now_s: float) -> bool:
+        """Whether the peer reads what it is sent, as far as anything waits for it."""
+        if self.transport is None:
+            return True
+        if self.unread is None:
+            # A closing transport waits for its peer, too, however little is left to be read.
+            if self.transport.is_closing():
+                self.note_unread()
+            return True
+        since_s, bytes_left = self.unread
+        if self.transport.get_write_buffer_size() <= bytes_left - LEAST_READ_BYTES:
+            self.note_unread()
+            return True
+        return now_s - since_s < UNREAD_TIMEOUT_S
+
+    def abort(self) -> None:
+        """Close without waiting for the peer, also in the midst of a handshake."""
+        if self.handshake is not None:
+            self.handshake.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Connections:
+    """All connections to one admin address."""
+
+    def __init__(self) -> None:
+        self._strangers: Crowd[_Connection] = Crowd(MAX_STRANGERS)
+        self._admitted: Crowd[_Connection] = Crowd(MAX_ADMITTED)
+        self._by_handler: dict[web.RequestHandler, _Connection] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._logged_s = float("-inf")
+        self._dropped: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
+
+    def counts(self) -> ConnectionCounts:
+        """As they are now."""
+        return ConnectionCounts(len(self._by_handler), dict(self._dropped))
+
+    def note_request(self, request: web.Request) -> None:
+        """A whole request has come."""
+        connection = self._by_handler.get(request.protocol)
+        if connection is not None:
+            connection.request_bytes = 0
+
+    def admit(self, request: web.Request) -> None:
+        """The request may be answered with what not everybody may have: its peer is a stranger no more."""
+        connection = self._by_handler.get(request.protocol)
+        if connection is None or connection not in self._strangers:
+            return
+        self._strangers.discard(connection)
+        displaced = self._admitted.add(connection, connection.source)
+        if displaced is not None:
+            self.drop(displaced, "crowded")
+
+    def accept(
+        self, sock: socket.socket, address: object, server: web.Server, secured: dict[str, Any]
+    ) -> None:
+        """Take in a connection that has been accepted.
+
+        Args:    secured: the arguments of TLS for ``connect_accepted_socket``; empty without
+        """
+        connection = _Connection(self, server(), source_of(address))
+        self._by_handler[connection.handler] = connection
+        displaced = self._strangers.add(connection, connection.source)
+        if displaced is not None:
+            self.drop(displaced, "crowded")
+        task = asyncio.get_running_loop().create_task(self._let_in(connection, sock, secured))
+        connection.handshake = task
+        self._handshakes.add(task)
+        task.add_done_callback(lambda done: self._end_handshake(done, connection, sock))
+
+    async def _let_in(self, connection: _Connection, sock: socket.socket, secured: dict[str, Any]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: connection, sock, **secured)
+        except OSError:  # no TLS, or none in time
+            sock.close()
+            self.forget(connection)
+
+    def _end_handshake(self, task: asyncio.Task[None], connection: _Connection, sock: socket.socket) -> None:
+        self._handshakes.discard(task)
+        if task.cancelled():  # perhaps before it began
+            sock.close()
+            self.forget(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """The connection is closed."""
+        self._strangers.discard(connection)
+        self._admitted.discard(connection)
+        self._by_handler.pop(connection.handler, None)
+
+    def drop(self, connection: _Connection, reason: DropReason) -> None:
+        """Close a connection whose peer does not keep to the limits, or has to make room."""
+        self._dropped[reason] += 1
+        self.forget(connection)
+        connection.abort()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
+            log.warning("closed a connection from %s to the admin address: %s", connection.source, reason)
+
+    async def sweep(self) -> None:
+        """Drop connections whose peers do not read, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            now_s = asyncio.get_running_loop().time()
+            for connection in tuple(self._by_handler.values()):
+                if not connection.is_read(now_s):
+                    self.drop(connection, "unread")
+
+    async def close(self) -> None:
+        """Close what is open, at once."""
+        handshakes = list(self._handshakes)
+        for connection in tuple(self._by_handler.values()):
+            connection.abort()
+        await asyncio.gather(*handshakes, return_exceptions=True)
+
+
+class AdminServer:
+    """A web application on an inherited listening socket.
+
+    Args:
+        app: what answers.
+        connections: told by the application what it thinks of requests.
+    """
+
+    def __init__(
+        self, app: web.Application, connections: Connections, sock: socket.socket, tls: ssl.SSLContext | None
+    ) -> None:
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            keepalive_timeout=REQUEST_TIMEOUT_S,
+            lingering_time=LINGER_S,
+            auto_decompress=False,
+        )
+        self._connections = connections
+        self._sock = sock
+        self._secured: dict[str, Any] = {}
+        if tls is not None:
+            self._secured = {
+                "ssl": tls,
+                "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
+                "ssl_shutdown_timeout": HANDSHAKE_TIMEOUT_S,
+            }
+        self._tasks: list[asyncio.Task[None]] = []
+        self._logged_s = float("-inf")
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        await self._runner.setup()
+        self._sock.setblocking(False)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._sock.listen(BACKLOG)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(accept_connections(self._sock, self._on_accepted, self._on_failure)),
+            loop.create_task(self._connections.sweep()),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_log_end)
+
+    def _on_accepted(self, sock: socket.socket, address: object) -> None:
+        server = self._runner.server
+        assert server is not None
+        self._connections.accept(sock, address, server, self._secured)
+
+    def _on_failure(self, error: OSError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
+            log.warning("the admin address cannot accept connections: %s", error)
+
+    async def cleanup(self) -> None:
+        """Stop accepting, let requests under way be answered for a moment, and close everything."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._sock.close()
+        await self._runner.cleanup()
+        await self._connections.close()
+
+
+def _log_end(task: asyncio.Task[Any]) -> None:
+    with suppress(asyncio.CancelledError):
+        error = task.exception()
+        if error is not None:
+            log.error("the admin address no longer looks after its connections", exc_info=error)
