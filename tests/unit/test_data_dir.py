@@ -295,6 +295,8 @@ def write_mark_of_reset(folder: Path) -> None:
         (f"{ipc.DIRECTORY_FILE}.{os.getpid()}.tmp", write_directory),
         (f"{MARK}.new", write_mark_of_reset),
     ],
+    # Not by name: the workers of a run in parallel must collect the same ids.
+    ids=["incarnation", "directory", "mark"],
 )
 def test_no_write_follows_a_symlink(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     victim = tmp_path / "victim"
