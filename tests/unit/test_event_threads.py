@@ -43,19 +43,19 @@ class Servers:
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "BACKOFF_FIRST_S", 0.001)
     monkeypatch.setattr(weights, "BACKOFF_S", 0.001)
 
 
-def publisher_of(servers: Servers, folder: Path) -> Publisher:
+def make_publisher(servers: Servers, folder: Path) -> Publisher:
     return Publisher("test", servers, PLAINTEXT, "fleet.", folder / "spool", 1 << 20)
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError("of a library")], ids=["no port", "unforeseen"])
 def test_events_go_on_where_sending_fails(error: Exception | None, tmp_path: Path) -> None:
     servers = Servers(error)
-    sending = publisher_of(servers, tmp_path)
+    sending = make_publisher(servers, tmp_path)
     sending.start()
     try:
         wait_until(lambda: servers.asked >= 3)
@@ -77,7 +77,7 @@ def test_events_go_on_where_their_thread_has_ended(tmp_path: Path, monkeypatch: 
         append(spool, records)
 
     monkeypatch.setattr(Spool, "append", fail_once)
-    sending = publisher_of(Servers(), tmp_path)
+    sending = make_publisher(Servers(), tmp_path)
     sending.put([RECORD])
     sending.start()
     try:

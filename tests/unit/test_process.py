@@ -279,7 +279,7 @@ def test_relative_import_path_is_dropped(kind: process.Kind, given: str, kept: s
     assert process.child_environment(kind, SETTINGS, {"PYTHONPATH": given}).get("PYTHONPATH") == kept
 
 
-def logged(code: str) -> list[str]:
+def log_lines_of(code: str) -> list[str]:
     """The lines that a process has logged that runs this code."""
     program = f"import logging\nfrom fleet import process\nprocess.log_to_stderr('p1/control')\n{code}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -290,7 +290,7 @@ FORGED = "kafka\n2026-01-01T00:00:00.000 p1/control INFO fleet: all is well\x1b[
 
 
 def test_log_line_cannot_be_forged() -> None:
-    (line,) = logged(f"logging.getLogger('x').warning('%s is not used', {FORGED!r})")
+    (line,) = log_lines_of(f"logging.getLogger('x').warning('%s is not used', {FORGED!r})")
     assert line.isprintable()
     assert line.endswith(r"all is well\x1b[2J\r\x85\u2028 is not used")
 
@@ -305,7 +305,7 @@ def test_log_line_cannot_be_forged() -> None:
     ids=["logged", "uncaught", "thread"],
 )
 def test_trace_in_the_log_cannot_be_forged(code: str) -> None:
-    first, *trace = logged(code.format(text=FORGED))
+    first, *trace = log_lines_of(code.format(text=FORGED))
     assert "p1/control" in first
     assert trace[0].strip().startswith("Traceback")
     assert all(line.isprintable() and line.startswith("    ") for line in trace)

@@ -31,22 +31,22 @@ PRINTERS: Mapping[str, Callable[[Any, Console], None]] = {
 }
 
 
-def hostile(kind: Any) -> Any:
+def make_hostile(kind: Any) -> Any:
     """A value of a type, all of whose text is chosen by somebody hostile."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return hostile(next(each for each in arguments if each is not NoneType))
+        return make_hostile(next(each for each in arguments if each is not NoneType))
     if origin is Literal:
         return arguments[0]
     if origin is tuple:
         kinds = arguments[:1] if arguments[-1] is Ellipsis else arguments
-        return tuple(hostile(each) for each in kinds)
+        return tuple(make_hostile(each) for each in kinds)
     if origin is not None and issubclass(origin, Mapping):
-        return {hostile(arguments[0]): hostile(arguments[1])}
+        return {make_hostile(arguments[0]): make_hostile(arguments[1])}
     if is_dataclass(kind):
         assert isinstance(kind, type)
         hints = get_type_hints(kind)
-        return kind(**{field.name: hostile(hints[field.name]) for field in fields(kind) if field.init})
+        return kind(**{field.name: make_hostile(hints[field.name]) for field in fields(kind) if field.init})
     if issubclass(kind, Enum):
         return next(iter(kind))
     if kind in (str, Path):
@@ -59,7 +59,7 @@ def test_no_document_controls_the_terminal(name: str) -> None:
     printer = PRINTERS[name]
     kind = next(iter(get_type_hints(printer).values()))
     out = io.StringIO()
-    printer(hostile(kind), Console(file=out, width=10_000, highlight=False))
+    printer(make_hostile(kind), Console(file=out, width=10_000, highlight=False))
     printed = out.getvalue()
     assert all(line.isprintable() for line in printed.split("\n")), printed
     assert SHOWN in printed
