@@ -98,6 +98,19 @@ class Ownerships:
         return apply(state, decode(command))[0]
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A voter that is to be emptied or restored as soon as all others know how far its journal is.
+
+    Args: leader: who is to crash with it, so that those are left which lack the newest entries.
+    """
+
+    victim: ProxyId
+    how: str
+    not_before: float = 0.0
+    leader: ProxyId | None = None
+
+
 class SimulatedMember:
     """One member: what is in memory is gone with a crash, what is in its folder stays."""
 
@@ -302,8 +315,7 @@ class Simulation:
         self.violations: list[str] = []
         self.down_until: dict[ProxyId, float] = {}
         self.paused_until: dict[ProxyId, float] = {}
-        self.awaited_loss: tuple[ProxyId, str] | None = None
-        """Which voter is to lose promises, and how, once that is to be noticed."""
+        self.awaited_loss: Loss | None = None
         self.members = {me: SimulatedMember(self, me, folder / me) for me in self.ids}
 
     def applied(self, member: SimulatedMember, index: int, command: bytes) -> None:
@@ -388,9 +400,9 @@ class Simulation:
         if chance() < 0.002:
             self._copy(choice(self.voters))
         if chance() < 0.001:
-            self.awaited_loss = choice(self.voters), choice(("restored", "restored", "emptied"))
+            self._await_loss()
         if self.awaited_loss is not None:
-            self._forget(*self.awaited_loss)
+            self._forget(self.awaited_loss)
 
     def _partition(self, until: float) -> None:
         self.counts["partitions"] += 1
@@ -430,26 +442,36 @@ class Simulation:
         shutil.rmtree(member.copy, ignore_errors=True)
         shutil.copytree(member.folder, member.copy)
 
-    def _forget(self, me: ProxyId, how: str) -> None:
+    def _await_loss(self) -> None:
+        """Choose who is to forget: any voter, or one of a majority that alone has the newest entries."""
+        how = self.random.choice(("restored", "emptied"))
+        leader = next((me for me in self.voters if self.members[me].leads), None)
+        if leader is None or self.random.random() < 0.3:
+            self.awaited_loss = Loss(self.random.choice(self.voters), how)
+            return
+        followers = [me for me in self.voters if me != leader]
+        victim = self.random.choice(followers)
+        for each in followers:
+            if each != victim:
+                self.network.stalled_until[leader, each] = self.now + 0.5
+        self.awaited_loss = Loss(victim, how, self.now + self.random.uniform(0.05, 0.2), leader)
+
+    def _forget(self, loss: Loss) -> None:
         """Empty a voter's folder, or restore it from a copy, once all others know how far its journal is.
 
         What nobody else knows of cannot be missed by anybody: ADR 38.
         """
-        member = self.members[me]
+        me, how, member = loss.victim, loss.how, self.members[loss.victim]
+        if self.now < loss.not_before:
+            return
         standing = self._on_disk(member)
-        if standing is None or not all(
-            self._knows(other, me, standing) for other in self.voters if other != me
-        ):
+        others = [each for each in self.voters if each != me]
+        if standing is None or not all(self._knows(each, me, standing) for each in others):
             return
         self.awaited_loss = None
         copied = _read_standing(me, member.copy) if how == "restored" else None
-        is_same = copied is not None and _promises(copied) == _promises(standing)
-        if (
-            member.forgetful
-            or not self._may_forget_more()
-            or is_same
-            or (how == "restored" and copied is None)
-        ):
+        loses = how == "emptied" or (copied is not None and _promises(copied) != _promises(standing))
+        if not loses or member.forgetful or not self._may_forget_more():
             return
         self._crash(me, self.random.choice((0.02, 0.2)))
         self.counts[how] += 1
@@ -457,6 +479,8 @@ class Simulation:
         if how == "restored":
             member.copy.rename(member.folder)
         member.forgot = True
+        if loss.leader is not None:
+            self._crash(loss.leader, self.random.choice((0.3, 1.0)))
 
     def _on_disk(self, member: SimulatedMember) -> Standing | None:
         """How far the journal of a running member is; None where some of it is not on disk yet."""

@@ -68,7 +68,7 @@ def letting_a_reset_voter_vote_at_once(patch: pytest.MonkeyPatch) -> None:
     """The others would notice, but for their memory: that is taken away, and what it alone is for."""
     patch.setattr(storage, "read_mark", remove_mark)
     trusting_every_journal(patch)
-    patch.setattr(Simulation, "_forget", lambda _simulation, _me, _how: None)
+    patch.setattr(Simulation, "_forget", lambda _simulation, _loss: None)
 
 
 def trusting_every_journal(patch: pytest.MonkeyPatch) -> None:
