@@ -243,6 +243,15 @@ HEARTBEAT_BEHIND_OTHERS: Final = [
 ]
 """The fleet may answer a heartbeat itself, but not before an answer that comes first."""
 
+UNKNOWN_VERSIONS: Final = [
+    Step("ask", frame)
+    for frame in (
+        ask(HEARTBEAT, 1, SAME),  # else the fleet answers these itself
+        *(ask(API_VERSIONS, version, SAME) for version in (-1, 255, 256, 300)),
+    )
+]
+"""The broker answers each, and lists more than the fleet offers."""
+
 
 @thorough
 @given(setup=setups, script=st.lists(steps, max_size=24))
@@ -253,6 +262,7 @@ HEARTBEAT_BEHIND_OTHERS: Final = [
 @example(setup=Setup(), script=POISON_BY_ASSIGNMENT)
 @example(setup=Setup(sasl=True), script=SHIFT_BY_SIGNATURE)
 @example(setup=Setup(sasl=True), script=POISON_BY_TOKEN)
+@example(setup=Setup(newest_api_versions=7), script=UNKNOWN_VERSIONS)
 @example(setup=Setup(), script=HEARTBEAT_BEHIND_OTHERS)
 @example(setup=Setup(), script=[Step("redirect"), Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")])
 def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, script: list[Step]) -> None:
