@@ -96,6 +96,7 @@ class Fleet:
     """One that is there as soon as it is started, if it comes up at all."""
 
     settings = None
+    members = ()
 
     def __init__(self, stage: Stage) -> None:
         self.await_ready = stage.await_ready

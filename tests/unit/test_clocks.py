@@ -22,6 +22,7 @@ ALLOWED = {
     "cli/certs.py": "until when a certificate is valid",
     "cli/pipeline.py": "up to when a report is, where nobody says",
     "control.py": "when a command was proposed, which is shown and never compared",
+    "data_dir.py": "the name of what is set aside",
     "doctor/look.py": "how far members' clocks are from this one, which is shown",
     "journal.py": "the name of what is set aside",
     "proxy/worker.py": "when something passed, in events",

@@ -28,7 +28,7 @@ control.main()
 def test_end_of_the_raft_thread_ends_control(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, witness=True)
     member = settings.member("p1")
-    member.data_dir.mkdir()
+    member.private_dir.mkdir(parents=True)
     opened = sockets.open_all(settings, member)
     (heard, heartbeat), (lifeline, held) = os.pipe(), os.pipe()
     spec_fd = os.memfd_create("child-spec")
