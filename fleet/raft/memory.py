@@ -178,7 +178,7 @@ def _lost_promise(newest: Standing, said: Standing) -> str:
     if said.term < newest.term:
         return f"its journal is a copy: term {said.term}, and it was in term {newest.term}"
     if said.term == newest.term and newest.voted_for not in (None, said.voted_for):
-        return f"its journal is a copy: its vote for {newest.voted_for} in term {newest.term} is missing"
+        return f"its journal is a copy: its vote for {newest.voted_for!r} in term {newest.term} is missing"
     if (said.last_term, said.last_index) < (newest.last_term, newest.last_index):
         return (
             f"its journal is a copy: it ends at entry {said.last_index} of term {said.last_term}, and it "
