@@ -76,7 +76,7 @@ def copies_for(size_bytes: int) -> int:
 def test_no_turn_looks_at_more_than_a_slice() -> None:
     """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
-    of_many = _most_instructions(2 * MIB)
+    of_many = _most_instructions(MIB // 2)
     assert of_many <= 2 * of_slice
 
 
@@ -163,7 +163,8 @@ def test_tagged_field_of_addresses_is_limited() -> None:
 
 
 async def answer_configs(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-    body = configs(copies_for(8 * MIB)) if key == DESCRIBE_CONFIGS else b"answer"
+    """With as many MiB as the correlation id says."""
+    body = configs(copies_for(number * MIB)) if key == DESCRIBE_CONFIGS else b"answer"
     writer.write(response(number, body))
     await writer.drain()
 
@@ -189,7 +190,7 @@ async def test_others_have_their_turn_while_a_response_is_patched(
         at.worker.apply(at.directory([one]))
         reader, writer = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         other_reader, other = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
-        writer.write(ask(1) + fetch(2))
+        writer.write(ask(2) + fetch(3))
         await eventually(lambda: any(each.session.working for each in at.connections()), "it is worked on")
         first = asyncio.create_task(read_frame(reader))
         answered = 0
@@ -200,8 +201,8 @@ async def test_others_have_their_turn_while_a_response_is_patched(
         assert answered > 10
         async with asyncio.timeout(LIMIT_S):
             frame = await first
-            assert (await read_frame(reader))[:4] == struct.pack(">i", 2)
-        assert frame == response(1, configs(copies_for(8 * MIB), b""))[4:]
+            assert (await read_frame(reader))[:4] == struct.pack(">i", 3)
+        assert frame == response(2, configs(copies_for(2 * MIB), b""))[4:]
         assert at.worker.responses.total_bytes == 0
         writer.close()
         other.close()
@@ -220,7 +221,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         at.worker.apply(at.directory([one]))
         reader, writer = await connect_narrow(at, 1, client)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(ask(1))
+        writer.write(ask(8))
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
         await eventually(lambda: not at.worker.turns._steps, "nothing more is written")
@@ -228,7 +229,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
-            assert await read_frame(reader) == response(1, configs(copies_for(8 * MIB), b""))[4:]
+            assert await read_frame(reader) == response(8, configs(copies_for(8 * MIB), b""))[4:]
         await eventually(lambda: connection not in at.worker.backlogs, "it has caught up")
         assert not connection.alert
         writer.close()
@@ -239,7 +240,7 @@ async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(ask(1))
+        writer.write(ask(8))
         await eventually(lambda: at.worker.responses.total_bytes, "a response is held")
         writer.transport.abort()
         await eventually(lambda: not at.connections(), "the client is gone")
