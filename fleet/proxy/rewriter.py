@@ -53,9 +53,7 @@ class Rewriter:
     Args: as of ``fleet.proxy.session.Session``.
 
     ``busy`` is whether a response has come in part and needs more work; ``left_bytes`` is, once it does not,
-    how much of it is left and passes as it is. ``working`` is whether it has come and needs `work` alone.
-    ``held_bytes`` is how much memory is held for it, or will be once it has come. ``client_key`` tells this
-    client from others.
+    how much of it is left and passes as it is. ``client_key`` tells this client from others.
     """
 
     __slots__ = (
@@ -158,7 +156,8 @@ class Rewriter:
             self._check_size(layout, after - pos)
         frame = view[pos : after if complete else end]
         parts = None
-        if not (layout.whole if not complete else in_slices):
+        is_held = in_slices if complete else layout.whole
+        if not is_held:
             parts = self._patch(index, layout, frame, after - pos, complete)
         if parts is not None and not parts:
             return run
