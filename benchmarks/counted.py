@@ -30,12 +30,14 @@ from benchmarks.stage import Stage, Target, staged
 from benchmarks.workloads import Spec, sync
 from fleet.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.passage import Pipe
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
+from fleet.proxy.turns import TurnQueue
 from fleet.proxy.wire.counters import WireCounters
 from tools.compiled import NotCompiled
 
@@ -150,6 +152,10 @@ class _Host:
     """A worker that does nothing for its connections, and looks at none of them."""
 
     write_buffer_bytes = 1 << 20
+    unnoticed_bytes = 1 << 16
+    backlogs: Backlogs[ClientConnection]
+    responses: MemoryBudget[ClientConnection]
+    turns: TurnQueue
     linger_s = 1.0
     leaving: Deadlines[BrokerConnection]
     sampling = Sampling()
@@ -191,12 +197,12 @@ def count(case: Case) -> dict[str, float]:
     }
 
 
-def instructions(act: Callable[[], None]) -> int:
+def instructions(act: Callable[[], object]) -> int:
     """How many instructions of Python a call executes."""
     return _monitored(act) if sys.version_info >= (3, 12) else _traced(act)
 
 
-def _traced(act: Callable[[], None]) -> int:
+def _traced(act: Callable[[], object]) -> int:
     counted = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -214,7 +220,7 @@ def _traced(act: Callable[[], None]) -> int:
     return counted
 
 
-def _monitored(act: Callable[[], None]) -> int:
+def _monitored(act: Callable[[], object]) -> int:
     # From 3.12 on not every instruction of a frame is traced. mypy knows the oldest Python alone.
     monitoring: Any = sys.__dict__["monitoring"]
     counted = 0

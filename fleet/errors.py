@@ -35,7 +35,10 @@ from typing import Literal
 
 Peer = Literal["client", "broker"]
 TimeLimit = Literal["first_request_timeout_s", "request_timeout_s", "idle_timeout_s"]
-ConnectionLimit = Literal["max_connections", "max_connections_per_source", "vanished_timeout_s", TimeLimit]
+MemoryLimit = Literal["max_patched_response_bytes", "write_buffer_bytes"]
+ConnectionLimit = Literal[
+    "max_connections", "max_connections_per_source", "vanished_timeout_s", TimeLimit, MemoryLimit
+]
 """Those of the configured limits that close a connection."""
 
 

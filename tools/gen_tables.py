@@ -322,6 +322,8 @@ class Emitter:
     skip: int = 0
     blank: str = ""
     brokers_known: bool = False
+    sliced: bool = False
+    """Whether the function pauses between slices, as a generator."""
 
     @property
     def flexible(self) -> bool:
@@ -426,6 +428,15 @@ class Emitter:
             assert item.type in ("string", "bytes", "records"), item.type
             self.variable(item.type)
 
+    def pause(self) -> None:
+        """End the slice where it is long enough; what the list has by then can be taken."""
+        if self.sliced:
+            self.line("if pos > pause:")
+            self.line("    parts.append(buf[mark:pos])")
+            self.line("    mark = pos")
+            self.line("    yield")
+            self.line("    pause = pos + SLICE_BYTES")
+
     def array(self, item: Field) -> None:
         # Of each loop its own: mypyc would have a loop end by what its bound has become meanwhile.
         count = "count" if self.depth == 1 else f"count_{self.depth}"
@@ -435,6 +446,7 @@ class Emitter:
             self.line(f"    negative({count}, pos)")
         self.line(f"for _ in range({count}{' - 1' if self.flexible else ''}):")
         self.depth += 1
+        self.pause()
         blank = self.blank
         if item.fields:
             self.struct(item.fields)
@@ -474,8 +486,11 @@ class Emitter:
         self.flush()
         (item,) = found
         self.line("tags, pos = varint(buf, pos)")
+        self.line("if tags > MOST_TAGS:")
+        self.line("    too_many_tags(tags)")
         self.line("for _ in range(tags):")
         self.depth += 1
+        self.pause()
         self.line("tag, pos = varint(buf, pos)")
         self.line("sized = pos")
         self.line("size, pos = varint(buf, pos)")
@@ -484,10 +499,15 @@ class Emitter:
         self.line("    pos = stop")
         self.line("    continue")
         # The tag says how long its value is, so that length changes with the addresses in it.
+        if self.sliced:  # its length stands before it, so all of it is in one slice
+            self.line("if size > TAG_LIMIT_BYTES:")
+            self.line("    too_long_tag(size)")
         self.line("slot = len(parts) + 1")
         self.line('parts += (buf[mark:sized], b"")')
         self.line("mark = pos")
+        sliced, self.sliced = self.sliced, False
         self.one(item)
+        self.sliced = sliced
         self.line("if pos != stop:")
         self.line("    uneven(pos, stop)")
         self.line("parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)")
@@ -500,7 +520,8 @@ class Emitter:
     def body(self) -> bool:
         """Write all of it.
 
-        Returns: whether an address can stand behind an array of something else, that is anywhere.
+        Returns: whether an address can stand anywhere: behind an array of something else, or in an array
+            that is as long as the client asks for.
         """
         plain = active(self.message.response, self.version)
         carrying = [carries(self.message, self.version, item) for item in plain]
@@ -513,8 +534,13 @@ class Emitter:
         )
         first = next((i for i, found in enumerate(carrying) if found), last)
         whole = in_tags or self.message.name in BLANKED or any(item.is_array for item in plain[:first])
+        if self.message.name not in REPORTING:
+            # As long as the client makes it, by how much it asks for.
+            whole = whole or any(item.is_array and found for item, found in zip(plain, carrying, strict=True))
         self.line("mark = 4")
         self.line("pos = 8")
+        if self.sliced:
+            self.line("pause = SLICE_BYTES")
         if self.flexible:
             self.tags([])
         self.struct(self.message.response, None if in_tags else last)
@@ -577,10 +603,21 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fleet.errors import MalformedFrame
-from fleet.proxy.wire.addresses import NEVER_FLEXIBLE, Addresses, Api, Layout, Parts, Streamed
+from fleet.errors import MalformedFrame, OversizeFrame
+from fleet.proxy.wire.addresses import (
+    NEVER_FLEXIBLE,
+    SLICE_BYTES,
+    TAG_LIMIT_BYTES,
+    Addresses,
+    Api,
+    Layout,
+    Parts,
+    Slices,
+    Streamed,
+)
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
+    MOST_TAGS,
     encode_varint,
     negative,
     read_id_and_compact_length,
@@ -588,6 +625,7 @@ from fleet.proxy.wire.primitives import (
     read_int16,
     read_int32,
     skip_tags,
+    too_many_tags,
     varint,
 )
 from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
@@ -599,6 +637,11 @@ EMPTY_CLASSIC = b"\\x00\\x00"
 def uneven(pos: int, stop: int) -> NoReturn:
     """Refuse a tagged field whose value is not as long as it says."""
     raise MalformedFrame("broker", f"tagged field ends at byte {{pos}} and not at {{stop}}")
+
+
+def too_long_tag(size: int) -> NoReturn:
+    """Refuse a tagged field with addresses that is too long to be rewritten in one slice."""
+    raise OversizeFrame("broker", f"tagged field of {{size}} bytes is above {{TAG_LIMIT_BYTES}}")
 '''
 
 
@@ -613,6 +656,11 @@ class Code:
 PATCH = '''\
 def {{name}}(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """{{title}}."""
+{}
+'''
+SLICES = '''\
+def {{name}}_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """{{title}}, in slices."""
 {}
 '''
 SCAN = '''\
@@ -632,8 +680,13 @@ def code_of(message: Message, version: int) -> Code:
     item = behind_records(message, version)
     if item is None:
         emitter = Emitter(message, version)
-        whole = emitter.body()
-        return Code((emitter.fill(PATCH),), f'Layout("{{name}}", {{name}}, {whole})')
+        if not emitter.body():
+            return Code((emitter.fill(PATCH),), 'Layout("{name}", {name}, False)')
+        slices = Emitter(message, version, sliced=True)
+        slices.body()
+        return Code(
+            (emitter.fill(PATCH), slices.fill(SLICES)), 'Layout("{name}", {name}, True, {name}_slices)'
+        )
     scan, endpoints = ScanEmitter(message, version), Emitter(message, version)
     scan.scanner(item)
     endpoints.endpoints(item)

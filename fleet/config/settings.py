@@ -65,7 +65,7 @@ class Limits:
     """
 
     max_request_bytes: int = 104_857_600
-    max_patched_response_bytes: int = 67_108_864
+    max_patched_response_bytes: int = 16_777_216
     write_buffer_bytes: int = 1_048_576
     moves_per_second: int = 200
     max_connections: int | None = None

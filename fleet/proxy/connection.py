@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
     from fleet.ipc import ConnectionEnd
     from fleet.model import BrokerId
+    from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.passage import Pipe
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
+    from fleet.proxy.turns import TurnQueue
 
 KEPT_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""
@@ -58,6 +60,8 @@ _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
+UNNOTICED_BYTES: Final = 64 * 1024
+"""What may wait for a client that has a broker before somebody looks at how much waits for all of them."""
 LARGE_FIRST_BYTES: Final = 16 * 1024
 """Of a first piece that waits for a broker: after a larger one nothing more is read meanwhile."""
 
@@ -66,6 +70,12 @@ class Host(Protocol):
     """What a connection needs of its worker."""
 
     write_buffer_bytes: int
+    unnoticed_bytes: int
+    """The lesser of that and UNNOTICED_BYTES."""
+    backlogs: Backlogs[ClientConnection]
+    responses: MemoryBudget[ClientConnection]
+    """That are held because they have to be seen whole."""
+    turns: TurnQueue
     linger_s: float
     """How long a goodbye may take before the connection is cut."""
     leaving: Deadlines[BrokerConnection]
@@ -295,19 +305,34 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client does not read. Kafka does not read from such a client either."""
-        self._hold(_CLIENT_IS_FULL)
-        if self._broker is not None:
-            self._broker.pause_reading()
+        """The client reads more slowly than it is written to."""
+        if self._broker is None:
+            self._hold(_CLIENT_IS_FULL)
+            return
+        self._host.backlogs.begin(self)
+        self.alert = True
+        self._look_at_backlog()
 
     def resume_writing(self) -> None:
+        self._host.backlogs.end(self)
+        self._set_alert()
         self._release(_CLIENT_IS_FULL)
         if self._broker is not None:
             self._broker.resume_reading()
 
+    def _look_at_backlog(self) -> None:
+        """Pause where too much waits for the client. Kafka does not read from such a client either."""
+        host = self._host
+        if self.waiting_bytes >= min(host.write_buffer_bytes, host.backlogs.share_bytes):
+            self._hold(_CLIENT_IS_FULL)
+            if self._broker is not None:
+                self._broker.pause_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._note_vanished(exc)
         self._stop_bodies()
+        self.drop_response()
+        self._host.backlogs.end(self)
         self.state = State.CLOSED
         self._cancel_timer()
         self._queue.clear()
@@ -331,7 +356,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.state = State.JOINED
         self._broker = broker
-        self._transport.set_write_buffer_limits(self._host.write_buffer_bytes)
+        self._transport.set_write_buffer_limits(self._host.unnoticed_bytes)
         if self._held & _CLIENT_IS_FULL:
             # Its transport was told so before there was a broker, and says it once. A transport that has just
             # been made begins to read after this turn, whatever it is told now.
@@ -345,9 +370,9 @@ class ClientConnection(asyncio.Protocol):
         if self._ended:
             self.eof_received()
             return True
-        if self.draining:
-            self._run_out_later()
         if self.alert:
+            if self.draining:
+                self._run_out_later()
             self.attend()
         return True
 
@@ -463,6 +488,11 @@ class ClientConnection(asyncio.Protocol):
             self._host.refused(self, error)
             self.close()
 
+    def evict(self, error: LimitReached) -> None:
+        """Close it at once, for what it has the worker hold: nothing more goes out."""
+        self.refuse(error)
+        self._transport.abort()
+
     def awaits(self) -> tuple[TimeLimit | None, int]:
         """The time limit that runs now, and a number that changes when the client does something about it.
 
@@ -531,6 +561,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._stop_bodies()
+        self.drop_response()
         self.state = State.LEAVING
         self._transport.close()
         self._part_with_broker()
@@ -594,9 +625,10 @@ class ClientConnection(asyncio.Protocol):
     def _dial_for(self, data: bytes | memoryview) -> None:
         """What two reads brought waits here at most; what comes later waits in the kernel."""
         self._queue.append(data)
-        if self.state is State.DIALLING or len(data) > LARGE_FIRST_BYTES:
+        is_first = self.state is State.IDLE
+        if not is_first or len(data) > LARGE_FIRST_BYTES:
             self._hold(_BROKER_IS_DIALLED)
-        if self.state is State.IDLE:
+        if is_first:
             self.state = State.DIALLING
             self._host.dial(self)
 
@@ -616,13 +648,32 @@ class ClientConnection(asyncio.Protocol):
         return self.session.discard_bytes
 
     def attend(self) -> None:
-        """Read on where few enough requests are in flight, and take a move further."""
+        """Read on where few enough are in flight, pause where too much waits, and take a move further."""
         if self._held & _TOO_MANY_IN_FLIGHT and self.session.in_flight <= FEW_IN_FLIGHT:
             self.session.crowded = False
-            self.alert = self.moving
             self._release(_TOO_MANY_IN_FLIGHT)
+            self._set_alert()
+        if not self._held & _CLIENT_IS_FULL and self in self._host.backlogs:
+            self._look_at_backlog()
         if self.moving:
             self.advance()
+
+    def _set_alert(self) -> None:
+        crowded = bool(self._held & _TOO_MANY_IN_FLIGHT)
+        self.alert = self.moving or crowded or self in self._host.backlogs
+
+    def note_response(self) -> None:
+        """Tell the worker how much is held for a response."""
+        held_bytes = self.session.held_bytes
+        self._host.responses.note(self, held_bytes)
+        if not held_bytes:
+            self.session.holding = False
+
+    def drop_response(self) -> None:
+        """Hold no response any more: nothing more of it goes to the client."""
+        if self.session.holding:
+            self.session.drop_response()
+            self.note_response()
 
     def advance(self) -> None:
         """Take a move further where this is the moment."""
@@ -669,6 +720,7 @@ class ClientConnection(asyncio.Protocol):
         self.state = State.LEAVING
         self.moving = self.alert = True
         self.end = "unanswered" if self.session.in_flight else "moved"
+        self.drop_response()
         self.session.drain()
         if self.session.refuses:
             self._part_with_broker()
@@ -729,15 +781,18 @@ class BrokerConnection(asyncio.Protocol):
         if self._kept:
             data = self._kept + data
             self._kept = b""
+        session = client.session
         try:
-            consumed = client.session.receive_from_broker(data, client.write)
+            consumed = session.receive_from_broker(data, client.write)
         except WireError as error:
             client.refuse(error)
             return
         if consumed < len(data):
             self._kept = data[consumed:]
-        elif client.session.passing_to_client >= LARGE_BYTES:
+        elif session.passing_to_client >= LARGE_BYTES:
             client.pass_body(self, False, len(data))
+        if session.holding:
+            self._hold_response(client)
         if client.alert:
             client.attend()
 
@@ -766,13 +821,48 @@ class BrokerConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._client_is_full = False
-        if self._client is None or not self._client.has_response_bodies:
-            self.transport.resume_reading()
+        if self._client is not None and self._client.session.working:
+            self._work_later()
+        self.read_on()
 
     def read_on(self) -> None:
-        """No large body passes any more."""
-        if not self._client_is_full and not self.transport.is_closing():
+        """Read, unless something else still forbids it."""
+        client = self._client
+        if self._client_is_full or self.transport.is_closing():
+            return
+        if client is None or not (client.has_response_bodies or client.session.working):
             self.transport.resume_reading()
+
+    def _hold_response(self, client: ClientConnection) -> None:
+        """A response was held, or is; where all of it is there, work on it, and read nothing behind it."""
+        client.note_response()
+        if client.session.working:
+            self.transport.pause_reading()
+            self._work_later()
+
+    def _work_later(self) -> None:
+        if not self._client_is_full:
+            self._host.turns.add(self._work)
+
+    def _work(self) -> None:
+        """Take a step with the response that is held, and read on after the last one."""
+        client = self._client
+        if client is None or not client.session.working or self._client_is_full:
+            return
+        try:
+            client.session.work(client.write)
+        except WireError as error:
+            client.refuse(error)
+            return
+        if client.alert:
+            client.attend()
+        if client.session.working:
+            self._work_later()
+            return
+        client.note_response()
+        self.read_on()
+        if self._kept:
+            self.data_received(b"")
 
     def leave(self) -> None:
         """The client is gone: end in order, so that the broker reads all that was sent, and do not listen."""

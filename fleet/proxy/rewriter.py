@@ -2,10 +2,15 @@
 
 They are patched where they lie; or collected first, where they must be; or, where they have records before
 their addresses, patched at their end as they pass (see ``stream``).
+
+A long response that must be collected is patched in slices, of which the shell asks for one in a turn of the
+event loop. The size field comes first, so the slices are walked through twice: once to learn the size, and,
+where anything is replaced, once more to write them. So no more is held than the response itself.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,7 +19,7 @@ from fleet.model import BrokerId
 from fleet.proxy.addresses import AddressBook, AddressSource
 from fleet.proxy.stream import Stream, Write
 from fleet.proxy.wire import tail
-from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Streamed
+from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Slices, Streamed
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
 from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
@@ -31,6 +36,11 @@ MAX_HEAD_BYTES: Final = 4 * 1024 * 1024
 
 JOIN_BELOW_BYTES: Final = 16 * 1024
 """Segments of a collected response below this size are joined when written; greater ones go as they are."""
+
+AT_ONCE_BYTES = 32 * 1024  # not Final: tests change it, and a compiler would write its value into the code
+"""The longest collected response that is patched in one turn of the event loop: a millisecond."""
+PIECE_BYTES: Final = 64 * 1024
+"""How much of a response that was held is written in one turn. Then its client may ask for a pause."""
 
 # What a rewriter has that has rewritten nothing: most never look anything up, since clients are told alike.
 _NO_ADDRESSES: Final = Addresses()
@@ -56,6 +66,7 @@ class Rewriter:
         "_max_bytes",
         "_next_attempt_bytes",
         "_observe",
+        "_sliced",
         "_source",
         "_stream",
         "_told",
@@ -63,6 +74,11 @@ class Rewriter:
         "client_key",
         "left_bytes",
     )
+
+    _index: int
+    """Of the layout of the response that has come in part."""
+    _next_attempt_bytes: int
+    """How much of it has to be there before it is looked at again."""
 
     def __init__(
         self,
@@ -81,13 +97,27 @@ class Rewriter:
         self._book: AddressBook | None = None
         self._addresses: Addresses = _NO_ADDRESSES
         self._collected = _NOTHING
-        self._index = 0
-        self._next_attempt_bytes = 0
         self._stream: Stream | None = None
         self._told: dict[BrokerId, int] | None = None
+        self._sliced: SlicedPatch | None = None
         self.client_key = client_key
         self.busy = False
         self.left_bytes = 0
+
+    @property
+    def working(self) -> bool:
+        """Whether a response has wholly come, and needs `work` alone."""
+        return self._sliced is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory is held for a response, or will be before it is looked at the next time."""
+        if not self._collected:
+            return 0
+        layout = LAYOUTS[self._index]
+        if isinstance(layout, Layout) and layout.whole:
+            return 4 + int(read_int32(self._collected)[0])
+        return self._next_attempt_bytes
 
     def rewrite(self, index: int, data: bytes, run: int, pos: int, after: int, end: int, write: Write) -> int:
         """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
@@ -121,11 +151,13 @@ class Rewriter:
                 self.busy = True
             return run
         complete = after <= end
-        if layout.whole and after - pos > self._max_bytes:
-            raise OversizeFrame("broker", f"{layout.name} response of {after - pos} bytes")
+        in_slices = layout.whole and after - pos > AT_ONCE_BYTES
+        if layout.whole:
+            self._check_size(layout, after - pos)
         frame = view[pos : after if complete else end]
         parts = None
-        if complete or not layout.whole:
+        is_held = in_slices if complete else layout.whole
+        if not is_held:
             parts = self._patch(index, layout, frame, after - pos, complete)
         if parts is not None and not parts:
             return run
@@ -135,9 +167,22 @@ class Rewriter:
             self._index = index
             self._next_attempt_bytes = 2 * len(frame)
             self.busy = True
+            if complete:
+                self._begin_slices()
         else:
             write(b"".join(parts))
         return pos + len(frame)
+
+    def _check_size(self, layout: Layout, frame_bytes: int) -> None:
+        """Raises: OversizeFrame: so long a response is not held, or there are no slices of it."""
+        limit_bytes = self._max_bytes
+        if layout.slices is None and limit_bytes > AT_ONCE_BYTES:
+            limit_bytes = AT_ONCE_BYTES
+        if frame_bytes > limit_bytes:
+            detail = f"{layout.name} response of {frame_bytes} bytes is above {limit_bytes}"
+            if layout.slices is not None:
+                detail += ": ask for less at once, or raise limits.max_patched_response_bytes"
+            raise OversizeFrame("broker", detail)
 
     def _write_before(self, view: memoryview, run: int, pos: int, write: Write) -> None:
         """Write what was read before a response that does not stay as it is."""
@@ -172,6 +217,9 @@ class Rewriter:
         complete = len(collected) == frame_bytes
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Layout)
+        if complete and layout.whole and frame_bytes > AT_ONCE_BYTES:
+            self._begin_slices()
+            return taken
         # An attempt starts at the front again, so they are made at doubling sizes: byte by byte is no worse.
         if not complete and (layout.whole or len(collected) < self._next_attempt_bytes):
             return taken
@@ -182,11 +230,40 @@ class Rewriter:
                 raise OversizeFrame("broker", detail)
             self._next_attempt_bytes = 2 * len(collected)
             return taken
-        self._collected = _NOTHING
-        self.busy = False
+        self.drop()
         self.left_bytes = frame_bytes - len(collected)
         _write_owned(parts or [memoryview(collected)], write)
         return taken
+
+    def _begin_slices(self) -> None:
+        """Have a response that has wholly come patched by `work`."""
+        layout = LAYOUTS[self._index]
+        assert isinstance(layout, Layout)
+        self._take_newest_book()
+        self._sliced = SlicedPatch(layout, memoryview(self._collected), self._addresses)
+
+    def work(self, write: Write) -> None:
+        """Take a step with the response that is held: look at a slice, or write one.
+
+        Raises: WireError: the response cannot be made safe.
+        """
+        sliced = self._sliced
+        assert sliced is not None
+        began_s = self._clock() if self._clock is not None else 0.0
+        if sliced.step(write):
+            if self._clock is not None:
+                sliced.spent_s += self._clock() - began_s
+            return
+        if sliced.replaces:
+            self._rewritten(self._index, began_s - sliced.spent_s)
+        self.drop()
+        self.left_bytes = 0
+
+    def drop(self) -> None:
+        """Hold nothing any more."""
+        self._sliced = None
+        self._collected = _NOTHING
+        self.busy = False
 
     def _patch(
         self, index: int, layout: Layout, frame: memoryview, frame_bytes: int, complete: bool
@@ -244,6 +321,101 @@ class Rewriter:
         self._counters.rewritten[API_KEYS[index]] += 1
         if self._clock is not None and self._observe is not None:
             self._observe(self._clock() - began_s)
+
+
+class SlicedPatch:
+    """A collected response that is patched slice by slice.
+
+    Args:    layout: one with slices; frame: all of the response, from its size field on; addresses: to write.
+
+    ``replaces`` is whether anything was replaced so far, ``spent_s`` is the caller's.
+    """
+
+    __slots__ = (
+        "_addresses",
+        "_frame",
+        "_layout",
+        "_measures",
+        "_parts",
+        "_pieces",
+        "_size",
+        "_slices",
+        "replaces",
+        "spent_s",
+    )
+
+    def __init__(self, layout: Layout, frame: memoryview, addresses: Addresses) -> None:
+        self._layout = layout
+        self._frame = frame
+        self._addresses = addresses
+        self._parts: Parts = []
+        self._pieces: deque[bytes | memoryview] = deque()
+        """To be written."""
+        self._size = 0
+        self._slices: Slices | None = self._walk()
+        self._measures = True
+        self.replaces = False
+        self.spent_s = 0.0
+
+    def step(self, write: Write) -> bool:
+        """Look at a slice, or write a piece or two.
+
+        Returns: whether there is more to do.
+        Raises:  TruncatedFrame, MalformedFrame, OversizeFrame: as of ``wire.addresses.Slices``.
+        """
+        if self._slices is not None and not self._pieces:
+            self._look(self._slices)
+        written_bytes = 0
+        while self._pieces and written_bytes < PIECE_BYTES:
+            # A view would hold on to all of the response for as long as the client does not read it.
+            piece = bytes(self._pieces.popleft())
+            write(piece)
+            written_bytes += len(piece)
+        return bool(self._pieces) or self._slices is not None
+
+    def _walk(self) -> Slices:
+        slices = self._layout.slices
+        assert slices is not None
+        return slices(self._frame, self._addresses, self._parts)
+
+    def _look(self, slices: Slices) -> None:
+        """Take the next slice."""
+        parts = self._parts
+        ended = False
+        try:
+            next(slices)
+        except StopIteration as end:
+            ended = True
+            parts.append(self._frame[end.value :])
+        except OUT_OF_BYTES:
+            detail = f"{self._layout.name} response of {len(self._frame)} bytes"
+            raise TruncatedFrame("broker", detail) from None
+        if self._measures:
+            self.replaces = self.replaces or len(parts) > 1
+            self._size += sum(map(len, parts))
+            parts.clear()
+            if ended:
+                self._measures = False
+                self._slices = self._walk() if self.replaces else None
+                if self.replaces:
+                    self._pieces.append(pack_int32(self._size))
+                else:
+                    self._cut(self._frame)
+            return
+        passes = parts.pop()
+        if len(passes) < JOIN_BELOW_BYTES:
+            self._pieces.append(b"".join((*parts, passes)))
+        else:
+            self._pieces.append(b"".join(parts))
+            self._cut(memoryview(passes))
+        parts.clear()
+        if ended:
+            self._slices = None
+
+    def _cut(self, view: memoryview) -> None:
+        """Into pieces that are written one after the other."""
+        for begin in range(0, len(view), PIECE_BYTES):
+            self._pieces.append(view[begin : begin + PIECE_BYTES])
 
 
 def _is_at(data: bytes, pos: int, mark: int, found: bytes) -> bool:

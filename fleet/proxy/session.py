@@ -9,8 +9,9 @@ which the client chooses, may only contradict (ADR 32).
 
 Requests are never buffered here: what cannot be judged yet is left to the shell, which presents it again with
 more behind it. Responses are buffered in two cases (see ``rewriter``): one that must be seen whole before its
-first byte can leave, for its size changes and its last address is at its end; and the head of a Metadata
-response whose brokers have not all arrived. Of a Fetch or ShareFetch response the end alone is (``stream``).
+first byte can leave, for its size changes and its last address is at its end (a long one is then patched in
+slices); and the head of a Metadata response whose brokers have not all arrived. Of a Fetch or ShareFetch
+response the end alone is (``stream``).
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ class Session:
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
     much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
     request has come that will not be forwarded, nor anything after it. ``crowded`` is whether more than
-    ``MOST_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough.
+    ``MOST_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough. ``holding`` is
+    whether a response has been held; the shell resets it once there are no ``held_bytes`` any more. While it
+    is ``working`` on that response, the shell calls `work`, once in a turn of the event loop, and presents
+    nothing more that the broker has sent.
     """
 
     __slots__ = (
@@ -133,6 +137,7 @@ class Session:
         "coordinates",
         "crowded",
         "discard_bytes",
+        "holding",
         "local_replies",
         "redirected",
         "refuses",
@@ -160,6 +165,7 @@ class Session:
         self._broker_left: i64 = 0
         self._zeros: i64 = 0
         """As how many bytes what is left of the broker's frame has to end."""
+        self.holding = False
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
@@ -202,6 +208,27 @@ class Session:
     def in_response(self) -> bool:
         """Whether a response of the broker has come in part."""
         return self._broker_left > 0 or self._rewriter.busy
+
+    @property
+    def working(self) -> bool:
+        """Whether a response has wholly come, and needs `work`."""
+        return self._rewriter.working
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory is held for a response, or will be once it has come."""
+        return self._rewriter.held_bytes
+
+    def work(self, write: Write) -> None:
+        """Take a step with the response that is held.
+
+        Raises: WireError: it cannot be made safe; close the connection.
+        """
+        self._rewriter.work(write)
+
+    def drop_response(self) -> None:
+        """Forget what is held: it goes nowhere any more."""
+        self._rewriter.drop()
 
     @property
     def quiet(self) -> bool:
@@ -363,13 +390,16 @@ class Session:
         """Take what has arrived from the broker, behind what was left last time.
 
         Args:    write: takes what goes to the client.
-        Returns: up to where it is consumed; what is left is shorter than 8 bytes, and to be presented again.
+        Returns: up to where it is consumed; what is left is to be presented again. It is shorter than 8 bytes
+                 unless the session is ``working``.
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
         end: i64 = len(data)
         run: i64 = 0
         rewriter = self._rewriter
         if rewriter.busy:
+            if rewriter.working:
+                return 0
             run = rewriter.go_on(memoryview(data), 0, end, write)
             if rewriter.busy:
                 return run
@@ -413,6 +443,7 @@ class Session:
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
+                            self.holding = rewriter.held_bytes > 0
                             return run
             if after >= end:
                 if after > end:

@@ -20,7 +20,8 @@ from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMes
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
-from fleet.proxy.connection import BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.budget import Backlogs, MemoryBudget
+from fleet.proxy.connection import UNNOTICED_BYTES, BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.dialler import Dialler
@@ -33,6 +34,7 @@ from fleet.proxy.session import Session, Sessions
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
+from fleet.proxy.turns import TurnQueue
 from fleet.proxy.upstream import Upstreams
 from fleet.ticks import Regularly
 from fleet.upstream_tls import to_brokers
@@ -57,6 +59,10 @@ RETURN_S: Final = 1.0
 A stopping worker listens for so long, and one that goes on then tells them again."""
 BACK_S: Final = 10.0
 """How long after a move those that come back are told again: then whoever stays has no other way."""
+LONGEST_RESPONSES: Final = 2
+"""Of the longest responses that may be held, how many all connections of a worker may have at a time."""
+FULL_BUFFERS: Final = 32
+"""Of write buffers, how many clients of a worker may have full at a time."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -78,6 +84,11 @@ class Worker(Host):
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
+        self.unnoticed_bytes = min(self.write_buffer_bytes, UNNOTICED_BYTES)
+        self.backlogs = Backlogs(FULL_BUFFERS * self.write_buffer_bytes, self._evict_reader)
+        held_bytes = LONGEST_RESPONSES * self._limits.max_patched_response_bytes
+        self.responses = MemoryBudget(held_bytes, self._evict_response)
+        self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
         self._log: TrafficLog | None = None
@@ -315,6 +326,18 @@ class Worker(Host):
 
     def _no_handshake(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
+
+    def _evict_response(self, connection: ClientConnection, held_bytes: int) -> None:
+        detail = (
+            f"a response of {held_bytes} bytes is held for it, the most of all clients of this worker, and "
+            f"together they are above {self.responses.limit_bytes}; ask for less at once, or raise the limit"
+        )
+        # Later: it may be the one whose bytes are being looked at.
+        self._loop.call_soon(connection.evict, LimitReached("max_patched_response_bytes", detail))
+
+    def _evict_reader(self, connection: ClientConnection, waiting_bytes: int) -> None:
+        detail = f"it has not read {waiting_bytes} bytes, the most of all clients that are behind for long"
+        connection.evict(LimitReached("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
         self._guard.overdrawn(connection, quota)

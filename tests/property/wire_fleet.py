@@ -141,11 +141,19 @@ class Play:
         """The broker sends."""
         data = self.broker_rest + data
         written: list[bytes | memoryview] = []
+        session = self.session
         try:
-            consumed = self.session.receive_from_broker(data, written.append)
+            data = data[session.receive_from_broker(data, written.append) :]
+            while session.working:
+                while session.working:
+                    session.work(written.append)
+                data = data[session.receive_from_broker(data, written.append) :]
         finally:  # what was written before an error has gone, too
             self.to_client += b"".join(written)
-        self.broker_rest = data[consumed:]
+        if session.holding and not session.held_bytes:
+            session.holding = False
+        assert session.holding == bool(session.held_bytes)
+        self.broker_rest = data
         assert len(self.broker_rest) < 8
 
     def ask(self, *requests: tuple[int, int, int]) -> None:

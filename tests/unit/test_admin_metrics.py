@@ -208,6 +208,8 @@ def test_limits_start_at_zero() -> None:
         ("request_timeout_s",): 0,
         ("idle_timeout_s",): 0,
         ("vanished_timeout_s",): 0,
+        ("max_patched_response_bytes",): 0,
+        ("write_buffer_bytes",): 0,
     }
 
 

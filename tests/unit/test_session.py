@@ -321,6 +321,7 @@ def test_responses_that_must_be_whole_are_limited() -> None:
     with pytest.raises(OversizeFrame) as caught:
         play.broker(response(1, b"\0" * 993)[:30])
     assert caught.value.peer == "broker"
+    assert "raise limits.max_patched_response_bytes" in str(caught.value)
 
 
 def test_the_head_of_metadata_is_limited() -> None:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fleet.errors import MalformedFrame
-from fleet.proxy.wire.addresses import NEVER_FLEXIBLE, Addresses, Api, Layout, Parts, Streamed
+from fleet.errors import MalformedFrame, OversizeFrame
+from fleet.proxy.wire.addresses import (
+    NEVER_FLEXIBLE,
+    SLICE_BYTES,
+    TAG_LIMIT_BYTES,
+    Addresses,
+    Api,
+    Layout,
+    Parts,
+    Slices,
+    Streamed,
+)
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
+    MOST_TAGS,
     encode_varint,
     negative,
     read_id_and_compact_length,
@@ -15,6 +26,7 @@ from fleet.proxy.wire.primitives import (
     read_int16,
     read_int32,
     skip_tags,
+    too_many_tags,
     varint,
 )
 from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
@@ -26,6 +38,11 @@ EMPTY_CLASSIC = b"\x00\x00"
 def uneven(pos: int, stop: int) -> NoReturn:
     """Refuse a tagged field whose value is not as long as it says."""
     raise MalformedFrame("broker", f"tagged field ends at byte {pos} and not at {stop}")
+
+
+def too_long_tag(size: int) -> NoReturn:
+    """Refuse a tagged field with addresses that is too long to be rewritten in one slice."""
+    raise OversizeFrame("broker", f"tagged field of {size} bytes is above {TAG_LIMIT_BYTES}")
 
 
 def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
@@ -83,6 +100,8 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             pos += 1
     pos += 4
     tags, pos = varint(buf, pos)
+    if tags > MOST_TAGS:
+        too_many_tags(tags)
     for _ in range(tags):
         tag, pos = varint(buf, pos)
         sized = pos
@@ -91,6 +110,130 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if tag != 0:
             pos = stop
             continue
+        slot = len(parts) + 1
+        parts += (buf[mark:sized], b"")
+        mark = pos
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            broker_id, length = read_id_and_compact_length(buf, pos)
+            host = pos + 4
+            pos += 5
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            pos += (length or 1) + 3
+            if length > 1 and broker_id != -1:
+                address = addresses[broker_id]
+                parts += (buf[mark:host], address.compact)
+                mark = pos
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if pos != stop:
+            uneven(pos, stop)
+        parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """Produce response v10-12, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            count_3 = buf[pos + 30]
+            pos += 31
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
+                length = buf[pos + 4]
+                pos += 5
+                if length > 127:
+                    length, pos = varint(buf, pos - 1)
+                if length > 1:
+                    pos += length - 1
+                if buf[pos]:
+                    pos = skip_tags(buf, pos)
+                else:
+                    pos += 1
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    pos += 4
+    tags, pos = varint(buf, pos)
+    if tags > MOST_TAGS:
+        too_many_tags(tags)
+    for _ in range(tags):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        tag, pos = varint(buf, pos)
+        sized = pos
+        size, pos = varint(buf, pos)
+        stop = pos + size
+        if tag != 0:
+            pos = stop
+            continue
+        if size > TAG_LIMIT_BYTES:
+            too_long_tag(size)
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
@@ -176,6 +319,8 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             pos += 1
     pos += 4
     tags, pos = varint(buf, pos)
+    if tags > MOST_TAGS:
+        too_many_tags(tags)
     for _ in range(tags):
         tag, pos = varint(buf, pos)
         sized = pos
@@ -184,6 +329,124 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if tag != 0:
             pos = stop
             continue
+        slot = len(parts) + 1
+        parts += (buf[mark:sized], b"")
+        mark = pos
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            broker_id, length = read_id_and_compact_length(buf, pos)
+            host = pos + 4
+            pos += 5
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            pos += (length or 1) + 3
+            if length > 1 and broker_id != -1:
+                address = addresses[broker_id]
+                parts += (buf[mark:host], address.compact)
+                mark = pos
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if pos != stop:
+            uneven(pos, stop)
+        parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """Produce response v13, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        count_2 = buf[pos + 16]
+        pos += 17
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            count_3 = buf[pos + 30]
+            pos += 31
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
+                length = buf[pos + 4]
+                pos += 5
+                if length > 127:
+                    length, pos = varint(buf, pos - 1)
+                if length > 1:
+                    pos += length - 1
+                if buf[pos]:
+                    pos = skip_tags(buf, pos)
+                else:
+                    pos += 1
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    pos += 4
+    tags, pos = varint(buf, pos)
+    if tags > MOST_TAGS:
+        too_many_tags(tags)
+    for _ in range(tags):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        tag, pos = varint(buf, pos)
+        sized = pos
+        size, pos = varint(buf, pos)
+        stop = pos + size
+        if tag != 0:
+            pos = stop
+            continue
+        if size > TAG_LIMIT_BYTES:
+            too_long_tag(size)
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
@@ -584,6 +847,56 @@ def find_coordinator_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     return mark
 
 
+def find_coordinator_v4_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """FindCoordinator response v4-6, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    count = buf[pos + 4]
+    pos += 5
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        broker_id, length = read_id_and_compact_length(buf, pos)
+        host = pos + 4
+        pos += 5
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        pos += (length or 1) + 3
+        if length > 1 and broker_id != -1:
+            address = addresses[broker_id]
+            parts += (buf[mark:host], address.compact)
+            mark = pos
+        length = buf[pos + 2]
+        pos += 3
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
 def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """DescribeConfigs response v1-2."""
     mark = 4
@@ -633,6 +946,95 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if count_3 < -1:
                 negative(count_3, pos)
             for _ in range(count_3):
+                (length,) = read_int16(buf, pos)
+                pos += 2
+                name = pos
+                if length > 0:
+                    pos += length
+                elif length < -1:
+                    negative(length, pos)
+                blank_synonym = blank or carries_address(buf[name:pos])
+                value = pos
+                (length,) = read_int16(buf, pos)
+                pos += 2
+                if length > 0:
+                    pos += length
+                elif length < -1:
+                    negative(length, pos)
+                if blank_synonym and length > 0:
+                    parts += (buf[mark:value], EMPTY_CLASSIC)
+                    mark = pos
+                pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """DescribeConfigs response v1-2, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    (count,) = read_int32(buf, pos + 4)
+    pos += 8
+    if count < -1:
+        negative(count, pos)
+    for _ in range(count):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        (length,) = read_int16(buf, pos + 2)
+        pos += 4
+        if length > 0:
+            pos += length
+        elif length < -1:
+            negative(length, pos)
+        (length,) = read_int16(buf, pos + 1)
+        pos += 3
+        if length > 0:
+            pos += length
+        elif length < -1:
+            negative(length, pos)
+        (count_2,) = read_int32(buf, pos)
+        pos += 4
+        if count_2 < -1:
+            negative(count_2, pos)
+        for _ in range(count_2):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            (length,) = read_int16(buf, pos)
+            pos += 2
+            name = pos
+            if length > 0:
+                pos += length
+            elif length < -1:
+                negative(length, pos)
+            blank = carries_address(buf[name:pos])
+            value = pos
+            (length,) = read_int16(buf, pos)
+            pos += 2
+            if length > 0:
+                pos += length
+            elif length < -1:
+                negative(length, pos)
+            if blank and length > 0:
+                parts += (buf[mark:value], EMPTY_CLASSIC)
+                mark = pos
+            (count_3,) = read_int32(buf, pos + 3)
+            pos += 7
+            if count_3 < -1:
+                negative(count_3, pos)
+            for _ in range(count_3):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
                 (length,) = read_int16(buf, pos)
                 pos += 2
                 name = pos
@@ -736,6 +1138,101 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     return mark
 
 
+def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """DescribeConfigs response v3, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    (count,) = read_int32(buf, pos + 4)
+    pos += 8
+    if count < -1:
+        negative(count, pos)
+    for _ in range(count):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        (length,) = read_int16(buf, pos + 2)
+        pos += 4
+        if length > 0:
+            pos += length
+        elif length < -1:
+            negative(length, pos)
+        (length,) = read_int16(buf, pos + 1)
+        pos += 3
+        if length > 0:
+            pos += length
+        elif length < -1:
+            negative(length, pos)
+        (count_2,) = read_int32(buf, pos)
+        pos += 4
+        if count_2 < -1:
+            negative(count_2, pos)
+        for _ in range(count_2):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            (length,) = read_int16(buf, pos)
+            pos += 2
+            name = pos
+            if length > 0:
+                pos += length
+            elif length < -1:
+                negative(length, pos)
+            blank = carries_address(buf[name:pos])
+            value = pos
+            (length,) = read_int16(buf, pos)
+            pos += 2
+            if length > 0:
+                pos += length
+            elif length < -1:
+                negative(length, pos)
+            if blank and length > 0:
+                parts += (buf[mark:value], EMPTY_CLASSIC)
+                mark = pos
+            (count_3,) = read_int32(buf, pos + 3)
+            pos += 7
+            if count_3 < -1:
+                negative(count_3, pos)
+            for _ in range(count_3):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
+                (length,) = read_int16(buf, pos)
+                pos += 2
+                name = pos
+                if length > 0:
+                    pos += length
+                elif length < -1:
+                    negative(length, pos)
+                blank_synonym = blank or carries_address(buf[name:pos])
+                value = pos
+                (length,) = read_int16(buf, pos)
+                pos += 2
+                if length > 0:
+                    pos += length
+                elif length < -1:
+                    negative(length, pos)
+                if blank_synonym and length > 0:
+                    parts += (buf[mark:value], EMPTY_CLASSIC)
+                    mark = pos
+                pos += 1
+            (length,) = read_int16(buf, pos + 1)
+            pos += 3
+            if length > 0:
+                pos += length
+            elif length < -1:
+                negative(length, pos)
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
 def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """DescribeConfigs response v4."""
     mark = 4
@@ -789,6 +1286,116 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if count_3 > 127:
                 count_3, pos = varint(buf, pos - 1)
             for _ in range(count_3 - 1):
+                length = buf[pos]
+                pos += 1
+                if length > 127:
+                    length, pos = varint(buf, pos - 1)
+                name = pos
+                if length > 1:
+                    pos += length - 1
+                blank_synonym = blank or carries_address(buf[name:pos])
+                value = pos
+                length = buf[pos]
+                pos += 1
+                if length > 127:
+                    length, pos = varint(buf, pos - 1)
+                if length > 1:
+                    pos += length - 1
+                if blank_synonym and length > 1:
+                    parts += (buf[mark:value], EMPTY_COMPACT)
+                    mark = pos
+                if buf[pos + 1]:
+                    pos = skip_tags(buf, pos + 1)
+                else:
+                    pos += 2
+            length = buf[pos + 1]
+            pos += 2
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """DescribeConfigs response v4, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    count = buf[pos + 4]
+    pos += 5
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        length = buf[pos + 2]
+        pos += 3
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        length = buf[pos + 1]
+        pos += 2
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            name = pos
+            if length > 1:
+                pos += length - 1
+            blank = carries_address(buf[name:pos])
+            value = pos
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if blank and length > 1:
+                parts += (buf[mark:value], EMPTY_COMPACT)
+                mark = pos
+            count_3 = buf[pos + 3]
+            pos += 4
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
                 length = buf[pos]
                 pos += 1
                 if length > 127:
@@ -1209,6 +1816,94 @@ def share_acknowledge_v1(buf: memoryview, addresses: Addresses, parts: Parts) ->
     return mark
 
 
+def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """ShareAcknowledge response v1, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    length = buf[pos + 6]
+    pos += 7
+    if length > 127:
+        length, pos = varint(buf, pos - 1)
+    if length > 1:
+        pos += length - 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        count_2 = buf[pos + 16]
+        pos += 17
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            length = buf[pos + 6]
+            pos += 7
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos + 8]:
+                pos = skip_tags(buf, pos + 8)
+            else:
+                pos += 9
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        broker_id, length = read_id_and_compact_length(buf, pos)
+        host = pos + 4
+        pos += 5
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        pos += (length or 1) + 3
+        if length > 1 and broker_id != -1:
+            address = addresses[broker_id]
+            parts += (buf[mark:host], address.compact)
+            mark = pos
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
 def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """ShareAcknowledge response v2."""
     mark = 4
@@ -1256,6 +1951,94 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
     if count > 127:
         count, pos = varint(buf, pos - 1)
     for _ in range(count - 1):
+        broker_id, length = read_id_and_compact_length(buf, pos)
+        host = pos + 4
+        pos += 5
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        pos += (length or 1) + 3
+        if length > 1 and broker_id != -1:
+            address = addresses[broker_id]
+            parts += (buf[mark:host], address.compact)
+            mark = pos
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """ShareAcknowledge response v2, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    length = buf[pos + 6]
+    pos += 7
+    if length > 127:
+        length, pos = varint(buf, pos - 1)
+    if length > 1:
+        pos += length - 1
+    count = buf[pos + 4]
+    pos += 5
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        count_2 = buf[pos + 16]
+        pos += 17
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            length = buf[pos + 6]
+            pos += 7
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            if buf[pos + 8]:
+                pos = skip_tags(buf, pos + 8)
+            else:
+                pos += 9
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
@@ -1367,8 +2150,8 @@ APIS: dict[int, Api] = {
 """API key → what brokers serve, as far as the fleet offers it."""
 
 PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (
-    (0, 10, 12, Layout("produce_v10", produce_v10, True)),
-    (0, 13, 13, Layout("produce_v13", produce_v13, True)),
+    (0, 10, 12, Layout("produce_v10", produce_v10, True, produce_v10_slices)),
+    (0, 13, 13, Layout("produce_v13", produce_v13, True, produce_v13_slices)),
     (1, 16, 18, Streamed("fetch_v16", fetch_v16_scan, fetch_v16_nodes, 0)),
     (3, 0, 0, Layout("metadata_v0", metadata_v0, False)),
     (3, 1, 2, Layout("metadata_v1", metadata_v1, False)),
@@ -1377,15 +2160,15 @@ PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (
     (10, 0, 0, Layout("find_coordinator_v0", find_coordinator_v0, False)),
     (10, 1, 2, Layout("find_coordinator_v1", find_coordinator_v1, False)),
     (10, 3, 3, Layout("find_coordinator_v3", find_coordinator_v3, False)),
-    (10, 4, 6, Layout("find_coordinator_v4", find_coordinator_v4, False)),
-    (32, 1, 2, Layout("describe_configs_v1", describe_configs_v1, True)),
-    (32, 3, 3, Layout("describe_configs_v3", describe_configs_v3, True)),
-    (32, 4, 4, Layout("describe_configs_v4", describe_configs_v4, True)),
+    (10, 4, 6, Layout("find_coordinator_v4", find_coordinator_v4, True, find_coordinator_v4_slices)),
+    (32, 1, 2, Layout("describe_configs_v1", describe_configs_v1, True, describe_configs_v1_slices)),
+    (32, 3, 3, Layout("describe_configs_v3", describe_configs_v3, True, describe_configs_v3_slices)),
+    (32, 4, 4, Layout("describe_configs_v4", describe_configs_v4, True, describe_configs_v4_slices)),
     (60, 0, 0, Layout("describe_cluster_v0", describe_cluster_v0, False)),
     (60, 1, 1, Layout("describe_cluster_v1", describe_cluster_v1, False)),
     (60, 2, 2, Layout("describe_cluster_v2", describe_cluster_v2, False)),
     (78, 1, 2, Streamed("share_fetch_v1", share_fetch_v1_scan, share_fetch_v1_nodes, None)),
-    (79, 1, 1, Layout("share_acknowledge_v1", share_acknowledge_v1, True)),
-    (79, 2, 2, Layout("share_acknowledge_v2", share_acknowledge_v2, True)),
+    (79, 1, 1, Layout("share_acknowledge_v1", share_acknowledge_v1, True, share_acknowledge_v1_slices)),
+    (79, 2, 2, Layout("share_acknowledge_v2", share_acknowledge_v2, True, share_acknowledge_v2_slices)),
 )
 """API key, first version, last version, and how such responses are patched."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
 from fleet.model import BrokerId
@@ -90,17 +90,35 @@ Raises:  IndexError, struct.error: more bytes are needed; MalformedFrame
 """
 
 
+SLICE_BYTES = 8 * 1024  # not Final: tests change it, and a compiler would write its value into the code
+"""How much of a response is patched in one turn of the event loop: 0.3 ms of DescribeConfigs."""
+TAG_LIMIT_BYTES: Final = 256 * 1024
+"""The longest tagged field with addresses in a response that is patched in slices: of 6,000 brokers."""
+
+Slices: TypeAlias = Generator[None, None, int]
+"""Rewrites the addresses in one response as ``Patch`` does, and pauses after each ``SLICE_BYTES``.
+
+At a pause the list has all segments since the pause before; the caller takes them and empties it. It has a
+single one where nothing was replaced. What it returns is the position from which the rest follows as it is,
+without the segment for that.
+"""
+
+PatchSlices: TypeAlias = Callable[[memoryview, Addresses, Parts], Slices]
+
+
 class Layout(NamedTuple):
     """How the responses of one API and version are patched.
 
     Args:
         name: of the function, for error messages.
         whole: whether an address can stand at the end, so that the response must be complete first.
+        slices: for those that may be long and must be complete first; None where they are always short.
     """
 
     name: str
     patch: Patch
     whole: bool
+    slices: PatchSlices | None = None
 
 
 PatchArray: TypeAlias = Callable[[memoryview, int, Addresses, Parts], tuple[int, int]]

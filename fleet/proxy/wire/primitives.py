@@ -71,12 +71,17 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     """
     count, pos = varint(buf, pos, peer)
     if count > MOST_TAGS:
-        raise MalformedFrame(peer, f"{count} tagged fields in one section")
+        too_many_tags(count, peer)
     for _ in range(count):
         _, pos = varint(buf, pos, peer)
         size, pos = varint(buf, pos, peer)
         pos += size
     return pos
+
+
+def too_many_tags(count: int, peer: Peer = "broker") -> NoReturn:
+    """Refuse a section with more tagged fields than any message has."""
+    raise MalformedFrame(peer, f"{count} tagged fields in one section")
 
 
 def negative(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
