@@ -367,9 +367,14 @@ class Session:
         if self._clock is None or self._sample is not None:
             return consumed
         if self._waiting > place and len(data) - pos >= REQUEST_HEADER_BYTES:
-            size, api, correlation_id, _ = read_request_header(data, pos)
+            size, api, correlation_id, client_id_length = read_request_header(data, pos)
             newest = self._queue[place - 1] if place else self._oldest
-            if newest & CORRELATION_MASK == correlation_id:
+            # Where nobody answers the first request, the one behind it may have the same correlation id.
+            frame = memoryview(data)[pos:]
+            unanswered = bool(self.local_replies) or (
+                api >> 16 == PRODUCE and produce_acks(frame, api & 0xFFFF, client_id_length) == 0
+            )
+            if newest & CORRELATION_MASK == correlation_id and not unanswered:
                 if place:
                     self._queue[place - 1] = newest | _SAMPLED
                 else:

@@ -219,8 +219,10 @@ class Conversation:
         self.play.session.drain()
 
     def redirect(self) -> None:
-        self.play.session.redirect()
-        self._is_redirecting = True
+        """As in a move: only a group's member, which has sent a heartbeat, is sent elsewhere."""
+        if self.play.session.coordinates:
+            self.play.session.redirect()
+            self._is_redirecting = True
 
     def finish(self) -> None:
         """Everything arrives."""

@@ -237,7 +237,10 @@ POISON_BY_TOKEN: Final = [
     Step("ask", ask(METADATA, 1, SAME, GOOD_TOKEN + struct.pack(">i", SAME) + EVIL_METADATA)),
 ]
 """A token that looks like a request, and whose answer looks like that."""
+BEAT: Final = ask(HEARTBEAT, 1, SAME)
+HEARTBEAT_ALONE: Final = [*ask_in_turn(BEAT), Step("redirect"), Step("ask", BEAT), Step("deliver")]
 HEARTBEAT_BEHIND_OTHERS: Final = [
+    *ask_in_turn(BEAT),
     *(Step("ask", ask(METADATA, 1, SAME)), Step("deliver"), Step("redirect")),
     *(Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")),
 ]
@@ -264,7 +267,7 @@ UNKNOWN_VERSIONS: Final = [
 @example(setup=Setup(sasl=True), script=POISON_BY_TOKEN)
 @example(setup=Setup(newest_api_versions=7), script=UNKNOWN_VERSIONS)
 @example(setup=Setup(), script=HEARTBEAT_BEHIND_OTHERS)
-@example(setup=Setup(), script=[Step("redirect"), Step("ask", ask(HEARTBEAT, 1, SAME)), Step("deliver")])
+@example(setup=Setup(), script=HEARTBEAT_ALONE)
 def test_every_answer_is_treated_as_the_answer_to_its_request(setup: Setup, script: list[Step]) -> None:
     """``Conversation`` compares, after each step."""
     conversation = play(ModelBroker(setup), script)

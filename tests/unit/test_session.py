@@ -405,6 +405,16 @@ def test_the_answer_to_a_sampled_request_is_timed() -> None:
     assert play.session.client_id == "tester"
 
 
+def test_answer_is_not_timed_for_a_request_that_has_none() -> None:
+    """Found by the model broker: both have one correlation id, and the second one was taken for the first."""
+    play = Play.new()
+    play.client(request(LIST_OFFSETS, 5, 8))
+    play.broker(response(8))
+    play.client(produce(9, 7, 0) + request(HEARTBEAT, 4, 7))  # sampled
+    play.broker(response(7))
+    assert play.timed == []
+
+
 def test_the_usual_answer_to_a_sampled_request_needs_no_address_book() -> None:
     """Found by a reader: the sample changed what it is known by, and it was rewritten to what it had been."""
     play = Play.new()
