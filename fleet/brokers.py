@@ -14,6 +14,7 @@ from fleet.discovery import discover
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, BrokerId, Endpoint, is_address
+from fleet.outbound import Resolver
 from fleet.probe import probe_broker
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class BrokerWatch:
         self._refused = False
         """The cluster tells nobody who has no credentials, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
+        self._resolver = Resolver()
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
         self._changed = asyncio.Event()
@@ -221,7 +223,7 @@ class BrokerWatch:
             doubt.clear()
             broker = self._known[broker_id]
             at = Endpoint(broker.host, broker.port)
-            trouble = await probe_broker(at, self._timing.probe_timeout_s, self._access.tls)
+            trouble = await probe_broker(at, self._timing.probe_timeout_s, self._access.tls, self._resolver)
             self._answered(broker_id, at, trouble)
             if trouble is None:
                 backoff_s = BACKOFF_FIRST_S

@@ -220,6 +220,7 @@ class Control:
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
             tls=None if secured.tls is None else tls.following(secured.tls.of(self.me)),
             others=Peers(self.settings, self.me).traffic,
+            on_broken=self._fail,
             hosts={*self.settings.hosts, socket.gethostname()},
         )
         self._spawn(self.brokers.run())
@@ -321,6 +322,10 @@ class Control:
         """LinkEvents: no link can be made, for a reason of this member's own."""
         self._failed_here(peer, error)
         self.detector.link_failed_here(peer, time.monotonic())
+
+    def on_broken(self, error: BaseException) -> None:
+        """LinkEvents: there will be no more links."""
+        self._fail(error)
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
         """LinkEvents: a peer said something."""
@@ -495,24 +500,44 @@ class Control:
         patience_s = self._timing.probe_timeout_s
         try:
             targets = await resolve(self._listeners(peer), self._resolver, patience_s)
-            sent_s = time.monotonic()
-            self.detector.probe_sent(peer, sent_s)
-            answer = asyncio.create_task(probe_member(targets, patience_s * LATE))
-            try:
-                await asyncio.wait((answer,), timeout=patience_s)
-                in_time = answer.done()
-                outcome = answer.result() if in_time else ProbeOutcome.TIMED_OUT
-                self.detector.probe_result(peer, outcome, time.monotonic())
+        except LocalFailure as error:
+            self._probe_failed_here(peer, error)
+            return
+        sent_s = time.monotonic()
+        self.detector.probe_sent(peer, sent_s)
+        answer = asyncio.create_task(probe_member(targets, patience_s * LATE))
+        try:
+            async with asyncio.timeout(patience_s):
+                outcome = await asyncio.shield(answer)
+        except TimeoutError:
+            self._probed(peer, ProbeOutcome.TIMED_OUT)
+            await self._await_late_answer(peer, answer, sent_s)
+        except LocalFailure as error:
+            self._probe_failed_here(peer, error)
+        else:
+            self._probed(peer, outcome)
+        finally:
+            answer.cancel()
+
+    async def _await_late_answer(
+        self, peer: ProxyId, answer: asyncio.Task[ProbeOutcome], sent_s: float
+    ) -> None:
+        """Of a probe that counts as timed out already: another one may be under way by then."""
+        try:
+            if await answer is ProbeOutcome.ANSWERED:
+                self.detector.answered_late(peer, sent_s, time.monotonic())
                 self._evaluate()
-                if not in_time and await answer is ProbeOutcome.ANSWERED:
-                    self.detector.answered_late(peer, sent_s, time.monotonic())
-                    self._evaluate()
-            finally:
-                answer.cancel()
         except LocalFailure as error:
             self._failed_here(peer, error)
-            self.detector.probe_failed_here(peer, time.monotonic())
-            self._evaluate()
+
+    def _probed(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
+        self.detector.probe_result(peer, outcome, time.monotonic())
+        self._evaluate()
+
+    def _probe_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+        self._failed_here(peer, error)
+        self.detector.probe_failed_here(peer, time.monotonic())
+        self._evaluate()
 
     def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """Count, and say now and then, that this member cannot ask a peer."""

@@ -199,15 +199,10 @@ class BrokersSeenMessage:
     """
 
     brokers: tuple[Broker, ...]
+    wanted: tuple[BrokerId, ...] = ()
+    """Brokers that clients of the worker wait for, because nobody knows yet where they are. No message of its
+    own: a control process of 0.2.0 skips a field that it does not know, and hangs up at such a message."""
     kind: Literal["brokers_seen"] = "brokers_seen"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokersWantedMessage:
-    """Brokers that clients of a worker wait for, because nobody knows yet where they are."""
-
-    broker_ids: tuple[BrokerId, ...]
-    kind: Literal["brokers_wanted"] = "brokers_wanted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +228,6 @@ Message: TypeAlias = (
     | CountersMessage
     | TrafficMessage
     | BrokersSeenMessage
-    | BrokersWantedMessage
     | BrokersLostMessage
     | ReachableMessage
 )

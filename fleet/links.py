@@ -75,6 +75,9 @@ class LinkEvents(Protocol):
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """No link to the peer can be made, for a reason of this member's own."""
 
+    def on_broken(self, error: BaseException) -> None:
+        """What accepts, dials or keeps links has ended by an error, and does nothing any more."""
+
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
         """A RAFT or REPORT frame arrived, in the order in which the peer sent it."""
 
@@ -287,6 +290,13 @@ class PeerLinks:
         self._tasks += [
             loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self._hello.proxy_id
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._tell(self._events.on_broken, error)
 
     async def stop(self) -> None:
         """Close all links after what has been written, and wait for that a moment; ``on_down`` is called for

@@ -444,10 +444,19 @@ class Detector:
         signs = (record.answered_s, record.worker_heard_s)
         return heard_s, max([heard_s, *(sign_s for sign_s in signs if sign_s is not None)])
 
-    def _control_since_s(self, record: _Peer, since_s: float) -> float:
-        """Since when a peer's control process is missed that was there, or was to be, at some time: a time in
-        which this member itself could make no link does not count."""
-        return since_s if record.link_failed_here_s is None else max(since_s, record.link_failed_here_s)
+    def _control_since_s(self, record: _Peer, heard_s: float) -> float:
+        """Since when a control process is missed: a time in which this member could make no link, for a
+        reason of its own, does not count."""
+        return heard_s if record.link_failed_here_s is None else max(heard_s, record.link_failed_here_s)
+
+    def _grace_ends_s(self, record: _Peer) -> float:
+        """Until when a peer that has never been heard is waited for.
+
+        Such a time does not count here either, but it does not postpone that for ever: the name of a peer
+        that is gone for good may be gone, too.
+        """
+        since_s = min(self._control_since_s(record, self._started_s), self._started_s + self._timing.grace_s)
+        return since_s + self._timing.grace_s
 
     def _silent_s(self, record: _Peer, at_s: float) -> float:
         return at_s - self._signs_s(record)[0]
@@ -457,7 +466,7 @@ class Detector:
         timing = self._timing
         heard_s, alive_s = self._signs_s(record)
         deadlines = [
-            self._control_since_s(record, self._started_s) + timing.grace_s,
+            self._grace_ends_s(record),
             alive_s + timing.suspect_after_s,
             self._control_since_s(record, heard_s) + timing.control_grace_s,
             record.doubted_until_s,
@@ -510,8 +519,7 @@ class Detector:
     def _dead(self, record: _Peer, at_s: float) -> Suspicion | None:
         """Why a peer is to be suspected; None where nothing says so."""
         timing = self._timing
-        since_s = self._control_since_s(record, self._started_s)
-        in_grace = record.liveness is Liveness.UNKNOWN and at_s - since_s < timing.grace_s
+        in_grace = record.liveness is Liveness.UNKNOWN and at_s < self._grace_ends_s(record)
         if record.ready is None:
             # It has never said anything, so there is nothing that it could have lost.
             return None if in_grace else "never_heard"

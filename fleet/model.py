@@ -49,9 +49,9 @@ _ZONE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
 _MOST_PORT: Final = 65535
 
 
-def is_address(host: str, port: int) -> bool:
+def is_address(host: str | None, port: int) -> bool:
     """Whether somebody can be dialled there: a host name or an IP address, and a port. Source: RFC 1123"""
-    if not 0 < port <= _MOST_PORT:
+    if host is None or not 0 < port <= _MOST_PORT:
         return False
     if _HOST_NAME.fullmatch(host) is not None:
         return True

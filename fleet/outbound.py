@@ -11,7 +11,9 @@ import asyncio
 import errno
 import socket
 import ssl
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from fleet.model import Endpoint
@@ -43,7 +45,7 @@ def is_peers_doing(error: BaseException) -> bool:
 
 
 class Resolver:
-    """Looks names up, each once at a time: the threads for that are few, and a slow one must not take all."""
+    """Looks names up, each once at a time, however many wait for it and however slow it is."""
 
     def __init__(self) -> None:
         self._lookups: dict[Endpoint, asyncio.Task[Addresses]] = {}
@@ -71,44 +73,69 @@ class Resolver:
 
 
 async def _look_up(endpoint: Endpoint) -> Addresses:
+    """Look a name up in a thread of its own.
+
+    The loop's threads are four, and slow names of brokers may have them all.
+    """
     loop = asyncio.get_running_loop()
+    found: asyncio.Future[Addresses] = loop.create_future()
+
+    def tell(addresses: Addresses | None, error: Exception | None) -> None:
+        if found.done():  # nobody waits any more
+            return
+        if addresses is not None:
+            found.set_result(addresses)
+        else:
+            found.set_exception(LocalFailure(f"no address for {endpoint.host}: {error}"))
+
+    def work() -> None:
+        addresses, failure = None, None
+        try:
+            addresses = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError, OverflowError, MemoryError) as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, addresses, failure)
+
     try:
-        return await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except (OSError, ValueError, OverflowError, MemoryError) as error:
+        # A daemon: a process that ends does not wait for a name server.
+        threading.Thread(target=work, name=f"look up {endpoint.host}", daemon=True).start()
+    except RuntimeError as error:  # no thread can be made
         raise LocalFailure(f"no address for {endpoint.host}: {error}") from error
+    return await found
 
 
 async def connect(addresses: Addresses) -> socket.socket:
     """Connect to the first of some addresses that takes it.
 
     Raises:
-        LocalFailure: not all of them could be tried
+        LocalFailure: none took it, and not all of them could be tried
         OSError: all of them were tried; what became of the first. ``is_peers_doing``, or nobody answered
     """
-    loop = asyncio.get_running_loop()
-    first: OSError | None = None
+    failure: OSError | None = None
+    local: OSError | None = None
     for family, kind, protocol, _, address in addresses:
         try:
-            # asyncio wants it so; it is inherited by nobody (PEP 446).
-            sock = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+            return await _connect_once(family, kind, protocol, address)
         except OSError as error:
-            if first is not None and error.errno in _NO_ROUTE:
-                continue
-            raise LocalFailure(f"no socket: {error}") from error
-        try:
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            sock.close()
             if isinstance(error, TimeoutError) or is_peers_doing(error):
-                first = first or error
-            elif first is None or error.errno not in _NO_ROUTE:
+                failure = failure or error
+            elif failure is None or error.errno not in _NO_ROUTE:
                 # getaddrinfo puts addresses without a route last (RFC 6724, rule 1): there, they add nothing.
-                raise LocalFailure(f"no connection to {address[0]}: {error}") from error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    if first is None:
+                local = local or error
+    if local is not None:
+        raise LocalFailure(f"no connection: {local}") from local
+    if failure is None:
         raise LocalFailure("no address")
-    raise first
+    raise failure
+
+
+async def _connect_once(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+    # asyncio wants sockets that do not block; they are inherited by nobody (PEP 446).
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

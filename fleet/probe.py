@@ -198,15 +198,19 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
         return HoldEnd.LET_GO if is_peers_doing(error) else HoldEnd.GIVEN_UP
 
 
-async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None) -> str | None:
+async def probe_broker(
+    endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None, resolver: Resolver | None = None
+) -> str | None:
     """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
 
+    Args:
+        resolver: of who asks more than once.
     Returns: what keeps it from answering in time, in words for an operator; None where nothing does
     """
     try:
         context = None if tls is None else tls.get()
         async with asyncio.timeout(timeout_s):
-            (target,) = await resolve((Target(endpoint, context),), Resolver(), timeout_s)
+            (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
             async with _asked(target, 0) as (answer, *_):
                 return None if answer == 0 else "it does not answer as a broker does"
     except asyncio.IncompleteReadError:

@@ -63,8 +63,8 @@ class RestartingThread:
                 backoff_s = self._backoff_first_s
             text = "the thread %r has ended; starting it again in %.1f s"
             log.error(text, self.name, backoff_s, exc_info=error)
-            if self.stopping.wait(backoff_s):
-                return
+            # Where it is to end meanwhile, the work is done once more: something may be left for it to keep.
+            self.stopping.wait(backoff_s)
             self._restarts += 1
             backoff_s = min(BACKOFF_LIMIT_S, 2 * backoff_s)
 

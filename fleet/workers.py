@@ -14,7 +14,6 @@ from fleet.admin.view import WorkerView
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
-    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -184,10 +183,11 @@ class Workers:
                 self._tell_applied()
             case TrafficMessage():
                 self._on_traffic(message)
-            case BrokersSeenMessage(brokers=brokers):
-                self._on_brokers_seen(brokers)
-            case BrokersWantedMessage(broker_ids=broker_ids):
-                self._on_brokers_wanted(broker_ids)
+            case BrokersSeenMessage(brokers=brokers, wanted=wanted):
+                if brokers:
+                    self._on_brokers_seen(brokers)
+                if wanted:
+                    self._on_brokers_wanted(wanted)
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
             case DirectoryMessage() | ReachableMessage() | CountMessage():

@@ -13,8 +13,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
@@ -58,6 +58,28 @@ class ConnectionCounts:
     open: int
     dropped: Mapping[DropReason, int]
 
+
+class _OncePerInterval(logging.Filter):
+    """Lets one record pass each ``LOG_INTERVAL_S``, on one line: each is a stranger's to cause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_s = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._passed_s < LOG_INTERVAL_S:
+            return False
+        self._passed_s = now_s
+        if record.exc_info:
+            record.msg, record.args = "%s: %s", (record.getMessage(), record.exc_info[1])
+            record.exc_info = None
+        return True
+
+
+_REQUEST_LOG: Final = logging.getLogger(f"{__name__}.requests")
+"""What aiohttp says of requests that are none."""
+_REQUEST_LOG.addFilter(_OncePerInterval())
 
 NO_CONNECTIONS: Final = ConnectionCounts(0, dict.fromkeys(DROP_REASONS, 0))
 
@@ -232,20 +254,28 @@ class AdminServer:
     Args:
         app: what answers.
         connections: told by the application what it thinks of requests.
+        on_broken: called where what accepts connections, or looks after them, has ended by an error.
     """
 
     def __init__(
-        self, app: web.Application, connections: Connections, sock: socket.socket, tls: ssl.SSLContext | None
+        self,
+        app: web.Application,
+        connections: Connections,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        on_broken: Callable[[BaseException], object],
     ) -> None:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_REQUEST_LOG,
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             keepalive_timeout=REQUEST_TIMEOUT_S,
             lingering_time=LINGER_S,
             auto_decompress=False,
         )
         self._connections = connections
+        self._on_broken = on_broken
         self._sock = sock
         self._secured: dict[str, Any] = {}
         if tls is not None:
@@ -269,7 +299,7 @@ class AdminServer:
             loop.create_task(self._connections.sweep()),
         ]
         for task in self._tasks:
-            task.add_done_callback(_log_end)
+            task.add_done_callback(self._ended)
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
         server = self._runner.server
@@ -282,6 +312,12 @@ class AdminServer:
             self._logged_s = now_s
             log.warning("the admin address cannot accept connections: %s", error)
 
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("the admin address no longer looks after its connections", exc_info=error)
+            self._on_broken(error)
+
     async def cleanup(self) -> None:
         """Stop accepting, let requests under way be answered for a moment, and close everything."""
         for task in self._tasks:
@@ -290,10 +326,3 @@ class AdminServer:
         self._sock.close()
         await self._runner.cleanup()
         await self._connections.close()
-
-
-def _log_end(task: asyncio.Task[Any]) -> None:
-    with suppress(asyncio.CancelledError):
-        error = task.exception()
-        if error is not None:
-            log.error("the admin address no longer looks after its connections", exc_info=error)

@@ -142,6 +142,9 @@ class _Admin:
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the handler answers, if the request may have it."""
+        # From Python 3.12 on, a handler that waits for nothing is run at once. One turn of the loop would
+        # then answer all requests that a client has sent ahead.
+        await asyncio.sleep(0)
         self._connections.note_request(request)
         if request.path in OPEN_PATHS:
             return await handler(request)
@@ -390,9 +393,12 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     others: AskOthers = nobody,
     hosts: Collection[str] = (),
+    on_broken: Callable[[BaseException], object] = lambda error: None,
 ) -> AdminServer:
     """Starts to answer on an inherited listening socket; without tokens read-only where that is not loopback.
 
+    Args:
+        on_broken: called where what accepts connections, or looks after them, has ended by an error.
     Returns: the running server; its ``cleanup()`` ends it
     """
     connections = Connections()
@@ -405,6 +411,6 @@ async def serve(
         hosts=hosts,
         connections=connections,
     )
-    server = AdminServer(app, connections, sock, tls)
+    server = AdminServer(app, connections, sock, tls, on_broken)
     await server.start()
     return server

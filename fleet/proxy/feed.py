@@ -16,7 +16,6 @@ from fleet import ipc
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
-    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -129,10 +128,11 @@ class Feed:
         self._gathering = None
         if self._channel is None:
             return
-        if self._seen and self._channel.send(BrokersSeenMessage(tuple(self._seen.values()))):
-            self._seen.clear()
-        if self._wanted and self._channel.send(BrokersWantedMessage(tuple(self._wanted))):
-            self._wanted.clear()
+        if self._seen or self._wanted:
+            message = BrokersSeenMessage(tuple(self._seen.values()), tuple(self._wanted))
+            if self._channel.send(message):
+                self._seen.clear()
+                self._wanted.clear()
         if self._lost and self._channel.send(BrokersLostMessage(tuple(self._lost))):
             self._lost.clear()
 

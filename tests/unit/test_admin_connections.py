@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import resource
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fleet.admin import tls
+from fleet.admin import connections, tls
 from fleet.admin.connections import AdminServer
 from fleet.admin.http import serve
 from fleet.admin.tokens import Gate
@@ -399,3 +400,19 @@ async def test_cleanup_waits_for_nobody(address: Address) -> None:
         await server.cleanup()
     for peer in peers:
         assert await peer.closed() == b""
+
+
+async def test_what_is_no_request_is_logged_once_and_on_one_line(
+    address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
+    (once,) = connections._REQUEST_LOG.filters
+    monkeypatch.setattr(once, "_passed_s", float("-inf"))
+    await address.serve()
+    for _ in range(3):
+        peer = await address.connect()
+        await peer.send(b"GET /\x00 HTTP/9.9\r\n\r\n")
+        await peer.closed()
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert record.exc_info is None
+    assert "Error handling request" in record.getMessage()

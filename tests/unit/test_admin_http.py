@@ -13,10 +13,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from fleet.admin import client
+from fleet.admin.connections import Connections
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.admin.http import bound_to_loopback, serve
+from fleet.admin.http import bound_to_loopback, build_app, serve
 from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
 from fleet.config import TokenSettings
@@ -488,3 +491,17 @@ async def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptur
         "nobody may ask this member until its tokens can be read: fleet.yaml: /none: cannot be read"
         in caplog.text
     )
+
+
+def test_a_request_is_not_answered_in_the_turn_that_reads_it() -> None:
+    """From Python 3.12 on, aiohttp runs a handler at once. Found: requests sent ahead then froze control."""
+    app = build_app(Source(), writable=False, connections=Connections())
+    guarded = app.middlewares[-1]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response()
+
+    answering = guarded(make_mocked_request("GET", "/healthz"), answer)
+    assert answering.send(None) is None, "others come first"
+    with pytest.raises(StopIteration):
+        answering.send(None)

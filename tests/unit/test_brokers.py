@@ -17,6 +17,7 @@ from fleet.config.settings import Settings, Timing
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, Endpoint, IdentitySpace
+from fleet.outbound import Resolver
 from fleet.upstream_tls import BrokerTls
 
 BOOTSTRAP = Endpoint("bootstrap", 9092)
@@ -59,7 +60,9 @@ class Cluster:
             raise NoMetadata(self.why, refused=self.refuses)
         return self.listed
 
-    async def probe_broker(self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None) -> str | None:
+    async def probe_broker(
+        self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+    ) -> str | None:
         self.probed.append(endpoint)
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
@@ -375,10 +378,12 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
     watch = BrokerWatch(settings(SELDOM), Changes())
     times_s: list[float] = []
 
-    async def probe_broker(endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None) -> str | None:
+    async def probe_broker(
+        endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+    ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
         watch.lost([1])  # workers go on losing it, which does not hasten anything
-        return await cluster.probe_broker(endpoint, timeout_s, tls)
+        return await cluster.probe_broker(endpoint, timeout_s, tls, resolver)
 
     monkeypatch.setattr(brokers, "probe_broker", probe_broker)
     async with running(watch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+import struct
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,35 @@ async def test_without_a_password_nobody_is_asked() -> None:
     access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret)), "fleet.yaml")
     said = await why([Endpoint("127.0.0.1", 1)], access)
     assert said.startswith("fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set")
+
+
+def metadata(*hosts: str | None) -> bytes:
+    """The body of a Metadata response v1 with brokers and no topics."""
+    brokers = b"".join(
+        struct.pack(">ih", number, -1 if host is None else len(host))
+        + (host or "").encode()
+        + struct.pack(">ih", 9092, -1)
+        for number, host in enumerate(hosts)
+    )
+    return struct.pack(">i", len(hosts)) + brokers + struct.pack(">ii", 0, 0)
+
+
+async def test_brokers_that_have_no_host_are_left_out() -> None:
+    """Found: an error that nobody caught ended the control process, at each of its starts."""
+    named: tuple[str | None, ...] = (None, "kafka1", "")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                key, _, correlation_id = struct.unpack_from(">hhi", frame)
+                versions = struct.pack(">hihhhhhh", 0, 2, 3, 1, 1, 18, 0, 0)
+                body = struct.pack(">i", correlation_id) + (versions if key == 18 else metadata(*named))
+                writer.write(struct.pack(">i", len(body)) + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    at = Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert [each.host for each in await discover([at], PLAINTEXT, PATIENT_S)] == ["kafka1"]
+    named = (None,)
+    assert "knows of no brokers" in await why([at], PLAINTEXT)

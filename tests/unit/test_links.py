@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +30,7 @@ class Member:
 
     def __init__(self, me: str, listen: socket.socket, peers: dict[str, Endpoint], **options: object) -> None:
         self.told: list[str] = []
+        self.broken: list[BaseException] = []
         self.failed_here: list[tuple[str, str]] = []
         self.frames: list[tuple[str, Kind, bytes]] = []
         fleet = str(options.pop("fleet", "demo"))
@@ -42,6 +44,9 @@ class Member:
 
     def on_down(self, peer: str, reason: str) -> None:
         self.told.append(f"-{peer}: {reason}")
+
+    def on_broken(self, error: BaseException) -> None:
+        self.broken.append(error)
 
     def on_failed_here(self, peer: str, error: LocalFailure) -> None:
         self.failed_here.append((peer, str(error)))
@@ -618,3 +623,43 @@ async def test_a_name_that_cannot_be_does_not_end_the_dialling(
     monkeypatch.setattr(PeerLinks, "_dial", counted)
     await network.start("p2", peers={"p1": Endpoint("x" * 70 + ".invalid", 1)}, redial_s=(0.001, 0.002))
     await until(lambda: dialled >= 3)
+
+
+async def test_it_is_told_where_links_are_looked_after_no_more(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: such a task was told of at the end of the process, and no peer was dialled any more."""
+
+    async def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(PeerLinks, "_dial", fail)
+    two = await network.start("p2")
+    await until(lambda: two.broken)
+    assert isinstance(two.broken[0], MemoryError)
+
+
+async def test_a_peer_whose_name_is_unknown_is_a_failure_of_ones_own(network: Network) -> None:
+    two = await network.start("p2", peers={"p1": Endpoint("no-such-host.invalid", 1)})
+    await until(lambda: two.failed_here)
+    peer, said = two.failed_here[0]
+    assert peer == "p1"
+    assert "no address for no-such-host.invalid" in said
+    assert two.told == []
+
+
+async def test_a_peer_that_cannot_be_accepted_is_a_failure_of_ones_own(network: Network) -> None:
+    """p1 is dialled, and has no descriptor for it."""
+    one = await network.start("p1")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stranger = socket.socket()
+    try:
+        with socket.socket() as lowest:
+            free = lowest.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        stranger.setblocking(False)
+        stranger.connect_ex((network.endpoints["p1"].host, network.endpoints["p1"].port))
+        await until(lambda: {peer for peer, _ in one.failed_here} == {"p2", "p3"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        stranger.close()

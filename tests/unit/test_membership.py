@@ -341,14 +341,25 @@ def test_a_control_process_that_cannot_be_dialled_from_here_is_not_gone(up: Play
     assert up.reason == "control_gone"
 
 
-def test_a_peer_that_cannot_be_dialled_from_here_is_unknown_until_it_could_be() -> None:
+def test_a_peer_that_cannot_be_dialled_from_here_is_waited_for_twice_as_long_and_not_for_ever() -> None:
+    """Of one that is gone for good the name may be gone, too; found: then nobody took over what it owned."""
     play = Play()
-    while play.now_s < 1020.0:
+    while play.now_s < 1019.0:
         play.run(0.5)
         play.detector.link_failed_here("p2", play.now_s)
-    assert play.run(9.9).liveness is Liveness.UNKNOWN
-    assert play.run(0.2).liveness is Liveness.SUSPECT
+        assert play.liveness is Liveness.UNKNOWN
+    while play.now_s < 1021.0:
+        play.run(0.5)
+        play.detector.link_failed_here("p2", play.now_s)
     assert play.reason == "never_heard"
+    assert 20.0 <= play.transitions[-1].at_s - 1000.0 <= 20.0 + 2 * STEP_S
+
+
+def test_a_peer_that_could_not_be_dialled_for_a_while_is_waited_for_since() -> None:
+    play = Play().run(5.0)
+    play.detector.link_failed_here("p2", play.now_s)
+    assert play.run(9.9).liveness is Liveness.UNKNOWN
+    assert play.run(0.2).reason == "never_heard"
 
 
 def test_who_looks_names_up_in_vain_does_not_do_so_fifty_times_a_second(up: Play) -> None:

@@ -8,7 +8,8 @@ import os
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -74,6 +75,11 @@ async def test_the_first_address_that_takes_a_connection_is_taken(
         assert sock.getpeername() == somebody
 
 
+async def test_an_address_without_a_way_keeps_nobody_from_the_others(somebody: tuple[str, int]) -> None:
+    with await connect(tcp(UNREACHABLE, somebody)) as sock:
+        assert sock.getpeername() == somebody
+
+
 async def test_a_refusal_is_a_refusal(nobody: tuple[str, int]) -> None:
     with pytest.raises(ConnectionRefusedError):
         await connect(tcp(nobody))
@@ -89,7 +95,7 @@ async def test_an_address_without_a_route_takes_nothing_from_a_refusal_before_it
 
 @pytest.mark.parametrize("behind", [False, True])
 async def test_a_missing_route_is_a_failure_of_ones_own(nobody: tuple[str, int], behind: bool) -> None:
-    with pytest.raises(LocalFailure, match=r"no connection to 255\.255\.255\.255"):
+    with pytest.raises(LocalFailure, match=r"no connection: .*unreachable"):
         await connect(tcp(UNREACHABLE, nobody) if behind else tcp(UNREACHABLE))
 
 
@@ -125,46 +131,65 @@ async def test_a_name_that_nobody_knows_is_a_failure_of_ones_own(host: str) -> N
         await Resolver().find(Endpoint(host, 1), LIMIT_S)
 
 
-class Resolving:
-    """Takes the place of the system's resolver, which no test can make slow."""
+class SlowNames:
+    """Takes the place of the system's resolver, which no test can make slow; blocks as that does."""
 
-    def __init__(self) -> None:
-        self.asked = 0
-        self.known = asyncio.Event()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.known = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", self.getaddrinfo)
 
-    async def getaddrinfo(self, host: str, port: int, **_: Any) -> Addresses:
-        self.asked += 1
-        await self.known.wait()
+    def getaddrinfo(self, host: str, port: int, **_: Any) -> Addresses:
+        self.asked.append(host)
+        if host.startswith("slow"):
+            assert self.known.wait(LIMIT_S)
         return tcp((host, port))
 
 
 async def test_a_slow_resolver_is_a_failure_of_ones_own_and_asked_once_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow, resolver, endpoint = Resolving(), Resolver(), Endpoint("p2.example", 9100)
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", slow.getaddrinfo)
+    names, resolver, endpoint = SlowNames(monkeypatch), Resolver(), Endpoint("slow.example", 9100)
     for _ in range(3):
-        with pytest.raises(LocalFailure, match=r"no address for p2\.example within 0\.01 s"):
+        with pytest.raises(LocalFailure, match=r"no address for slow\.example within 0\.01 s"):
             await resolver.find(endpoint, 0.01)
     waiting = asyncio.create_task(resolver.find(endpoint, LIMIT_S))
     await asyncio.sleep(0)
-    slow.known.set()
-    assert await waiting == tcp(("p2.example", 9100))
-    assert slow.asked == 1
+    names.known.set()
+    assert await waiting == tcp(("slow.example", 9100))
+    assert names.asked == ["slow.example"]
     await resolver.find(endpoint, LIMIT_S)
-    assert slow.asked == 2, "what it said is not kept"
+    assert len(names.asked) == 2, "what it said is not kept"
 
 
-def test_a_look_up_that_nobody_waits_for_any_more_is_no_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    async def give_up(failing: Callable[..., Any]) -> None:
-        asyncio.get_running_loop().getaddrinfo = failing  # type: ignore[method-assign]
-        with pytest.raises(LocalFailure):
-            await Resolver().find(Endpoint("p2.example", 9100), 0.01)
-        await asyncio.sleep(0.02)
+async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: two names of brokers that took ten seconds each, and no member could be asked any more."""
+    names, resolver = SlowNames(monkeypatch), Resolver()
+    slow = [
+        asyncio.create_task(resolver.find(Endpoint(f"slow{n}.example", 9092), LIMIT_S)) for n in range(20)
+    ]
+    assert await resolver.find(Endpoint("p2.example", 9100), LIMIT_S) == tcp(("p2.example", 9100))
+    assert not any(each.done() for each in slow)
+    names.known.set()
+    await asyncio.gather(*slow)
 
-    async def fail(*_: object, **__: object) -> None:
-        await asyncio.sleep(0.015)
+
+def test_a_look_up_that_nobody_waits_for_any_more_is_no_complaint(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, ended = threading.Event(), threading.Event()
+
+    def fail(*_: object, **__: object) -> None:
+        assert go_on.wait(LIMIT_S)
+        ended.set()
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    asyncio.run(give_up(fail))
+    async def give_up() -> None:
+        with pytest.raises(LocalFailure):
+            await Resolver().find(Endpoint("p2.example", 9100), 0.01)
+        go_on.set()
+        await asyncio.to_thread(ended.wait, LIMIT_S)
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    asyncio.run(give_up())
     assert caplog.records == []

@@ -73,6 +73,9 @@ class Member:
     def on_down(self, peer: ProxyId, _reason: str) -> None:
         self.node.link_down(peer)
 
+    def on_broken(self, error: BaseException) -> None:
+        raise error
+
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         raise error
 

@@ -34,7 +34,6 @@ from fleet.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
     BrokersSeenMessage,
-    BrokersWantedMessage,
     Channel,
     CountersMessage,
     CountMessage,
@@ -1270,11 +1269,10 @@ class ControlScript:
         self.path.unlink()
 
     def seen(self) -> list[tuple[Broker, ...]]:
-        return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage)]
+        return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage) and each.brokers]
 
     def wanted(self) -> set[int]:
-        asked = (each for each in self.said if isinstance(each, BrokersWantedMessage))
-        return {one for each in asked for one in each.broker_ids}
+        return {one for each in self.said if isinstance(each, BrokersSeenMessage) for one in each.wanted}
 
     def lost(self) -> set[int]:
         return {one for each in self.said if isinstance(each, BrokersLostMessage) for one in each.broker_ids}

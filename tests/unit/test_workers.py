@@ -18,7 +18,6 @@ from fleet.ipc import (
     ApiTraffic,
     BrokersLostMessage,
     BrokersSeenMessage,
-    BrokersWantedMessage,
     Channel,
     ConnectionRow,
     CountersMessage,
@@ -267,7 +266,7 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         worker.send(BrokersSeenMessage((B2,)))
         await until(lambda: len(made.seen) == 2)
         assert made.seen == [(B1, B2), (B2,)]
-        worker.send(BrokersWantedMessage((3,)))
+        worker.send(BrokersSeenMessage((), wanted=(3,)))
         await until(lambda: made.wanted == [(3,)])
 
 

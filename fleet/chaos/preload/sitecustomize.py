@@ -4,15 +4,15 @@ The file that the environment names says what fails now, as JSON: ``{"names": "g
 ``{"routes": "gone"}``, or nothing. See `fleet.chaos.local_faults`.
 """
 
-import asyncio
 import errno
 import json
 import os
 import socket
 import sys
+import time
 from typing import Any
 
-SLOW_S = 30.0
+SLOW_S = 5.0
 
 _FILE = os.environ.get("PYTHONFLEETFAULTS")
 
@@ -28,22 +28,22 @@ def _faults() -> dict[str, str]:
 def _install() -> None:
     import uvloop
 
-    look_up, sock_connect = uvloop.Loop.getaddrinfo, uvloop.Loop.sock_connect
+    look_up, sock_connect = socket.getaddrinfo, uvloop.Loop.sock_connect
 
-    async def getaddrinfo(self: Any, *arguments: Any, **named: Any) -> Any:
+    def getaddrinfo(*arguments: Any, **named: Any) -> Any:
         names = _faults().get("names")
         if names == "gone":
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         if names == "slow":
-            await asyncio.sleep(SLOW_S)
-        return await look_up(self, *arguments, **named)
+            time.sleep(SLOW_S)
+        return look_up(*arguments, **named)
 
     async def connect(self: Any, sock: socket.socket, address: Any) -> Any:
         if _faults().get("routes") == "gone":
             raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
         return await sock_connect(self, sock, address)
 
-    uvloop.Loop.getaddrinfo, uvloop.Loop.sock_connect = getaddrinfo, connect
+    socket.getaddrinfo, uvloop.Loop.sock_connect = getaddrinfo, connect
 
 
 if _FILE and "fleet.control" in sys.orig_argv:
