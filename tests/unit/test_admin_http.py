@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -501,7 +502,7 @@ def test_a_request_is_not_answered_in_the_turn_that_reads_it() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response()
 
-    answering = guarded(make_mocked_request("GET", "/healthz"), answer)
+    answering: Any = guarded(make_mocked_request("GET", "/healthz"), answer)
     assert answering.send(None) is None, "others come first"
     with pytest.raises(StopIteration):
         answering.send(None)

@@ -153,5 +153,6 @@ async def test_channel_gives_up_on_a_peer_that_does_not_read(
 def test_control_of_the_previous_release_skips_that_brokers_are_waited_for() -> None:
     """A worker of this release may be started by its supervisor. Found: it hung up at a message of its own."""
     sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
-    program = "import sys; from fleet import ipc; print(ipc._MESSAGE.validate_json(sys.stdin.buffer.read()))"
+    read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
+    program = f"import sys; from fleet import ipc; print({read})"
     assert previous_release.run(program, sent).decode().startswith("BrokersSeenMessage(brokers=()")
