@@ -151,7 +151,7 @@ async def test_channel_gives_up_on_a_peer_that_does_not_read(
 
 
 def test_control_of_the_previous_release_skips_that_brokers_are_waited_for() -> None:
-    """A worker of this release may be started by its supervisor. Found: it hung up at a message of its own."""
+    """Its supervisor may start a worker of this release. Found: it hung up at an unknown message."""
     sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
     read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
     program = f"import sys; from fleet import ipc; print({read})"
