@@ -168,8 +168,26 @@ def check_root(path: Path, info: os.stat_result, user: User) -> int | None:
     group = info.st_gid if shared else None
     # With the sticky bit, as in /tmp, others can add files and can neither rename nor remove the member's.
     if not info.st_mode & stat.S_ISVTX:
-        _check_writers(path, info, group, "use a folder below it, which the member makes")
+        _check_writers(path, info, group, _fix_of_root(path, info, user, group))
     return group
+
+
+def _fix_of_root(path: Path, info: os.stat_result, user: User, group: int | None) -> str:
+    """What keeps others out of a data directory, lets the member write there, and loses no journal."""
+    quoted = shlex.quote(str(path))
+    if info.st_uid == user.uid:
+        fix = f"run: chmod go-w {quoted}"
+    elif group is not None:
+        fix = f"run as root: chmod o-w {quoted}"  # the group is how the member writes there
+    else:
+        fix = f"run as root: chown {_user_name(user.uid)} {quoted} && chmod go-w {quoted}"
+    if not any(os.path.lexists(path / name) for name in (PRIVATE_FOLDER, RAFT)):
+        return f"{fix}, or use a folder below it, which the member makes"
+    names = ", ".join((PRIVATE_FOLDER, *_MOVED))
+    return (
+        f"{fix}. Or stop the member, make a folder below it with mode 0700, move there what there is of "
+        f"{names}, and configure that folder: in an empty one this member would begin without its journal"
+    )
 
 
 def check_entry(path: Path, info: os.stat_result, user: User, group: int | None) -> None:
@@ -184,19 +202,17 @@ def check_entry(path: Path, info: os.stat_result, user: User, group: int | None)
         )
     if info.st_uid != user.uid:
         raise _wrong_owner(path, info, user)
-    _check_writers(path, info, group, "")
+    _check_writers(path, info, group, f"run: chmod go-w {shlex.quote(str(path))}")
 
 
-def _check_writers(path: Path, info: os.stat_result, group: int | None, other_fix: str) -> None:
+def _check_writers(path: Path, info: os.stat_result, group: int | None, fix: str) -> None:
     mode = stat.S_IMODE(info.st_mode)
     others = bool(mode & stat.S_IWOTH)
     if not others and (not mode & stat.S_IWGRP or info.st_gid == group):
         return
     who = "every user" if others else f"group {info.st_gid}"
-    fix = f"run: chmod go-w {shlex.quote(str(path))}"
     raise _Refused(
-        f"{path} has mode {mode:04o}, so {who} may write there, and only the member's user may; "
-        + (f"{fix}, or {other_fix}" if other_fix else fix)
+        f"{path} has mode {mode:04o}, so {who} may write there, and only the member's user may; {fix}"
     )
 
 

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from zipfile import ZipFile
@@ -147,6 +148,49 @@ def test_data_dir_others_may_write_to_is_refused(member: MemberSettings, mode: i
     assert rule in said
     assert f"run: chmod go-w {member.data_dir}, or use a folder below it" in said
     assert list(member.data_dir.iterdir()) == [], "nothing is made there"
+
+
+@pytest.mark.parametrize("files", [{"raft/journal": b"entries"}, {"member/raft/journal": b"entries"}])
+def test_no_new_folder_is_advised_where_there_is_a_journal(
+    member: MemberSettings, files: Mapping[str, bytes]
+) -> None:
+    """Who followed it would have a voter begin with an empty journal next to its own."""
+    fill(member.data_dir, files)
+    member.data_dir.chmod(0o777)
+    said = refusal(member)
+    assert "or use a folder below it" not in said
+    assert "move there what there is of member, raft, incarnation, directory.json, events.sqlite" in said
+
+
+def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSettings) -> None:
+    some_entries(member.data_dir / "raft", last=5)
+    start(member)
+    member.data_dir.chmod(0o777)
+    refusal(member)
+    below = member.data_dir / "own"
+    below.mkdir(mode=0o700)
+    for name in ("member", "raft"):
+        (member.data_dir / name).rename(below / name)
+    moved = replace(member, data_dir=below)
+    start(moved)
+    assert journal.check(replace(settings, members={"p1": moved}), "p1").survey.last_index == 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "fix"),
+    [
+        (0o777, 0, f"chown {STRANGER} /volume && chmod go-w /volume"),
+        (0o2777, STRANGER, "chmod o-w /volume"),
+    ],
+)
+def test_advice_for_a_folder_of_root_leaves_the_member_a_way_to_write(
+    mode: int, group: int, fix: str
+) -> None:
+    """Of k3s' and kind's volumes, and of an ``emptyDir`` with ``fsGroup``: no pod can change these itself."""
+    info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
+    with pytest.raises(data_dir._Refused) as caught:
+        data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
+    assert f"run as root: {fix}, or use a folder below it" in str(caught.value)
 
 
 def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> None:
