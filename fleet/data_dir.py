@@ -93,19 +93,22 @@ class _Folder:
         return os.readlink(name, dir_fd=self.fd) == f"{PRIVATE_FOLDER}/{name}"
 
 
-def acquire(member: MemberSettings) -> DataDirLock:
+def acquire(member: MemberSettings, for_reset: bool = False) -> DataDirLock:
     """Make the data directory this member's alone, and its files safe to use; bring them to this layout.
 
     The children inherit the locks: while one of them outlives a supervisor that was killed, its ports are
     taken.
 
+    Args:
+        for_reset: Raft's folder may be lost, and is not made: the caller makes it, marked.
+
     Raises:
-        StartError: it cannot be written, belongs to another user, others may write there, or another
-            supervisor works in it.
+        StartError: it cannot be written, belongs to another user, others may write there, another
+            supervisor works in it, or Raft's folder is lost.
     """
     field = f"members.{member.proxy_id}.data_dir"
     try:
-        return _acquire(member.data_dir, User.current())
+        return _acquire(member.data_dir, User.current(), for_reset)
     except _Refused as refusal:
         raise StartError(f"{field}: {refusal}") from None
     except OSError as error:
@@ -130,7 +133,23 @@ def raft_folder(member: MemberSettings) -> Path:
     return former if os.path.isdir(former) and not os.path.isdir(folder) else folder
 
 
-def _acquire(path: Path, user: User) -> DataDirLock:
+def lacks_journal(member: MemberSettings) -> bool:
+    """Whether there is the link to Raft's folder and no folder, so that the member does not start."""
+    try:
+        if os.readlink(member.data_dir / RAFT) != f"{PRIVATE_FOLDER}/{RAFT}":
+            return False
+    except OSError:  # no link, or nothing at all
+        return False
+    try:
+        os.lstat(member.private_dir / RAFT)
+    except FileNotFoundError:
+        return True
+    except OSError:  # not to be looked into: the reader of the files reports it
+        pass
+    return False
+
+
+def _acquire(path: Path, user: User, for_reset: bool = False) -> DataDirLock:
     with ExitStack() as folders, ExitStack() as locks:
 
         def opened(at: Path, fd: int) -> _Folder:
@@ -145,7 +164,7 @@ def _acquire(path: Path, user: User) -> DataDirLock:
         fds = [_lock(root, user, group, locks)]
         private = opened(path / PRIVATE_FOLDER, _open_private(root, user, group))
         fds.append(_lock(private, user, group, locks))
-        _migrate(root, private, user)
+        _migrate(root, private, user, for_reset)
         _secure_tree(private, user, group)
         locks.pop_all()
         return DataDirLock(tuple(fds))
@@ -342,7 +361,7 @@ def _is_locked(path: Path) -> bool:
 # ---- files of release 0.2.0
 
 
-def _migrate(root: _Folder, private: _Folder, user: User) -> None:
+def _migrate(root: _Folder, private: _Folder, user: User, for_reset: bool) -> None:
     """Move what release 0.2.0 has written into the private folder, and leave links for the way back.
 
     An interrupted migration goes on at the next start: each step is one rename or one link. Whatever 0.2.0
@@ -357,8 +376,14 @@ def _migrate(root: _Folder, private: _Folder, user: User) -> None:
                     f"{root.path / name} is a symbolic link, and none is followed here; "
                     f"put what it leads to at {private.path / name}, or mount it there, and remove the link"
                 )
-            if name != RAFT or private.find(name) is not None:
-                continue
+            # The folder is there before the link is made, so whoever finds the link alone has lost a journal.
+            if name == RAFT and private.find(RAFT) is None and not for_reset:
+                raise _Refused(
+                    f"{root.path / RAFT} leads to {private.path / RAFT}, and that is missing; put it back as "
+                    "it was when the member stopped. Where it is lost, run `fleet journal reset`: without, "
+                    "a voter would forget its votes"
+                )
+            continue
         elif info is not None:
             if info.st_uid != user.uid:
                 raise _wrong_owner(root.path / name, info, user)
@@ -367,7 +392,8 @@ def _migrate(root: _Folder, private: _Folder, user: User) -> None:
             info, changed = None, True
         if name == RAFT and private.find(RAFT) is None:
             os.mkdir(RAFT, 0o700, dir_fd=private.fd)  # 0.2.0 does not start with a link to nothing
-        if info is None and name != _JOURNAL_OF_EVENTS and private.find(name) is not None:
+            os.fsync(private.fd)  # a power cut must not leave the link alone
+        if name != _JOURNAL_OF_EVENTS and private.find(name) is not None:
             os.symlink(f"{PRIVATE_FOLDER}/{name}", name, dir_fd=root.fd)
             changed = True
     info = root.find(_SOCKET)

@@ -26,9 +26,10 @@ from fleet import data_dir, ipc, journal
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
 from fleet.data_dir import User
-from fleet.errors import StartError
+from fleet.errors import JournalError, StartError
 from fleet.incarnation import next_incarnation
 from fleet.model import Directory
+from fleet.raft import survey
 from fleet.raft.journal import Journal
 from fleet.raft.rejoin import MARK, write_mark
 from tests.unit.test_journal import configured
@@ -534,6 +535,62 @@ def test_copy_made_through_the_links_is_set_aside(member: MemberSettings, tmp_pa
     assert_migrated(member)
     (aside,) = member.data_dir.glob("raft.copy-*")
     assert (aside / "journal").read_bytes() == FORMER["raft/journal"]
+
+
+@pytest.mark.parametrize("lost", ["member", "member/raft"])
+def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
+    settings: Settings, member: MemberSettings, lost: str
+) -> None:
+    some_entries(member.data_dir / "raft", last=3)
+    start(member)
+    shutil.copytree(member.data_dir / lost, member.data_dir / "backup", symlinks=True)
+    shutil.rmtree(member.data_dir / lost)
+    said = refusal(member)
+    assert f"{member.data_dir / 'raft'} leads to {member.private_dir / 'raft'}, and that is missing" in said
+    assert "run `fleet journal reset`" in said
+    found = journal.check(settings, "p1")
+    assert (found.survey.verdict, found.advice) == (
+        "corrupt",
+        "Stop the member, and run `fleet journal reset`.",
+    )
+    assert "that is missing" in found.survey.refusal
+    with pytest.raises(StartError, match="that is missing"):
+        journal.repair(settings, "p1")
+
+    shutil.rmtree(member.data_dir / lost, ignore_errors=True)
+    (member.data_dir / "backup").rename(member.data_dir / lost)
+    start(member)
+    assert journal.check(settings, "p1").survey.last_index == 3
+
+
+@pytest.mark.parametrize("start_over", [False, True])
+def test_lost_journal_is_reset(settings: Settings, member: MemberSettings, start_over: bool) -> None:
+    fill(member.data_dir)
+    start(member)
+    shutil.rmtree(member.private_dir / "raft")
+    found = journal.reset(settings, "p1", start_over).survey
+    assert (found.verdict, found.rejoining) == ("empty", not start_over)
+    start(member)
+    assert journal.check(settings, "p1").survey.rejoining is not start_over
+    assert os.readlink(member.data_dir / "raft") == "member/raft"
+
+
+def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
+    settings: Settings, member: MemberSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(member.data_dir)
+    start(member)
+    shutil.rmtree(member.private_dir / "raft")
+
+    def write(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(survey, "write_mark", write)
+        with pytest.raises(JournalError, match="No space left"):
+            journal.reset(settings, "p1", start_over=False)
+    assert "that is missing" in refusal(member)
+    assert journal.reset(settings, "p1", start_over=False).survey.rejoining
 
 
 def test_two_journals_that_differ_are_refused(member: MemberSettings) -> None:
