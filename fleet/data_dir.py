@@ -39,7 +39,8 @@ LOCK: Final = "lock"
 RAFT: Final = "raft"
 _SOCKET: Final = "control.sock"
 _JOURNAL_OF_EVENTS: Final = "events.sqlite-journal"
-_MOVED: Final = (RAFT, "incarnation", "directory.json", _JOURNAL_OF_EVENTS, "events.sqlite")
+_EVENTS: Final = "events.sqlite"
+_MOVED: Final = (RAFT, "incarnation", "directory.json", _JOURNAL_OF_EVENTS, _EVENTS)
 """What release 0.2.0 has in the data directory itself. SQLite's journal goes before its database."""
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -387,9 +388,13 @@ def _migrate(root: _Folder, private: _Folder, user: User, for_reset: bool) -> No
         elif info is not None:
             if info.st_uid != user.uid:
                 raise _wrong_owner(root.path / name, info, user)
-            _move(root, private, name)
-            log.info("moved %s to %s", root.path / name, private.path / name)
-            info, changed = None, True
+            if name in (_JOURNAL_OF_EVENTS, _EVENTS) and private.find(_EVENTS) is not None:
+                # 0.2.0 writes through the link, so this is an older copy, or what 0.2.0 began when it found
+                # the database damaged.
+                _set_aside(root, private, name)
+            else:
+                _move(root, private, name)
+            changed = True
         if name == RAFT and private.find(RAFT) is None:
             os.mkdir(RAFT, 0o700, dir_fd=private.fd)  # 0.2.0 does not start with a link to nothing
             os.fsync(private.fd)  # a power cut must not leave the link alone
@@ -414,24 +419,30 @@ def _move(root: _Folder, private: _Folder, name: str) -> None:
             ) from None
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        _set_copy_aside(root, private, name)
+        _expect_copy(root.path / name, private.path / name)
+        _set_aside(root, private, name)
+    else:
+        log.info("moved %s to %s", root.path / name, private.path / name)
 
 
-def _set_copy_aside(root: _Folder, private: _Folder, name: str) -> None:
-    """Rename a folder of which the private folder has the same: copied by a program that follows links.
+def _expect_copy(former: Path, own: Path) -> None:
+    """Refuse a second folder of Raft's that differs from the private folder's.
 
-    Raises: _Refused: they differ. A voter that goes on with the older one forgets what it has promised.
+    Raises: _Refused: a voter that goes on with the older one forgets what it has promised
     """
-    former, own = root.path / name, private.path / name
     if not _is_same(former, own):
         raise _Refused(
             f"{former} and {own} both hold Raft's files, and they differ; "
             "move the older one away. If you do not know which one is older, move both away, and run "
             "`fleet journal reset`"
         )
+
+
+def _set_aside(root: _Folder, private: _Folder, name: str) -> None:
+    """Rename what is in the private folder already: copied by a program that follows links."""
     aside = f"{name}.copy-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     os.rename(name, aside, src_dir_fd=root.fd, dst_dir_fd=root.fd)
-    log.warning("%s: a copy of %s; set aside as %s", former, own, aside)
+    log.warning("%s: a copy of %s; set aside as %s", root.path / name, private.path / name, aside)
 
 
 def _is_same(one: Path, two: Path) -> bool:

@@ -537,6 +537,22 @@ def test_copy_made_through_the_links_is_set_aside(member: MemberSettings, tmp_pa
     assert (aside / "journal").read_bytes() == FORMER["raft/journal"]
 
 
+@pytest.mark.parametrize("name", ["events.sqlite", "events.sqlite-journal"])
+def test_copy_of_the_events_replaces_no_newer_ones(member: MemberSettings, name: str) -> None:
+    """Nor does SQLite roll the newer ones back by an older journal."""
+    fill(member.data_dir)
+    start(member)
+    if name == "events.sqlite":
+        (member.data_dir / name).unlink()
+    fill(member.data_dir, {name: b"older"})
+    fill(member.private_dir, {"events.sqlite": b"newer events"})
+    start(member)
+    assert_migrated(member, {**FORMER, "events.sqlite": b"newer events"})
+    assert not (member.private_dir / "events.sqlite-journal").exists()
+    (aside,) = member.data_dir.glob(f"{name}.copy-*")
+    assert aside.read_bytes() == b"older"
+
+
 @pytest.mark.parametrize("lost", ["member", "member/raft"])
 def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
     settings: Settings, member: MemberSettings, lost: str
