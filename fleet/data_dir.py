@@ -39,7 +39,8 @@ LOCK: Final = "lock"
 RAFT: Final = "raft"
 _SOCKET: Final = "control.sock"
 _JOURNAL_OF_EVENTS: Final = "events.sqlite-journal"
-_MOVED: Final = (RAFT, "incarnation", "directory.json", _JOURNAL_OF_EVENTS, "events.sqlite")
+_EVENTS: Final = "events.sqlite"
+_MOVED: Final = (RAFT, "incarnation", "directory.json", _JOURNAL_OF_EVENTS, _EVENTS)
 """What release 0.2.0 has in the data directory itself. SQLite's journal goes before its database."""
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,19 +94,22 @@ class _Folder:
         return os.readlink(name, dir_fd=self.fd) == f"{PRIVATE_FOLDER}/{name}"
 
 
-def acquire(member: MemberSettings) -> DataDirLock:
+def acquire(member: MemberSettings, for_reset: bool = False) -> DataDirLock:
     """Make the data directory this member's alone, and its files safe to use; bring them to this layout.
 
     The children inherit the locks: while one of them outlives a supervisor that was killed, its ports are
     taken.
 
+    Args:
+        for_reset: Raft's folder may be lost, and is not made: the caller makes it, marked.
+
     Raises:
-        StartError: it cannot be written, belongs to another user, others may write there, or another
-            supervisor works in it.
+        StartError: it cannot be written, belongs to another user, others may write there, another
+            supervisor works in it, or Raft's folder is lost.
     """
     field = f"members.{member.proxy_id}.data_dir"
     try:
-        return _acquire(member.data_dir, User.current())
+        return _acquire(member.data_dir, User.current(), for_reset)
     except _Refused as refusal:
         raise StartError(f"{field}: {refusal}") from None
     except OSError as error:
@@ -130,7 +134,23 @@ def raft_folder(member: MemberSettings) -> Path:
     return former if os.path.isdir(former) and not os.path.isdir(folder) else folder
 
 
-def _acquire(path: Path, user: User) -> DataDirLock:
+def lacks_journal(member: MemberSettings) -> bool:
+    """Whether there is the link to Raft's folder and no folder, so that the member does not start."""
+    try:
+        if os.readlink(member.data_dir / RAFT) != f"{PRIVATE_FOLDER}/{RAFT}":
+            return False
+    except OSError:  # no link, or nothing at all
+        return False
+    try:
+        os.lstat(member.private_dir / RAFT)
+    except FileNotFoundError:
+        return True
+    except OSError:  # not to be looked into: the reader of the files reports it
+        pass
+    return False
+
+
+def _acquire(path: Path, user: User, for_reset: bool = False) -> DataDirLock:
     with ExitStack() as folders, ExitStack() as locks:
 
         def opened(at: Path, fd: int) -> _Folder:
@@ -145,7 +165,7 @@ def _acquire(path: Path, user: User) -> DataDirLock:
         fds = [_lock(root, user, group, locks)]
         private = opened(path / PRIVATE_FOLDER, _open_private(root, user, group))
         fds.append(_lock(private, user, group, locks))
-        _migrate(root, private, user)
+        _migrate(root, private, user, for_reset)
         _secure_tree(private, user, group)
         locks.pop_all()
         return DataDirLock(tuple(fds))
@@ -168,8 +188,26 @@ def check_root(path: Path, info: os.stat_result, user: User) -> int | None:
     group = info.st_gid if shared else None
     # With the sticky bit, as in /tmp, others can add files and can neither rename nor remove the member's.
     if not info.st_mode & stat.S_ISVTX:
-        _check_writers(path, info, group, "use a folder below it, which the member makes")
+        _check_writers(path, info, group, _fix_of_root(path, info, user, group))
     return group
+
+
+def _fix_of_root(path: Path, info: os.stat_result, user: User, group: int | None) -> str:
+    """What keeps others out of a data directory, lets the member write there, and loses no journal."""
+    quoted = shlex.quote(str(path))
+    if info.st_uid == user.uid:
+        fix = f"run: chmod go-w {quoted}"
+    elif group is not None:
+        fix = f"run as root: chmod o-w {quoted}"  # the group is how the member writes there
+    else:
+        fix = f"run as root: chown {_user_name(user.uid)} {quoted} && chmod go-w {quoted}"
+    if not any(os.path.lexists(path / name) for name in (PRIVATE_FOLDER, RAFT)):
+        return f"{fix}, or use a folder below it, which the member makes"
+    names = ", ".join((PRIVATE_FOLDER, *_MOVED))
+    return (
+        f"{fix}. Or stop the member, make a folder below it with mode 0700, move there what there is of "
+        f"{names}, and configure that folder: in an empty one this member would begin without its journal"
+    )
 
 
 def check_entry(path: Path, info: os.stat_result, user: User, group: int | None) -> None:
@@ -184,19 +222,17 @@ def check_entry(path: Path, info: os.stat_result, user: User, group: int | None)
         )
     if info.st_uid != user.uid:
         raise _wrong_owner(path, info, user)
-    _check_writers(path, info, group, "")
+    _check_writers(path, info, group, f"run: chmod go-w {shlex.quote(str(path))}")
 
 
-def _check_writers(path: Path, info: os.stat_result, group: int | None, other_fix: str) -> None:
+def _check_writers(path: Path, info: os.stat_result, group: int | None, fix: str) -> None:
     mode = stat.S_IMODE(info.st_mode)
     others = bool(mode & stat.S_IWOTH)
     if not others and (not mode & stat.S_IWGRP or info.st_gid == group):
         return
     who = "every user" if others else f"group {info.st_gid}"
-    fix = f"run: chmod go-w {shlex.quote(str(path))}"
     raise _Refused(
-        f"{path} has mode {mode:04o}, so {who} may write there, and only the member's user may; "
-        + (f"{fix}, or {other_fix}" if other_fix else fix)
+        f"{path} has mode {mode:04o}, so {who} may write there, and only the member's user may; {fix}"
     )
 
 
@@ -326,7 +362,7 @@ def _is_locked(path: Path) -> bool:
 # ---- files of release 0.2.0
 
 
-def _migrate(root: _Folder, private: _Folder, user: User) -> None:
+def _migrate(root: _Folder, private: _Folder, user: User, for_reset: bool) -> None:
     """Move what release 0.2.0 has written into the private folder, and leave links for the way back.
 
     An interrupted migration goes on at the next start: each step is one rename or one link. Whatever 0.2.0
@@ -341,17 +377,28 @@ def _migrate(root: _Folder, private: _Folder, user: User) -> None:
                     f"{root.path / name} is a symbolic link, and none is followed here; "
                     f"put what it leads to at {private.path / name}, or mount it there, and remove the link"
                 )
-            if name != RAFT or private.find(name) is not None:
-                continue
+            # The folder is there before the link is made, so whoever finds the link alone has lost a journal.
+            if name == RAFT and private.find(RAFT) is None and not for_reset:
+                raise _Refused(
+                    f"{root.path / RAFT} leads to {private.path / RAFT}, and that is missing; put it back as "
+                    "it was when the member stopped. Where it is lost, run `fleet journal reset`: without, "
+                    "a voter would forget its votes"
+                )
+            continue
         elif info is not None:
             if info.st_uid != user.uid:
                 raise _wrong_owner(root.path / name, info, user)
-            _move(root, private, name)
-            log.info("moved %s to %s", root.path / name, private.path / name)
-            info, changed = None, True
+            if name in (_JOURNAL_OF_EVENTS, _EVENTS) and private.find(_EVENTS) is not None:
+                # 0.2.0 writes through the link, so this is an older copy, or what 0.2.0 began when it found
+                # the database damaged.
+                _set_aside(root, private, name)
+            else:
+                _move(root, private, name)
+            changed = True
         if name == RAFT and private.find(RAFT) is None:
             os.mkdir(RAFT, 0o700, dir_fd=private.fd)  # 0.2.0 does not start with a link to nothing
-        if info is None and name != _JOURNAL_OF_EVENTS and private.find(name) is not None:
+            os.fsync(private.fd)  # a power cut must not leave the link alone
+        if name != _JOURNAL_OF_EVENTS and private.find(name) is not None:
             os.symlink(f"{PRIVATE_FOLDER}/{name}", name, dir_fd=root.fd)
             changed = True
     info = root.find(_SOCKET)
@@ -372,24 +419,30 @@ def _move(root: _Folder, private: _Folder, name: str) -> None:
             ) from None
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        _set_copy_aside(root, private, name)
+        _expect_copy(root.path / name, private.path / name)
+        _set_aside(root, private, name)
+    else:
+        log.info("moved %s to %s", root.path / name, private.path / name)
 
 
-def _set_copy_aside(root: _Folder, private: _Folder, name: str) -> None:
-    """Rename a folder of which the private folder has the same: copied by a program that follows links.
+def _expect_copy(former: Path, own: Path) -> None:
+    """Refuse a second folder of Raft's that differs from the private folder's.
 
-    Raises: _Refused: they differ. A voter that goes on with the older one forgets what it has promised.
+    Raises: _Refused: a voter that goes on with the older one forgets what it has promised
     """
-    former, own = root.path / name, private.path / name
     if not _is_same(former, own):
         raise _Refused(
             f"{former} and {own} both hold Raft's files, and they differ; "
             "move the older one away. If you do not know which one is older, move both away, and run "
             "`fleet journal reset`"
         )
+
+
+def _set_aside(root: _Folder, private: _Folder, name: str) -> None:
+    """Rename what is in the private folder already: copied by a program that follows links."""
     aside = f"{name}.copy-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     os.rename(name, aside, src_dir_fd=root.fd, dst_dir_fd=root.fd)
-    log.warning("%s: a copy of %s; set aside as %s", former, own, aside)
+    log.warning("%s: a copy of %s; set aside as %s", root.path / name, private.path / name, aside)
 
 
 def _is_same(one: Path, two: Path) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -57,6 +57,9 @@ def check(settings: Settings, proxy_id: ProxyId) -> JournalResult:
     folder = data_dir.raft_folder(member)
     running = data_dir.is_locked(member)
     found = survey.survey(folder, proxy_id)
+    if data_dir.lacks_journal(member):
+        refusal = f"{member.data_dir / data_dir.RAFT} leads to {folder}, and that is missing."
+        found = replace(found, verdict="corrupt", refusal=refusal)
     return JournalResult("check", folder, running, found, (), _advice(found, running))
 
 
@@ -97,7 +100,7 @@ def reset(settings: Settings, proxy_id: ProxyId, start_over: bool) -> JournalRes
             "same, run this again with --start-over"
         )
     mark = member.voter and may_forget(len(voters)) > 0 and not start_over
-    with _stopped(settings, proxy_id):
+    with _stopped(settings, proxy_id, for_reset=True):
         changed = survey.set_aside(folder, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), mark)
         found = survey.survey(folder, proxy_id)
     advice = "Start the member: it fetches everything from the others."
@@ -154,8 +157,8 @@ def print_result(result: JournalResult, console: Console) -> None:
 
 
 @contextmanager
-def _stopped(settings: Settings, proxy_id: ProxyId) -> Iterator[None]:
-    lock = data_dir.acquire(settings.member(proxy_id))
+def _stopped(settings: Settings, proxy_id: ProxyId, for_reset: bool = False) -> Iterator[None]:
+    lock = data_dir.acquire(settings.member(proxy_id), for_reset)
     try:
         yield
     finally:

@@ -237,9 +237,14 @@ def set_aside(folder: Path, suffix: str, mark: bool) -> tuple[Path, ...]:
     """
     renamed = []
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A folder that was lost comes back with its mark: an empty one would be a voter's without promises.
+        made = folder if folder.exists() or not mark else folder.with_name(f"{folder.name}.new")
+        made.mkdir(parents=True, exist_ok=True, mode=0o700)
         if mark:
-            write_mark(folder, secrets.token_hex(8))
+            write_mark(made, secrets.token_hex(8))
+        if made != folder:
+            made.rename(folder)
+            sync_folder(folder.parent)
         # What it remembers of the others is as true as before, unless all of them begin with nothing.
         names = FILES if mark else (*FILES, MARK, MEMORY)
         for name in names:

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from zipfile import ZipFile
@@ -25,9 +26,10 @@ from fleet import data_dir, ipc, journal
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
 from fleet.data_dir import User
-from fleet.errors import StartError
+from fleet.errors import JournalError, StartError
 from fleet.incarnation import next_incarnation
 from fleet.model import Directory
+from fleet.raft import survey
 from fleet.raft.journal import Journal
 from fleet.raft.rejoin import MARK, write_mark
 from tests.unit.test_journal import configured
@@ -147,6 +149,49 @@ def test_data_dir_others_may_write_to_is_refused(member: MemberSettings, mode: i
     assert rule in said
     assert f"run: chmod go-w {member.data_dir}, or use a folder below it" in said
     assert list(member.data_dir.iterdir()) == [], "nothing is made there"
+
+
+@pytest.mark.parametrize("files", [{"raft/journal": b"entries"}, {"member/raft/journal": b"entries"}])
+def test_no_new_folder_is_advised_where_there_is_a_journal(
+    member: MemberSettings, files: Mapping[str, bytes]
+) -> None:
+    """Who followed it would have a voter begin with an empty journal next to its own."""
+    fill(member.data_dir, files)
+    member.data_dir.chmod(0o777)
+    said = refusal(member)
+    assert "or use a folder below it" not in said
+    assert "move there what there is of member, raft, incarnation, directory.json, events.sqlite" in said
+
+
+def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSettings) -> None:
+    some_entries(member.data_dir / "raft", last=5)
+    start(member)
+    member.data_dir.chmod(0o777)
+    refusal(member)
+    below = member.data_dir / "own"
+    below.mkdir(mode=0o700)
+    for name in ("member", "raft"):
+        (member.data_dir / name).rename(below / name)
+    moved = replace(member, data_dir=below)
+    start(moved)
+    assert journal.check(replace(settings, members={"p1": moved}), "p1").survey.last_index == 5
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "fix"),
+    [
+        (0o777, 0, f"chown {STRANGER} /volume && chmod go-w /volume"),
+        (0o2777, STRANGER, "chmod o-w /volume"),
+    ],
+)
+def test_advice_for_a_folder_of_root_leaves_the_member_a_way_to_write(
+    mode: int, group: int, fix: str
+) -> None:
+    """Of k3s' and kind's volumes, and of an ``emptyDir`` with ``fsGroup``: no pod can change these itself."""
+    info = os.stat_result((stat.S_IFDIR | mode, 1, 1, 2, 0, group, 0, 0, 0, 0))
+    with pytest.raises(data_dir._Refused) as caught:
+        data_dir.check_root(Path("/volume"), info, User(STRANGER, frozenset({STRANGER})))
+    assert f"run as root: {fix}, or use a folder below it" in str(caught.value)
 
 
 def test_group_of_a_volume_is_accepted_for_its_members_alone(tmp_path: Path) -> None:
@@ -490,6 +535,78 @@ def test_copy_made_through_the_links_is_set_aside(member: MemberSettings, tmp_pa
     assert_migrated(member)
     (aside,) = member.data_dir.glob("raft.copy-*")
     assert (aside / "journal").read_bytes() == FORMER["raft/journal"]
+
+
+@pytest.mark.parametrize("name", ["events.sqlite", "events.sqlite-journal"])
+def test_copy_of_the_events_replaces_no_newer_ones(member: MemberSettings, name: str) -> None:
+    """Nor does SQLite roll the newer ones back by an older journal."""
+    fill(member.data_dir)
+    start(member)
+    if name == "events.sqlite":
+        (member.data_dir / name).unlink()
+    fill(member.data_dir, {name: b"older"})
+    fill(member.private_dir, {"events.sqlite": b"newer events"})
+    start(member)
+    assert_migrated(member, {**FORMER, "events.sqlite": b"newer events"})
+    assert not (member.private_dir / "events.sqlite-journal").exists()
+    (aside,) = member.data_dir.glob(f"{name}.copy-*")
+    assert aside.read_bytes() == b"older"
+
+
+@pytest.mark.parametrize("lost", ["member", "member/raft"])
+def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
+    settings: Settings, member: MemberSettings, lost: str
+) -> None:
+    some_entries(member.data_dir / "raft", last=3)
+    start(member)
+    shutil.copytree(member.data_dir / lost, member.data_dir / "backup", symlinks=True)
+    shutil.rmtree(member.data_dir / lost)
+    said = refusal(member)
+    assert f"{member.data_dir / 'raft'} leads to {member.private_dir / 'raft'}, and that is missing" in said
+    assert "run `fleet journal reset`" in said
+    found = journal.check(settings, "p1")
+    assert (found.survey.verdict, found.advice) == (
+        "corrupt",
+        "Stop the member, and run `fleet journal reset`.",
+    )
+    assert "that is missing" in found.survey.refusal
+    with pytest.raises(StartError, match="that is missing"):
+        journal.repair(settings, "p1")
+
+    shutil.rmtree(member.data_dir / lost, ignore_errors=True)
+    (member.data_dir / "backup").rename(member.data_dir / lost)
+    start(member)
+    assert journal.check(settings, "p1").survey.last_index == 3
+
+
+@pytest.mark.parametrize("start_over", [False, True])
+def test_lost_journal_is_reset(settings: Settings, member: MemberSettings, start_over: bool) -> None:
+    fill(member.data_dir)
+    start(member)
+    shutil.rmtree(member.private_dir / "raft")
+    found = journal.reset(settings, "p1", start_over).survey
+    assert (found.verdict, found.rejoining) == ("empty", not start_over)
+    start(member)
+    assert journal.check(settings, "p1").survey.rejoining is not start_over
+    assert os.readlink(member.data_dir / "raft") == "member/raft"
+
+
+def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
+    settings: Settings, member: MemberSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(member.data_dir)
+    start(member)
+    shutil.rmtree(member.private_dir / "raft")
+
+    def write(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(survey, "write_mark", write)
+        with pytest.raises(JournalError, match="No space left"):
+            journal.reset(settings, "p1", start_over=False)
+    assert "that is missing" in refusal(member)
+    assert journal.reset(settings, "p1", start_over=False).survey.rejoining
 
 
 def test_two_journals_that_differ_are_refused(member: MemberSettings) -> None:
