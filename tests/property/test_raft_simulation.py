@@ -48,6 +48,7 @@ def without_a_limit_on_the_commit_index(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_flush(patch: pytest.MonkeyPatch) -> None:
+    letting_losses_go_unnoticed(patch)
     patch.setattr(os, "fdatasync", lambda _descriptor: None)
 
 
@@ -65,8 +66,16 @@ def rewriting_the_journal_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def letting_a_reset_voter_vote_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The others would notice, but for their memory: that is taken away, and what it alone is for."""
     patch.setattr(storage, "read_mark", remove_mark)
+    letting_losses_go_unnoticed(patch)
+
+
+def letting_losses_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """Take away the memory of the others too, and what it alone is for.
+
+    With it no promise is broken where a guard is gone: once more voters have lost something than may be lost,
+    there is no quorum, and there will be none.
+    """
     trusting_every_journal(patch)
     patch.setattr(Simulation, "_forget", lambda _simulation, _loss: None)
 
@@ -76,6 +85,7 @@ def trusting_every_journal(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_journal(patch: pytest.MonkeyPatch) -> None:
+    letting_losses_go_unnoticed(patch)
     patch.setattr(journal_module.Journal, "_read", lambda _journal, _base: None)
 
 
