@@ -15,7 +15,7 @@ import fleet.raft.storage as storage
 import fleet.raft.transport as transport
 from fleet.raft.rejoin import remove_mark
 from tests.examples import examples
-from tests.property.raft_simulation import Disk, Simulation, simulate
+from tests.property.raft_simulation import Disk, Simulation, simulate, simulated
 from tests.raft_long import play_all, too_few
 
 SCHEDULES = examples(500)
@@ -38,6 +38,22 @@ def test_a_seed_is_the_same_schedule_each_time(tmp_path: Path) -> None:
     """Found: the library keeps nodes in sets, so a schedule depended on how a process hashes strings."""
     one, other = (simulate(11, tmp_path / name, steps=1500) for name in ("one", "other"))
     assert one == other
+
+
+def test_voters_back_from_an_earlier_release_keep_the_quorum(tmp_path: Path) -> None:
+    """Found: the voter that was away refused both new ids, both rejoined, and no majority was left."""
+    simulation = Simulation(1, tmp_path)
+    assert simulation.voters == ("p1", "p2", "p3")
+    with simulated(simulation):
+        simulation.run_quietly(200)
+        simulation.crash("p3", for_s=5.0)
+        for each in ("p1", "p2"):
+            simulation.erase(each, for_s=0.02)
+        simulation.run_quietly(1600)
+        simulation.heal_and_compare()
+    assert simulation.violations == []
+    assert simulation.counts["erased"] == 2
+    assert simulation.counts["distrusted"] == 0
 
 
 # Each guard whose absence the simulation notices, taken away. The others have unit tests.
