@@ -25,6 +25,7 @@ AT_LEAST = {
     "elections": 5_000,
     "distrusted": 250,
     "emptied": 150,
+    "erased": 300,
     "messages lost": 30_000,
     "one-way stalls": 10_000,
     "partitions": 1_000,

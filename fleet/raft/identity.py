@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 IDENTITY_BYTES: Final = 12
@@ -21,6 +21,7 @@ _ID_BYTES: Final = 5
 _IDENTITY: Final = struct.Struct(">5sBIH")
 _CHECKED_BYTES: Final = IDENTITY_BYTES - 2
 _CAUGHT_UP: Final = 1
+_ERASED: Final = 2
 _LIFE_BYTES: Final = 4
 _MAX_TEXT_CHARACTERS: Final = 64
 _MAX_INT: Final = 1 << 62
@@ -36,15 +37,22 @@ class Identity:
         journal_id: random, as hex digits.
         starts: how often the journal was opened to be written to.
         has_caught_up: whether the voter had fetched everything from the others before it got this id.
+        was_erased: whether an earlier release had written the journal, and so erased any id of it, before it
+            got this one. The entries were there: an empty disk gets an id without this.
     """
 
     journal_id: str
     starts: int
     has_caught_up: bool = False
+    was_erased: bool = False
+
+    @property
+    def flags(self) -> int:
+        return _CAUGHT_UP * self.has_caught_up | _ERASED * self.was_erased
 
     def pack(self) -> bytes:
-        flags = _CAUGHT_UP if self.has_caught_up else 0
-        unchecked = _IDENTITY.pack(bytes.fromhex(self.journal_id), flags, self.starts, 0)[:_CHECKED_BYTES]
+        fields = bytes.fromhex(self.journal_id), self.flags, self.starts, 0
+        unchecked = _IDENTITY.pack(*fields)[:_CHECKED_BYTES]
         return unchecked + _checksum(unchecked)
 
     @staticmethod
@@ -53,15 +61,20 @@ class Identity:
         if data == NO_IDENTITY or _checksum(data[:_CHECKED_BYTES]) != data[_CHECKED_BYTES:]:
             return None
         journal_id, flags, starts, _ = _IDENTITY.unpack(data)
-        return Identity(journal_id.hex(), starts, bool(flags & _CAUGHT_UP))
+        return Identity.of(journal_id.hex(), starts, flags)
 
     @staticmethod
-    def make(*, has_caught_up: bool = False) -> Identity:
+    def of(journal_id: str, starts: int, flags: int) -> Identity:
+        """The identity with these flags; a flag of a later release is left out."""
+        return Identity(journal_id, starts, bool(flags & _CAUGHT_UP), bool(flags & _ERASED))
+
+    @staticmethod
+    def make(*, has_caught_up: bool = False, was_erased: bool = False) -> Identity:
         """A new one, at its first start."""
-        return Identity(secrets.token_hex(_ID_BYTES), 1, has_caught_up)
+        return Identity(secrets.token_hex(_ID_BYTES), 1, has_caught_up, was_erased)
 
     def at_next_start(self) -> Identity:
-        return Identity(self.journal_id, self.starts + 1, self.has_caught_up)
+        return replace(self, starts=self.starts + 1)
 
 
 def _checksum(data: bytes) -> bytes:
@@ -94,7 +107,7 @@ class Standing:
         """As plain values, for a message or a file."""
         named = self.identity
         return [
-            *(named.journal_id, named.starts, int(named.has_caught_up), self.life),
+            *(named.journal_id, named.starts, named.flags, self.life),
             *(self.term, self.voted_for, self.last_term, self.last_index),
         ]
 
@@ -106,12 +119,12 @@ class Standing:
         """
         if not isinstance(value, list | tuple) or len(value) != 8:
             raise ValueError("standing is no list of 8")
-        journal_id, starts, has_caught_up, life, term, voted_for, last_term, last_index = value
+        journal_id, starts, flags, life, term, voted_for, last_term, last_index = value
         for text in (journal_id, life, "" if voted_for is None else voted_for):
             if not isinstance(text, str) or len(text) > _MAX_TEXT_CHARACTERS:
                 raise ValueError(f"standing holds {text!r:.80} where a text is due")
-        for number in (starts, has_caught_up, term, last_term, last_index):
+        for number in (starts, flags, term, last_term, last_index):
             if type(number) is not int or not 0 <= number < _MAX_INT:  # True is no int here
                 raise ValueError(f"standing holds {number!r:.80} where a number is due")
-        identity = Identity(journal_id, starts, has_caught_up == 1)
+        identity = Identity.of(journal_id, starts, flags)
         return Standing(identity, life, term, voted_for, last_term, last_index)

@@ -95,7 +95,10 @@ class Journal(LibraryJournal):  # type: ignore[misc]  # pysyncobj has no types
         if self._torn:
             log.warning("%s: trimmed %d bytes at offset %d, left by an interrupted write", path, *self._torn)
         # On disk before any message of this life: a start that was not counted would look like a copy.
-        self.identity = Identity.make() if self.identity is None else self.identity.at_next_start()
+        if self.identity is None:
+            self.identity = Identity.make(was_erased=self.is_of_earlier_release)
+        else:
+            self.identity = self.identity.at_next_start()
         # Always written anew: it trims, and after a failed flush only a new file is known to be on disk.
         self._rewrite()
 

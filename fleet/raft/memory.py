@@ -165,7 +165,11 @@ def _objection(known: _Known, said: Standing) -> str:
     if newest is None:
         return ""
     if named.journal_id != newest.identity.journal_id:
-        return "" if named.has_caught_up else "its journal is new, and it had one before"
+        if named.has_caught_up:
+            return ""
+        if named.was_erased:  # by an earlier release, which keeps all promises: those can be compared
+            return _lost_promise(newest, said)
+        return "its journal is new, and it had one before"
     if named.starts < newest.identity.starts:
         return f"its journal is a copy: start {named.starts}, and it has had start {newest.identity.starts}"
     if named.starts == newest.identity.starts:
@@ -174,7 +178,7 @@ def _objection(known: _Known, said: Standing) -> str:
 
 
 def _lost_promise(newest: Standing, said: Standing) -> str:
-    """What is missing in a new start of a journal that was there before."""
+    """What is missing at a new start that was promised before it."""
     if said.term < newest.term:
         return f"its journal is a copy: term {said.term}, and it was in term {newest.term}"
     if said.term == newest.term and newest.voted_for not in (None, said.voted_for):

@@ -5,7 +5,8 @@ is (a list of everything that was applied, or the fleet's real state machine und
 which faults come when: links that break, stall in one direction and deliver late, partitions, pauses, crashes
 of a process, power cuts that take back what was not flushed and tear what was being written, disks that
 refuse a write, voters that are reset, and voters whose folder is emptied or restored from an earlier copy of
-itself without a word to anybody. At the end everything heals.
+itself without a word to anybody, and voters whose journal an earlier release has written in between. At the
+end everything heals.
 
 Checked throughout: one leader a term; the same command at an index wherever it is applied; generations that
 only grow. And at the end: equal states, which are what a naive twin makes of all commands in order.
@@ -35,8 +36,8 @@ import fleet.raft.snapshot as snapshot_module
 from fleet.errors import JournalError, JournalForgot
 from fleet.model import Broker, FleetState, Member, Ownership, ProxyId
 from fleet.raft import files
-from fleet.raft.identity import Standing
-from fleet.raft.journal import Journal
+from fleet.raft.identity import IDENTITY_BYTES, NO_IDENTITY, Standing
+from fleet.raft.journal import FIRST_FRAME, Journal
 from fleet.raft.machine import LogSettings
 from fleet.raft.memory import VoterMemory
 from fleet.raft.rejoin import MARK, write_mark
@@ -332,12 +333,23 @@ class Simulation:
         self.disk.refuses, self.disk.cuts = 0.001, cuts
         for _ in range(faulty_steps):
             self._faults()
-            self._step()
-            if self.random.random() < 0.1:
-                self._propose()
+            self._step_and_propose()
+        self.heal_and_compare()
+
+    def run_quietly(self, steps: int) -> None:
+        """Go on without a fault but those that the caller makes."""
+        for _ in range(steps):
+            self._step_and_propose()
+
+    def heal_and_compare(self) -> None:
         self._heal()
         self._compare()
         self.counts["elections"] = len(self.leaders)
+
+    def _step_and_propose(self) -> None:
+        self._step()
+        if self.random.random() < 0.1:
+            self._propose()
 
     def _step(self) -> None:
         self.now += STEP_S
@@ -368,14 +380,14 @@ class Simulation:
         try:
             action()
         except PowerCut:
-            self._crash(member.me, self.random.choice((0.02, 0.3)), power=True)
+            self.crash(member.me, self.random.choice((0.02, 0.3)), power=True)
         except JournalForgot:
             self.counts["distrusted"] += 1
-            self._crash(member.me, 0.02)
+            self.crash(member.me, 0.02)
         except JournalError as error:
             if DISK_FAULT not in str(error):
                 self.violations.append(f"{member.me}: {error}")
-            self._crash(member.me, self.random.choice((0.02, 0.3)))
+            self.crash(member.me, self.random.choice((0.02, 0.3)))
 
     def _faults(self) -> None:
         chance, choice = self.random.random, self.random.choice
@@ -394,7 +406,7 @@ class Simulation:
             self.paused_until[choice(self.ids)] = self.now + choice((0.1, 0.4, 1.0))
         if chance() < 0.003:
             self.counts["crashes"] += 1
-            self._crash(choice(self.ids), choice((0.02, 0.2, 1.0)), power=chance() < 0.5)
+            self.crash(choice(self.ids), choice((0.02, 0.2, 1.0)), power=chance() < 0.5)
         if chance() < 0.0005:
             self._reset(choice(self.voters))
         if chance() < 0.002:
@@ -403,6 +415,8 @@ class Simulation:
             self._await_loss()
         if self.awaited_loss is not None:
             self._forget(self.awaited_loss)
+        if chance() < 0.0005 and not any(self.members[each].forgetful for each in self.voters):
+            self.erase(choice(self.voters), choice((0.02, 0.2, 1.0)))
 
     def _partition(self, until: float) -> None:
         self.counts["partitions"] += 1
@@ -411,7 +425,7 @@ class Simulation:
             if (one in side) != (other in side):
                 self.network.disconnect(one, other, until)
 
-    def _crash(self, me: ProxyId, for_s: float, power: bool = False) -> None:
+    def crash(self, me: ProxyId, for_s: float, power: bool = False) -> None:
         for other in self.ids:
             if other != me:
                 self.network.disconnect(me, other, self.now)
@@ -425,7 +439,7 @@ class Simulation:
         if not self._may_forget_more():
             return
         self.counts["resets"] += 1
-        self._crash(me, self.random.choice((0.02, 0.2)))
+        self.crash(me, self.random.choice((0.02, 0.2)))
         folder = self.members[me].folder
         shutil.rmtree(folder)
         folder.mkdir()
@@ -441,6 +455,21 @@ class Simulation:
             return
         shutil.rmtree(member.copy, ignore_errors=True)
         shutil.copytree(member.folder, member.copy)
+
+    def erase(self, me: ProxyId, for_s: float) -> None:
+        """Leave a voter's folder as an earlier release does: all promises kept, and no id.
+
+        What it remembers of the others is not used after that: nobody may have forgotten meanwhile.
+        """
+        self.crash(me, for_s)
+        journal = self.members[me].folder / "journal"
+        if not journal.exists():
+            return
+        self.counts["erased"] += 1
+        with journal.open("r+b") as file:
+            file.seek(FIRST_FRAME - IDENTITY_BYTES)
+            file.write(NO_IDENTITY)
+        (self.members[me].folder / memory_module.FILE).unlink(missing_ok=True)
 
     def _await_loss(self) -> None:
         """Choose who is to forget: any voter, or one of a majority that alone has the newest entries."""
@@ -473,14 +502,14 @@ class Simulation:
         loses = how == "emptied" or (copied is not None and _promises(copied) != _promises(standing))
         if not loses or member.forgetful or not self._may_forget_more():
             return
-        self._crash(me, self.random.choice((0.02, 0.2)))
+        self.crash(me, self.random.choice((0.02, 0.2)))
         self.counts[how] += 1
         shutil.rmtree(member.folder)
         if how == "restored":
             member.copy.rename(member.folder)
         member.forgot = True
         if loss.leader is not None:
-            self._crash(loss.leader, self.random.choice((0.3, 1.0)))
+            self.crash(loss.leader, self.random.choice((0.3, 1.0)))
 
     def _on_disk(self, member: SimulatedMember) -> Standing | None:
         """How far the journal of a running member is; None where some of it is not on disk yet."""

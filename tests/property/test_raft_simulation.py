@@ -15,7 +15,7 @@ import fleet.raft.storage as storage
 import fleet.raft.transport as transport
 from fleet.raft.rejoin import remove_mark
 from tests.examples import examples
-from tests.property.raft_simulation import Disk, Simulation, simulate
+from tests.property.raft_simulation import Disk, Simulation, simulate, simulated
 from tests.raft_long import play_all, too_few
 
 SCHEDULES = examples(500)
@@ -40,6 +40,22 @@ def test_a_seed_is_the_same_schedule_each_time(tmp_path: Path) -> None:
     assert one == other
 
 
+def test_voters_back_from_an_earlier_release_keep_the_quorum(tmp_path: Path) -> None:
+    """Found: the voter that was away refused both new ids, both rejoined, and no majority was left."""
+    simulation = Simulation(1, tmp_path)
+    assert simulation.voters == ("p1", "p2", "p3")
+    with simulated(simulation):
+        simulation.run_quietly(200)
+        simulation.crash("p3", for_s=5.0)
+        for each in ("p1", "p2"):
+            simulation.erase(each, for_s=0.02)
+        simulation.run_quietly(1600)
+        simulation.heal_and_compare()
+    assert simulation.violations == []
+    assert simulation.counts["erased"] == 2
+    assert simulation.counts["distrusted"] == 0
+
+
 # Each guard whose absence the simulation notices, taken away. The others have unit tests.
 
 
@@ -48,6 +64,7 @@ def without_a_limit_on_the_commit_index(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_flush(patch: pytest.MonkeyPatch) -> None:
+    letting_losses_go_unnoticed(patch)
     patch.setattr(os, "fdatasync", lambda _descriptor: None)
 
 
@@ -65,8 +82,16 @@ def rewriting_the_journal_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def letting_a_reset_voter_vote_at_once(patch: pytest.MonkeyPatch) -> None:
-    """The others would notice, but for their memory: that is taken away, and what it alone is for."""
     patch.setattr(storage, "read_mark", remove_mark)
+    letting_losses_go_unnoticed(patch)
+
+
+def letting_losses_go_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """Take away the memory of the others too, and what it alone is for.
+
+    With it no promise is broken where a guard is gone: once more voters have lost something than may be lost,
+    there is no quorum, and there will be none.
+    """
     trusting_every_journal(patch)
     patch.setattr(Simulation, "_forget", lambda _simulation, _loss: None)
 
@@ -76,6 +101,7 @@ def trusting_every_journal(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_journal(patch: pytest.MonkeyPatch) -> None:
+    letting_losses_go_unnoticed(patch)
     patch.setattr(journal_module.Journal, "_read", lambda _journal, _base: None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fleet.raft.identity import IDENTITY_BYTES, NO_IDENTITY, Identity, Standing, make_life
@@ -22,7 +24,8 @@ def with_field(place: int, value: object) -> list[object]:
 
 
 def test_identity_is_read_back() -> None:
-    for each in (NAMED, Identity("ffffffffff", 1), Identity("0000000000", 1)):
+    erased = Identity("ffffffffff", 2, was_erased=True)
+    for each in (NAMED, erased, Identity("ffffffffff", 1), Identity("0000000000", 1)):
         assert len(each.pack()) == IDENTITY_BYTES
         assert Identity.unpack(each.pack()) == each
 
@@ -44,6 +47,8 @@ def test_new_identities_and_lives_differ() -> None:
     assert len({make_life() for _ in range(50)}) == 50
     assert Identity.make(has_caught_up=True).has_caught_up
     assert NAMED.at_next_start() == Identity("0123456789", 8, has_caught_up=True)
+    erased = Identity.make(was_erased=True).at_next_start()
+    assert (erased.starts, erased.has_caught_up, erased.was_erased) == (2, False, True)
 
 
 @pytest.mark.parametrize("voted_for", ["p2", None])
@@ -51,6 +56,12 @@ def test_standing_is_read_back(voted_for: str | None) -> None:
     said = Standing(NAMED, "abcd", 3, voted_for, 2, 41)
     assert Standing.unpack(said.pack()) == said
     assert Standing.unpack(tuple(said.pack())) == said
+    erased = replace(said, identity=Identity("0123456789", 7, was_erased=True))
+    assert Standing.unpack(erased.pack()) == erased
+
+
+def test_flag_of_a_later_release_is_left_out() -> None:
+    assert Standing.unpack(with_field(2, 4 | 1)) == SAID
 
 
 BAD_NUMBERS: tuple[object, ...] = (-1, 1 << 62, True, 1.5, "1", None)

@@ -325,6 +325,7 @@ class TestIdentity:
         assert second is not None
         assert second.identity == first.identity.at_next_start()
         assert (first.identity.starts, first.identity.has_caught_up) == (1, False)
+        assert not first.identity.was_erased
         assert first.life != second.life
         assert (second.last_term, second.last_index, second.term) == (1, 3, 0)
 
@@ -367,6 +368,7 @@ class TestIdentity:
         again = opened(path)
         assert again.is_of_earlier_release == (spare == bytes(12))
         assert again.identity is not None
+        assert again.identity.was_erased == again.is_of_earlier_release
         assert before is not None
         assert again.identity.journal_id != before.journal_id
         assert len(entries(again)) == 3
@@ -390,4 +392,8 @@ if len(journal) == 0:
         subject.sync()
         subject.setRaftCommitIndex(2)
         assert previous_release.run(old) == b"2 7 p2 2\n"
-        assert opened(path).is_of_earlier_release, "it has zeroed what it does not know"
+        subject = opened(path)
+        assert subject.is_of_earlier_release, "it has zeroed what it does not know"
+        again = opened(path)
+        assert again.identity is not None
+        assert again.identity.was_erased, "the others may hear of it at a later start alone"

@@ -102,6 +102,39 @@ def test_earlier_release_is_trusted_and_gets_a_new_id_later(memory: VoterMemory)
     assert "its journal is new" in memory.judge("p2", new_journal("cccccccccc"))
 
 
+def erased(starts: int = 1, **changes: object) -> Standing:
+    """The same journal with another id, since an earlier release has erased the one it had."""
+    named = Identity("eeeeeeeeee", starts, was_erased=True)
+    return replace(FIRST, identity=named, life="life-new", **changes)  # type: ignore[arg-type]
+
+
+def test_journal_erased_while_its_peer_was_away_is_trusted(memory: VoterMemory, path: Path) -> None:
+    """Refused by the one voter that was away, all others would rejoin at once, and none could come back."""
+    memory.flush(0.0)
+    for said in (erased(), erased(2, term=7, voted_for=None, last_term=7, last_index=3)):
+        again = VoterMemory(path, ["p2"])
+        assert again.judge("p2", said) == ""
+        assert again.newest("p2") == said
+        assert "one that it had before" in again.judge("p2", restarted())
+        assert "its journal is new" in again.judge("p2", new_journal())
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (erased(term=4, voted_for="p3"), "term 4, and it was in term 5"),
+        (erased(voted_for=None), "its vote for 'p1' in term 5 is missing"),
+        (erased(last_index=19), "it ends at entry 19 of term 4"),
+    ],
+)
+def test_erased_journal_that_lacks_a_promise_is_not_trusted(
+    memory: VoterMemory, said: Standing, why: str
+) -> None:
+    """A copy that was made under the earlier release."""
+    assert why in memory.judge("p2", said)
+    assert memory.newest("p2") == FIRST
+
+
 def test_memory_outlives_a_restart(memory: VoterMemory, path: Path) -> None:
     memory.judge("p2", new_journal(has_caught_up=True))
     memory.judge("p3", None)
