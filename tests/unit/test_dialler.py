@@ -81,6 +81,7 @@ async def test_who_has_ended_is_not_dialled_for(monkeypatch: pytest.MonkeyPatch,
     at.dialler.give_up(connection)  # again does no harm
 
 
+@pytest.mark.interpreted
 async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,6 +104,7 @@ async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time(
     assert upstreams.admits(candidate, clock())
 
 
+@pytest.mark.interpreted
 async def test_each_dial_has_its_own_time_though_one_timer_serves_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,6 +160,7 @@ async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone(
     assert at.upstreams.up == {BROKER: True}
 
 
+@pytest.mark.interpreted
 async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,6 +215,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[ClientConnection]:
     return found
 
 
+@pytest.mark.interpreted
 async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed(
     ended: list[ClientConnection],
 ) -> None:
@@ -230,6 +234,7 @@ async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed(
     at.dialler.stop()
 
 
+@pytest.mark.interpreted
 async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time(
     ended: list[ClientConnection],
 ) -> None:
@@ -239,6 +244,7 @@ async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time(
     assert (at.begun, at.open, at.dialler._waiting_bytes) == (0, 0, 0)
 
 
+@pytest.mark.interpreted
 async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing(
     ended: list[ClientConnection],
 ) -> None:
@@ -250,6 +256,7 @@ async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing(
     assert (at.open, at.dialler._waiting_bytes, ended) == (0, 0, [])
 
 
+@pytest.mark.interpreted
 async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes(
     ended: list[ClientConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

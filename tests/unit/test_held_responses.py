@@ -73,6 +73,7 @@ def copies_for(size_bytes: int) -> int:
 # ---- a session
 
 
+@pytest.mark.interpreted
 def test_no_turn_looks_at_more_than_a_slice() -> None:
     """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
