@@ -29,7 +29,8 @@ TESTS: Final = MappingProxyType(
 def passes(folder: str) -> None:
     """Run the tests in one folder, with what is compiled in place of what the source has."""
     tests = [f"tests/{folder}/test_{name}.py" for name in TESTS[folder].split()]
-    options = ("-q", "-p", "no:cacheprovider", "-m", "not interpreted", "-o", f"pythonpath={compiled.build()} {ROOT}")
+    path = f"pythonpath={compiled.build()} {ROOT}"
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not interpreted", "-o", path)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         cwd=ROOT,
