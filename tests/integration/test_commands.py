@@ -96,7 +96,7 @@ ASKS: Final = re.compile(
 """Lines that find a whole fleet."""
 SPARK: Final = re.compile(r"fleet (pipeline|report)\b")
 NODE: Final = re.compile(r"fleet node --config \S+ --node (?P<proxy_id>\w+)\b")
-RESET: Final = re.compile(r"fleet journal reset .*--node (?P<proxy_id>\w+)")
+RESET: Final = re.compile(r"(?:sudo -u fleet )?fleet journal reset .*--node (?P<proxy_id>\w+)")
 MODULE: Final = re.compile(r"python -m (?P<words>.*)")
 OPTION: Final = re.compile(r"(?<!\S)--[a-z][\w-]*")
 
