@@ -69,7 +69,7 @@ class Resolver:
     def _ended(self, endpoint: Endpoint, lookup: asyncio.Task[Addresses]) -> None:
         del self._lookups[endpoint]
         if not lookup.cancelled():
-            lookup.exception()  # whoever waited for it has it; asyncio complains where nobody did
+            lookup.exception()  # read here, because asyncio logs an error that nobody has read
 
 
 async def _look_up(endpoint: Endpoint) -> Addresses:

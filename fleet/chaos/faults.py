@@ -21,6 +21,7 @@ from fleet.chaos.proofs import (
     PROOF_LIMIT_S,
     NoEffect,
     becomes,
+    find_child,
     hears_all,
     in_sync,
     is_another,
@@ -491,14 +492,7 @@ class Injector:
         return everyone
 
     def _child(self, proxy_id: ProxyId, place: str) -> psutil.Process | None:
-        """A child of a supervisor by its place, which is in its command line."""
-        for process in psutil.Process(self._fleet.pid(proxy_id)).children(recursive=True):
-            try:
-                if place in process.cmdline():
-                    return process
-            except psutil.NoSuchProcess:
-                continue
-        return None
+        return find_child(self._fleet.pid(proxy_id), place)
 
     def _tell(self, fault: Fault, victims: Collection[str]) -> None:
         self._say(f"  {fault.kind.value}: {', '.join(victims)}")

@@ -13,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from fleet.chaos.proofs import find_child
 from fleet.chaos.schedule import Kind
 from fleet.demo.local_fleet import LocalFleet
 from fleet.errors import DemoError
@@ -75,10 +76,10 @@ class LocalFaults:
         unnamed.rename(self._file(proxy_id))
 
     def _control(self, proxy_id: ProxyId) -> psutil.Process:
-        for process in psutil.Process(self._fleet.pid(proxy_id)).children():
-            if f"{proxy_id}/control" in process.cmdline():
-                return process
-        raise DemoError(f"{proxy_id} has no control process")
+        process = find_child(self._fleet.pid(proxy_id), f"{proxy_id}/control")
+        if process is None:
+            raise DemoError(f"{proxy_id} has no control process")
+        return process
 
 
 @contextmanager

@@ -26,6 +26,17 @@ class NoEffect(DemoError):
     """A fault was injected, and nothing shows that it happened."""
 
 
+def find_child(supervisor_pid: int, place: str) -> psutil.Process | None:
+    """A child of a supervisor by its place, such as ``p1/control``, which is in its command line."""
+    for process in psutil.Process(supervisor_pid).children(recursive=True):
+        try:
+            if place in process.cmdline():
+                return process
+        except psutil.NoSuchProcess:
+            continue
+    return None
+
+
 def is_gone(process: psutil.Process) -> bool:
     """Whether a process has ended; a zombie, which only waits to be reaped, has."""
     try:

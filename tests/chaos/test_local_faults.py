@@ -97,7 +97,7 @@ def test_a_death_is_noticed_by_members_that_cannot_ask(failing: Failing, fault: 
     survivors = [each for each in MEMBERS if each != victim]
     with failing.faults.failing(survivors, fault):
         fleet.kill(victim)
-        if fault is not Kind.NO_DESCRIPTORS:  # which leaves none for whoever asks
+        if fault is not Kind.NO_DESCRIPTORS:  # without descriptors, the admin address answers nobody
             wait_for(
                 lambda: all(doubted(fleet.try_ownership(each)) == [victim] for each in survivors), "noticed"
             )

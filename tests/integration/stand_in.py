@@ -46,7 +46,7 @@ def ssh(arguments: Sequence[str]) -> NoReturn:
 
 
 def sudo(arguments: Sequence[str]) -> NoReturn:
-    """As whoever runs the tests, who may not have the user that is named."""
+    """Runs the command as the user of the tests: the user that ``-u`` names may not exist here."""
     become(*(arguments[2:] if arguments[0] == "-u" else arguments))
 
 

@@ -270,7 +270,7 @@ def test_brokers_out_of_reach_and_pins_settle_as_well(
 def test_members_that_fail_locally_down_nobody_who_is_heard(
     count: int, suspicions: list[tuple[int, set[int]]]
 ) -> None:
-    """However many of them there are, and whoever leads."""
+    """For any number of members that fail, and any leader."""
     world = World(count, count)
     world.run(5.0)
     before = world.state
