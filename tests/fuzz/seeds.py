@@ -27,6 +27,7 @@ from tests.fuzz.target import (
     SMALL,
     UNKNOWN_VERSION,
     WITH_ADDRESSES,
+    short,
 )
 from tests.property import wire_fleet
 
@@ -109,7 +110,7 @@ def _special() -> Iterator[bytes]:
 
 
 def _broker(flags: int, cuts: int, first: int, second: int, data: bytes) -> bytes:
-    return struct.pack(">BBHH", BROKER | flags, cuts, ASKED.index(first), ASKED.index(second)) + data
+    return struct.pack(">BBHH", BROKER | flags, cuts, short(first), short(second)) + data
 
 
 def _chunk(side: int, data: bytes) -> bytes:

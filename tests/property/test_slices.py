@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import MalformedFrame, TruncatedFrame
-from fleet.proxy import rewriter
-from fleet.proxy.wire import _tables
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Layout, Parts
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from tests.examples import examples
 from tests.property import wire_fleet
 from tests.property.test_patch import CORRELATION_ID, Everywhere, sample
-from tests.property.wire_fleet import Play
+from tests.property.wire_fleet import Play, small_slices
 
 SLICED = [
     (key, version, layout)
@@ -28,14 +23,6 @@ SLICED = [
 ]
 NAMES = [f"{layout.name}-{version}" for _, version, layout in SLICED]
 quick = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-@contextmanager
-def small_slices(slice_bytes: int, at_once_bytes: int = 0) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tables, "SLICE_BYTES", slice_bytes)
-        patch.setattr(rewriter, "AT_ONCE_BYTES", at_once_bytes)
-        yield
 
 
 def test_each_response_that_is_held_whole_has_slices() -> None:

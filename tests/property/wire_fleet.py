@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
+from unittest.mock import patch
 
 from fleet.directory import pick
 from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.proxy import rewriter
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.session import Session
+from fleet.proxy.wire import _tables
 from fleet.proxy.wire.counters import WireCounters
 
 CLIENT_HOST = "192.0.2.7"
@@ -168,3 +172,13 @@ def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
     """``data`` cut at those positions."""
     marks = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
     return [data[low:high] for low, high in pairwise(marks)]
+
+
+@contextmanager
+def small_slices(slice_bytes: int, at_once_bytes: int = 0) -> Iterator[None]:
+    """Have responses that are held patched in slices of this size, where they are longer than the other."""
+    with (
+        patch.object(_tables, "SLICE_BYTES", slice_bytes),
+        patch.object(rewriter, "AT_ONCE_BYTES", at_once_bytes),
+    ):
+        yield
