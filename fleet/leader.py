@@ -11,6 +11,7 @@ landed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -259,7 +260,11 @@ class Leader:
         listed = {broker.broker_id for report in reports.values() for broker in report.brokers}
         missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
         self._missing.hold(missing, now_s)
-        self._cut.hold(((p, b) for p, r in reports.items() for b in r.unreachable), now_s)
+        able = {p for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible}
+        lost_by = Counter(b for p in able for b in reports[p].unreachable)
+        # When a fault of all members ends, none may lose what it has for being the last to notice.
+        replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
+        self._cut.hold(replaceable, now_s)
 
     def _new(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
         """Those that are not under way already."""
@@ -437,16 +442,13 @@ class Leader:
         return not unheard and rested and settled
 
     def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
-        """Pairs that have been cut for a while, where somebody else can step in."""
+        """Pairs that have been cut for a while in which somebody else could step in."""
         steady_s = UNREACHABLE_PERIODS * self._timing.suspect_after_s
-        eligible = {p for p, member in seen.state.members.items() if member.eligible}
-        able = {p: r for p, r in seen.reports.items() if r.ready and p in eligible}
         return frozenset(
             (proxy_id, broker_id)
             for proxy_id, report in seen.reports.items()
             for broker_id in report.unreachable
             if self._cut.for_s((proxy_id, broker_id), seen.now_s) >= steady_s
-            and any(p != proxy_id and broker_id not in other.unreachable for p, other in able.items())
         )
 
     def _change(

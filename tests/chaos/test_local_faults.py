@@ -106,5 +106,4 @@ def test_a_death_is_noticed_by_members_that_cannot_ask(failing: Failing, fault: 
     wait_for(lambda: all(doubted(fleet.ownership(each)) == [victim] for each in survivors), "all know it")
     for survivor in survivors:
         (told,) = [each for each in fleet.ownership(survivor).takeovers if each.proxy_id == victim][-1:]
-        # The connection that was held to it leaves a descriptor, to ask once more with.
-        assert told.reason in ("silent", "reset") if fault is Kind.NO_DESCRIPTORS else told.reason == "silent"
+        assert told.reason == "silent"

@@ -495,6 +495,17 @@ def test_a_broker_that_nobody_reaches_stays_where_it_is(steady: Play) -> None:
     assert steady.proposed == []
 
 
+def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
+    """A fault that all members had, of DNS or a route, does not end everywhere at once."""
+    for name in ("p1", "p2", "p3"):
+        steady.report(name, unreachable=(2,))
+    steady.run(10.0)
+    steady.report("p1", unreachable=()).run(1.5)
+    assert steady.proposed == []
+    steady.run(0.2)
+    assert steady.owners[2] == ("p1",)
+
+
 # -- what is under way ---------------------------------------------------------------------------------------
 
 
