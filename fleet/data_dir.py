@@ -119,6 +119,22 @@ def acquire(member: MemberSettings, for_reset: bool = False) -> DataDirLock:
         ) from error
 
 
+def check(member: MemberSettings) -> None:
+    """Look, and change nothing: would others be able to write there? Whoever owns it is taken for its user.
+
+    Raises: StartError
+    """
+    path = member.data_dir
+    with suppress(OSError):  # it is not there yet, or not for this user to look into
+        info = path.stat()
+        if not stat.S_ISDIR(info.st_mode):
+            return
+        try:
+            check_root(path, info, User(info.st_uid, frozenset({info.st_gid})))
+        except _Refused as refusal:
+            raise StartError(f"members.{member.proxy_id}.data_dir: {refusal}") from None
+
+
 def is_locked(member: MemberSettings) -> bool:
     """Whether a supervisor of this release or of 0.2.0, or a child of one, works in the data directory."""
     return any(_is_locked(folder / LOCK) for folder in (member.data_dir, member.private_dir))

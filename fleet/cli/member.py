@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from fleet import data_dir
 from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.admin.tokens import check_tokens
@@ -62,14 +63,15 @@ def node(config: str, node: str, as_json: bool) -> int:
 def check(config: str, node: str | None, as_json: bool) -> int:
     """Say every mistake in the configuration file, or what a fleet of that shape survives.
 
-    Certificates and tokens are verified as far as they are on this machine; with --node, those of that member
-    alone, and they must be.
+    Certificates, tokens and data directories are verified as far as they are on this machine; with --node,
+    those of that member alone, and certificates and tokens must be.
     """
     settings = load(config, os.environ)
     unverified: tuple[ProxyId, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    if node is not None:
-        settings.member(node)
+    here = list(settings.members.values()) if node is None else [settings.member(node)]
+    for member in here:
+        data_dir.check(member)
     if _names_files(settings):
         from fleet import certs
 

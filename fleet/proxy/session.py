@@ -502,10 +502,10 @@ class Session:
             if not passes:
                 self.refuses = passes is False
                 return _WAIT
-        if self._mode & _REDIRECTING and not pos and not self.in_flight:
-            return self._redirect(data, end)
         if self._mode & _FIRST:
             return self._first(data, pos, end)
+        if self._mode & _REDIRECTING and not pos and not self.in_flight:
+            return self._redirect(data, end)
         return _ORDINARY
 
     def _first(self, data: bytes, pos: int, end: int) -> int:

@@ -112,6 +112,20 @@ def test_check_says_what_the_fleet_survives(config: Path, capsys: Out) -> None:
     assert "any 1 voter may die" in out
 
 
+def test_check_says_that_others_may_write_to_a_data_directory(config: Path, capsys: Out) -> None:
+    """As ``mkdir`` makes it with umask 002; the member would not start."""
+    folder = load(str(config), {}).member("p1").data_dir
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    assert cli.run(["check", "-c", str(config)]) == 0
+    folder.chmod(0o775)
+    capsys.readouterr()
+    for node in ([], ["--node", "p1"]):
+        assert cli.run(["check", "-c", str(config), *node]) == 1
+        assert f"members.p1.data_dir: {folder} has mode 0775" in capsys.readouterr().err
+    assert cli.run(["check", "-c", str(config), "--node", "p2"]) == 0
+
+
 def test_check_says_every_mistake(config: Path, capsys: Out) -> None:
     config.write_text("fleet: 1\n", encoding="utf-8")
     code, told = run_json(capsys, "check", "-c", str(config))

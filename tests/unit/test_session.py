@@ -659,6 +659,14 @@ def test_a_group_is_sent_to_look_for_its_coordinator_at_a_heartbeat_that_nothing
     assert play.session.in_flight == 1, "once is enough"
 
 
+def test_first_request_is_looked_at_whatever_is_waited_for() -> None:
+    play = Play.new()
+    play.session.redirect()
+    play.client(request(API_VERSIONS, 32_767, 1))
+    assert play.to_client[4:8] == (1).to_bytes(4, "big")
+    assert not play.to_broker
+
+
 def test_other_requests_pass_while_a_heartbeat_is_waited_for() -> None:
     play = Play.new()
     play.session.redirect()
