@@ -95,7 +95,7 @@ class WeightReader:
         if self._thread.stopping.is_set():  # before there was something to cancel
             following.cancel()
         await asyncio.wait([following])
-        if not following.cancelled():
+        if not self._thread.stopping.is_set():
             following.result()
 
     async def _follow_for_ever(self) -> None:
@@ -153,7 +153,17 @@ async def _follow(
             if caught_up:
                 yield dict(found)
     finally:
+        await _stop(consumer)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    try:
         await consumer.stop()
+    except asyncio.CancelledError:
+        # The consumer cancels a task of its own, awaits that, and would hide the error that ended the work.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
 
 
 def _weight(value: bytes | None) -> WeightEvent | None:

@@ -13,7 +13,7 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -27,6 +27,7 @@ LIMIT_S = 30.0
 
 Key: TypeAlias = tuple[int, Endpoint]
 """A connection, and the address that it came by."""
+Change: TypeAlias = Callable[[bytes], bytes]
 
 
 @dataclass
@@ -54,11 +55,14 @@ class Relays:
         self._recordings: list[Recording] = []
         self._connections = 0
 
-    def forward(self, listen: Endpoint, to: Endpoint) -> None:
-        """Take connections at one address to another one. Raises: OSError: the address cannot be had."""
+    def forward(self, listen: Endpoint, to: Endpoint, change: Change | None = None) -> None:
+        """Take connections at one address to another one. Raises: OSError: the address cannot be had.
+
+        Args: change: what the client gets for a frame that was sent to it.
+        """
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(listen, to, reader, writer)
+            await self._serve(listen, to, change, reader, writer)
 
         async def start() -> None:
             self._servers.append(await asyncio.start_server(serve, listen.host, listen.port, backlog=512))
@@ -94,6 +98,7 @@ class Relays:
         self,
         listen: Endpoint,
         to: Endpoint,
+        change: Change | None,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
@@ -107,7 +112,10 @@ class Relays:
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(reader, there_writer, key, to_client=False))
-                both.create_task(self._carry(there_reader, writer, key, to_client=True))
+                if change is None:
+                    both.create_task(self._carry(there_reader, writer, key, to_client=True))
+                else:
+                    both.create_task(_carry_frames(there_reader, writer, change))
         except* OSError:
             pass  # one side was reset; so is the other one
         finally:
@@ -126,6 +134,16 @@ class Relays:
             writer.write(data)
             await writer.drain()
         writer.write_eof()
+
+
+async def _carry_frames(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Change) -> None:
+    with suppress(asyncio.IncompleteReadError):
+        while True:
+            size = await reader.readexactly(4)
+            frame = await reader.readexactly(int.from_bytes(size, "big"))
+            writer.write(change(size + frame))
+            await writer.drain()
+    writer.write_eof()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
