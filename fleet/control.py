@@ -38,6 +38,7 @@ from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks, digest_voters
+from fleet.log_limit import LogLimit
 from fleet.membership import Detector, ProbeOutcome
 from fleet.model import (
     Broker,
@@ -154,7 +155,7 @@ class Control:
         self.local_failures = 0
         """Probes and links that failed for a reason of this member's own, each of which says nothing of a
         peer."""
-        self._local_failure_logged_s: dict[ProxyId, float] = {}
+        self._local_failures_logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
         self._tls_of_probes = listener_tls.probes(settings, self.me)
         for each in self._tls_of_probes.values():
             each.get()  # here, where it says what is wrong, and not in the midst of detecting
@@ -542,9 +543,7 @@ class Control:
     def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """Count, and say now and then, that this member cannot ask a peer."""
         self.local_failures += 1
-        now_s = time.monotonic()
-        if now_s - self._local_failure_logged_s.get(peer, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
-            self._local_failure_logged_s[peer] = now_s
+        if self._local_failures_logged.is_due(time.monotonic(), peer):
             log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 
     async def _hold_worker(self, peer: ProxyId) -> None:

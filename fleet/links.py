@@ -29,6 +29,7 @@ from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fleet.crowd import Crowd, source_of
+from fleet.log_limit import LogLimit
 from fleet.model import Endpoint, ProxyId
 from fleet.outbound import LocalFailure, Resolver, connect
 from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
@@ -269,7 +270,7 @@ class PeerLinks:
         self._open: set[_Connection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._logged_s: dict[str, float] = {}
+        self._logged = LogLimit(_LOG_INTERVAL_S)
         self._resolver = Resolver()
 
     @property
@@ -540,11 +541,7 @@ class PeerLinks:
             log.exception("the callback for a link failed")
 
     def _warn(self, message: str) -> None:
-        now_s = time.monotonic()
-        if now_s - self._logged_s.get(message, -_LOG_INTERVAL_S) >= _LOG_INTERVAL_S:
-            if len(self._logged_s) >= _MAX_STRANGERS:  # the text comes from outside
-                self._logged_s.clear()
-            self._logged_s[message] = now_s
+        if self._logged.is_due(time.monotonic(), message):
             log.warning("no link: %s", message)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from aiohttp import web
 
 from fleet.crowd import Crowd, source_of
+from fleet.log_limit import LogLimit
 from fleet.tcp import accept_connections
 
 log = logging.getLogger(__name__)
@@ -64,13 +65,11 @@ class _OncePerInterval(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed_s = float("-inf")
+        self._limit = LogLimit(LOG_INTERVAL_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now_s = time.monotonic()
-        if now_s - self._passed_s < LOG_INTERVAL_S:
+        if not self._limit.is_due(time.monotonic()):
             return False
-        self._passed_s = now_s
         if record.exc_info:
             record.msg, record.args = "%s: %s", (record.getMessage(), record.exc_info[1])
             record.exc_info = None
@@ -161,7 +160,7 @@ class Connections:
         self._admitted: Crowd[_Connection] = Crowd(MAX_ADMITTED)
         self._by_handler: dict[web.RequestHandler, _Connection] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._logged_s = float("-inf")
+        self._logged = LogLimit(LOG_INTERVAL_S)
         self._dropped: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
 
     def counts(self) -> ConnectionCounts:
@@ -226,9 +225,7 @@ class Connections:
         self._dropped[reason] += 1
         self.forget(connection)
         connection.abort()
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = now_s
+        if self._logged.is_due(time.monotonic()):
             log.warning("closed a connection from %s to the admin address: %s", connection.source, reason)
 
     async def sweep(self) -> None:
@@ -285,7 +282,7 @@ class AdminServer:
                 "ssl_shutdown_timeout": HANDSHAKE_TIMEOUT_S,
             }
         self._tasks: list[asyncio.Task[None]] = []
-        self._logged_s = float("-inf")
+        self._logged = LogLimit(LOG_INTERVAL_S)
 
     async def start(self) -> None:
         """Accept connections from now on."""
@@ -307,9 +304,7 @@ class AdminServer:
         self._connections.accept(sock, address, server, self._secured)
 
     def _on_failure(self, error: OSError) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
-            self._logged_s = now_s
+        if self._logged.is_due(time.monotonic()):
             log.warning("the admin address cannot accept connections: %s", error)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

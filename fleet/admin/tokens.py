@@ -14,6 +14,7 @@ from fleet.config import Settings, TokenSettings
 from fleet.config.document import Problem
 from fleet.errors import ConfigError
 from fleet.followed import Followed
+from fleet.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ class Gate:
             self._tokens.get()
         except OSError as error:
             log.error("nobody may ask this member until its tokens can be read: %s", error)
-        self._logged_s: dict[str, float] = {}
+        self._logged = LogLimit(LOG_EVERY_S, MAX_SOURCES)
         self.refused: dict[Refusal, int] = dict.fromkeys(REFUSALS, 0)
 
     def refusal(self, authorization: str | None, writes: bool, source: str) -> Refusal | None:
@@ -151,11 +152,5 @@ class Gate:
 
     def _tell(self, refusal: Refusal, source: str, now_s: float) -> None:
         """At most one line a minute for each source."""
-        if now_s - self._logged_s.get(source, -LOG_EVERY_S) < LOG_EVERY_S:
-            return
-        if len(self._logged_s) >= MAX_SOURCES:
-            recent = {each: at_s for each, at_s in self._logged_s.items() if now_s - at_s < LOG_EVERY_S}
-            self._logged_s = recent
-        if len(self._logged_s) < MAX_SOURCES:
-            self._logged_s[source] = now_s
+        if self._logged.is_due(now_s, source):
             log.warning("%s is refused: %s", source, refusal.replace("_", " "))

@@ -16,6 +16,7 @@ import pysyncobj.syncobj as library
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
 
+from fleet.log_limit import LogLimit
 from fleet.model import ProxyId
 from fleet.raft.identity import Standing
 from fleet.raft.memory import VoterMemory
@@ -75,7 +76,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
         self._votes: set[ProxyId] = set()
         self._votes_term = -1
         self._raft: RaftView | None = None
-        self._logged_mono_s = -_LOG_INTERVAL_S
+        self._logged = LogLimit(_LOG_INTERVAL_S)
         self._asked_s: dict[ProxyId, float] = {}
         self._standing: Callable[[], Standing | None] | None = None
         self._memory: VoterMemory | None = None
@@ -321,9 +322,7 @@ class MemberTransport(LibraryTransport):  # type: ignore[misc]  # pysyncobj has 
 
     def _drop(self, peer: ProxyId, reason: str) -> None:
         self.dropped += 1
-        now_s = time.monotonic()
-        if now_s - self._logged_mono_s >= _LOG_INTERVAL_S:
-            self._logged_mono_s = now_s
+        if self._logged.is_due(time.monotonic()):
             log.warning("dropped a Raft message from %s: %s (%d dropped so far)", peer, reason, self.dropped)
 
 
