@@ -22,6 +22,7 @@ from fleet.admin.http import serve
 from fleet.admin.tokens import Gate
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
+from fleet.log_limit import LogLimit
 from tests.unit.sample_view import Source
 from tests.unit.test_admin_http import READ, WRITE, listening
 from tests.unit.test_admin_tls import secured
@@ -407,7 +408,7 @@ async def test_what_is_no_request_is_logged_once_and_on_one_line(
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""
     (once,) = connections._REQUEST_LOG.filters
-    monkeypatch.setattr(once, "_passed_s", float("-inf"))
+    monkeypatch.setattr(once, "_limit", LogLimit(connections.LOG_INTERVAL_S))
     await address.serve()
     for _ in range(3):
         peer = await address.connect()
