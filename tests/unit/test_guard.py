@@ -21,8 +21,8 @@ from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.proxy import guard, patience
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
 from fleet.proxy.guard import Guard
-from fleet.proxy.traffic import Traffic
-from tests.unit.test_dialler import NoHost, no_session
+from fleet.proxy.session import Session
+from fleet.proxy.traffic import Sampling, Traffic
 from tests.unit.test_worker import (
     DATA_BYTES,
     LIMIT_S,
@@ -50,6 +50,21 @@ async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIt
     async with running(folder, [broker.port], limits) as at:
         at.worker.apply(at.directory([broker]))
         yield at
+
+
+class NoHost:
+    """Nothing is asked of it here."""
+
+    sampling = Sampling()
+
+
+def unconnected() -> ClientConnection:
+    """A connection before its transport: it has no session."""
+
+    def no_session(_: str) -> Session:
+        raise AssertionError("nobody connects")
+
+    return ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
 
 
 @pytest.fixture
@@ -96,10 +111,7 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
-    everyone = [
-        ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
-        for _ in range(guard.SWEPT_AT_ONCE + 2)
-    ]
+    everyone = [unconnected() for _ in range(guard.SWEPT_AT_ONCE + 2)]
     everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
     watch = Guard(spec.settings, spec.member, lambda: everyone)
     sweeping = watch.start()
@@ -397,14 +409,14 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
             await asked(each, number)
         watch.sweep(watch._sweeps_s)
         assert watch._under_way
-        watch.opened(ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session))
+        watch.opened(unconnected())
         await eventually(lambda: not watch._under_way, "the sweep is over")
         assert watch._sweeping_soon is not None
 
 
 async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
-    new = ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
+    new = unconnected()
     watch = Guard(spec.settings, spec.member, lambda: [new])
     watch.sweep(0.0)
     assert watch._sweeping_soon is not None
@@ -415,7 +427,7 @@ async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_pat
     before = set(os.listdir("/proc/self/fd"))
     watch = Guard(spec.settings, spec.member, list)
     watch.start()
-    watch.opened(ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session))
+    watch.opened(unconnected())
     assert len(set(os.listdir("/proc/self/fd")) - before) == 2
     watch.stop()
     assert set(os.listdir("/proc/self/fd")) == before
