@@ -19,7 +19,6 @@ from fleet.errors import DemoError
 
 _TRANSACTION_S = 0.1
 _ABORT_EVERY = 4
-_FLUSH_S = 10.0
 _LIMIT_S = 90.0
 
 
@@ -60,9 +59,10 @@ class _Transactions:
                 self._produce()
                 self._producer.poll(self._spec.partitions / self._spec.rate_per_s)
             if abort:
-                self._producer.flush(
-                    _FLUSH_S
-                )  # so that there is something in the log to be kept from readers
+                # Readers must have something to be kept from. And where librdkafka aborts before the coordinator
+                # has answered AddPartitionsToTxn, the broker refuses EndTxn (INVALID_TXN_STATE), and the producer
+                # cannot go on: librdkafka's issue 4849.
+                self._producer.flush(_LIMIT_S)
                 _insist(self._producer.abort_transaction)
             else:
                 _insist(self._producer.commit_transaction)
