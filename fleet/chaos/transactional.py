@@ -59,9 +59,9 @@ class _Transactions:
                 self._produce()
                 self._producer.poll(self._spec.partitions / self._spec.rate_per_s)
             if abort:
-                # Readers must have something to be kept from. And where librdkafka aborts before the coordinator
-                # has answered AddPartitionsToTxn, the broker refuses EndTxn (INVALID_TXN_STATE), and the producer
-                # cannot go on: librdkafka's issue 4849.
+                # Readers must have something to be kept from. And where librdkafka aborts before the
+                # coordinator has answered AddPartitionsToTxn, the broker refuses EndTxn
+                # (INVALID_TXN_STATE), and the producer cannot go on: librdkafka's issue 4849.
                 self._producer.flush(_LIMIT_S)
                 _insist(self._producer.abort_transaction)
             else:
