@@ -58,7 +58,7 @@ PROBE_LIMIT_BYTES: Final = 4 * 1024
 MOST_REPLIES: Final = 1024
 """Made here of what one read brought. Members probe each other ten times a second."""
 REPORTED_ID_BYTES: Final = 256
-"""Of a client id, where it is reported. Found: control was told 32 KB of each, of 2,000 connections at a time."""
+"""Of a client id, where it is reported. Found: control was told 32 KB of each, 2,000 of them at a time."""
 MOST_IN_FLIGHT: Final = 4096
 """Requests in flight above which a client should not be read from; each takes 40 bytes here."""
 FEW_IN_FLIGHT: Final = 2048
