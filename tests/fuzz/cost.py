@@ -79,8 +79,8 @@ PER_TURN: Final = 110_000
 MOST_GROWTH: Final = 2.5
 
 HELD_BYTES: Final = 32 * 1024
-HELD_PER_READ: Final = 400
-"""Twice what a transport keeps a memoryview with that is not read."""
+HELD_PER_READ: Final = 1_600
+"""Twice what a write takes that waits."""
 HELD_PER_BYTE: Final = 9
 """Twice what requests of 14 bytes take in flight to a broker that does not read: 40 bytes, and themselves."""
 MOST_HELD_BYTES: Final = 1536 * 1024
@@ -257,6 +257,11 @@ def tagged(size_bytes: int) -> bytes:
     field = b"\x81\x80\x80\x80\x00" + b"\x80\x80\x80\x80\x00"
     count = size_bytes // TAG_BYTES
     return struct.pack(">ihhih", 1 << 20, 0, 9, 1, -1) + encode_varint(count) + field * count
+
+
+def body(size_bytes: int) -> bytes:
+    """Some of a Produce request that is much longer. Source: ProduceRequest.json v3"""
+    return struct.pack(">ihhihhhi", 64 << 20, 0, 3, 1, -1, -1, 1, 1000) + bytes(size_bytes)
 
 
 def half_hello(size_bytes: int) -> bytes:

@@ -78,6 +78,8 @@ METADATA, LIST_GROUPS = 3, 16
 LIMITS: Final = Limits(write_buffer_bytes=64 * 1024, max_patched_response_bytes=1 << 20)
 READ_BYTES: Final = 256 * 1024
 """The most that uvloop reads at once."""
+REQUEST_BYTES: Final = 600
+"""What uvloop and libuv take for a write that waits, besides its bytes and what these are an object of."""
 HIGH_BYTES: Final = 64 * 1024
 """Of a transport that was not told otherwise."""
 MANY: Final = 4_000
@@ -100,6 +102,7 @@ class Paper(asyncio.Transport):
         self.reads = False
         self._protocol = protocol
         self._kept: list[bytes | bytearray | memoryview] = []
+        self._requests: list[bytes] = []
         self._kept_bytes = 0
         self._high_bytes = HIGH_BYTES
         self._full = False
@@ -115,12 +118,14 @@ class Paper(asyncio.Transport):
         """What was written: the other side reads it now."""
         taken = b"".join(self._kept)
         self._kept.clear()
+        self._requests.clear()
         self._kept_bytes = 0
         return taken
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if data and not self.reads:
             self._kept.append(data)
+            self._requests.append(bytes(REQUEST_BYTES))
             self._kept_bytes += len(data)
             self._look()
 

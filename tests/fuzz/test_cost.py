@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from itertools import product
 from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
 
-from fleet.proxy import counters, rewriter, session, tls_transport
+from fleet.proxy import connection, counters, rewriter, session, tls_transport
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.wire import produce
 from tests.fuzz import cost
@@ -136,6 +137,17 @@ async def test_header_with_all_tags_costs_no_more_than_it_may(paper: Stand) -> N
         check_opcodes(await count(paper, state, "plaintext", given, 1), TAGGED)
 
 
+BYTE_BY_BYTE = Input((("client", cost.body(4_000)),))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("state", [S.JOINED, S.CROWDED, S.DRAINING, S.PART, S.HELD, S.WORKING])
+async def test_body_that_comes_byte_by_byte_is_not_kept(paper: Stand, state: S, mode: Mode) -> None:
+    given = replace(BYTE_BY_BYTE, record_bytes=1)
+    check_memory(*await weigh(paper, state, mode, given, 23, broker_reads=False))
+    check_memory(*await weigh(paper, state, mode, given, 1, broker_reads=False))
+
+
 # ---- whether a limit that is missing would be found
 
 MANY_BYTES = 2 * MOST_HELD_BYTES
@@ -202,9 +214,19 @@ async def test_request_that_no_broker_reads_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokerConnection, "pause_writing", do_nothing)
-    given = Input((("client", bytes.fromhex("02000000 0003 000c 00000001 ffff") + bytes(MANY_BYTES)),))
+    given = Input((("client", cost.body(MANY_BYTES)),))
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, S.JOINED, "plaintext", given, READ_BYTES, broker_reads=False))
+
+
+@pytest.mark.size("test")
+async def test_writes_that_are_not_counted_would_be_found(
+    paper: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: they were not, and each takes much more than its bytes."""
+    monkeypatch.setattr(connection, "WRITE_BYTES", 0)
+    with pytest.raises(Excess):
+        check_memory(*await weigh(paper, S.JOINED, "plaintext", BYTE_BY_BYTE, 1, broker_reads=False))
 
 
 @pytest.mark.size("test")
