@@ -204,12 +204,8 @@ class Flood:
 
     def states(self, mode: Mode) -> tuple[S, ...]:
         """In which it is tried."""
-        states = self.of(self.few_bytes).states(mode)
-        return (
-            states
-            if self.peer == "client"
-            else tuple(each for each in states if each in (S.JOINED, S.GOODBYE))
-        )
+        tried = OF_CLIENT if self.peer == "client" else (S.JOINED, S.GOODBYE)
+        return tuple(each for each in self.of(self.few_bytes).states(mode) if each in tried)
 
     def counted_bytes(self, read_bytes: int) -> int:
         return self.few_bytes if read_bytes < 100 else self.many_bytes
