@@ -382,23 +382,24 @@ class _Strict(Reader):
 
 
 def _of_both(data: bytes, flags: int, cuts: int) -> None:
-    chunks = list(_chunks(data))
+    talk = list(chunks(data))
     if flags & (DRAINS | REDIRECTS):
-        play, half = new_play(), len(chunks) // 2
-        if _feed(play, chunks[:half]).error is None:
+        play, half = new_play(), len(talk) // 2
+        if _feed(play, talk[:half]).error is None:
             if flags & REDIRECTS:
                 play.session.redirect()
             if flags & DRAINS:
                 play.session.drain()
-            _feed(play, chunks[half:])
+            _feed(play, talk[half:])
         return
-    whole = _feed(new_play(), chunks)
+    whole = _feed(new_play(), talk)
     parts = new_play()
     parts.reads_per_sample = 2
-    _agree(whole, _feed(parts, [(peer, each) for peer, chunk in chunks for each in cut(chunk, cuts)]))
+    _agree(whole, _feed(parts, [(peer, each) for peer, chunk in talk for each in cut(chunk, cuts)]))
 
 
-def _chunks(data: bytes) -> Iterator[tuple[Peer, bytes]]:
+def chunks(data: bytes) -> Iterator[tuple[Peer, bytes]]:
+    """Of an input of both sides: who sends it, and what."""
     pos = 0
     while pos + 2 <= len(data):
         (head,) = struct.unpack_from(">H", data, pos)

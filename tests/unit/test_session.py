@@ -11,7 +11,7 @@ from kio.serial import entity_reader
 
 from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
 from fleet.model import Directory
-from fleet.proxy.session import HEADER_LIMIT_BYTES, Session
+from fleet.proxy.session import HEADER_LIMIT_BYTES, REPORTED_ID_BYTES, Session
 from fleet.proxy.wire.heartbeats import not_coordinator
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
@@ -403,6 +403,13 @@ def test_the_answer_to_a_sampled_request_is_timed() -> None:
     assert play.timed[1:] == [(3, len(metadata), len(answer), 0.25)]
     assert play.session.in_flight == 0
     assert play.session.client_id == "tester"
+
+
+def test_long_client_id_is_reported_in_part() -> None:
+    """Found by the cost fuzzer: 98 KB stayed behind each connection, until control was told of it."""
+    play = Play.new()
+    play.client(request(HEARTBEAT, 4, 1, b"\0rest", b"c" * 32_767))
+    assert play.session.client_id == "c" * REPORTED_ID_BYTES
 
 
 def test_answer_is_not_timed_for_a_request_that_has_none() -> None:
