@@ -459,15 +459,21 @@ class ClientConnection(asyncio.Protocol):
     def broker_has_caught_up(self) -> None:
         self._looks_at_broker = 0
         self._set_alert()
-        self._release(_BROKER_IS_FULL)
+        if self._held & _BROKER_IS_FULL:
+            self._release(_BROKER_IS_FULL)
+            if self._broker is not None:
+                self._broker.transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
 
     def _look_at_broker(self) -> None:
         """Pause where too much waits for the broker."""
         if self._broker is not None:
             self._looks_at_broker += 1
-            held_bytes = self._broker.waiting_bytes + WRITE_BYTES * self._looks_at_broker
-            if held_bytes >= self._host.write_buffer_bytes:
+            limit_bytes, waiting_bytes = self._host.write_buffer_bytes, self._broker.waiting_bytes
+            if waiting_bytes + WRITE_BYTES * self._looks_at_broker >= limit_bytes:
                 self._hold(_BROKER_IS_FULL)
+                if waiting_bytes >= limit_bytes // 2:
+                    # Large writes: read on at a quarter of the limit, so that the broker need not wait.
+                    self._broker.transport.set_write_buffer_limits(limit_bytes)
 
     # ---- called by what passes in the kernel
 
