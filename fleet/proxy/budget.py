@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-BACKLOG_GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long a client may be behind before it is closed for the sake of others: most catch up in much less."""
-LOOKS_PER_GRACE: Final = 5
+RELIEF_SHARE: Final = 7 / 8
+"""Of the limit: so much is left of backlogs once some readers are closed, so that it is not done for each."""
 
 HolderT = TypeVar("HolderT", bound=Hashable)
 
@@ -60,58 +59,77 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
 class Backlogs(Generic[ReaderT]):
-    """The clients of one worker that are behind: more waits for them than goes unnoticed.
+    """The clients of one worker that are behind: something waits for them that the kernel does not take.
 
-    Many may be for a moment, as when all of them ask for Metadata after a takeover. So nobody is closed at
-    once: a client's share shrinks as more are behind, and above it the client is paused. Whoever is behind
-    for long is closed, the greatest first, while all of them have the worker hold more than the limit.
+    Many may be for a moment, so a client's share shrinks as more are behind, and above it the client is
+    paused. A transport keeps the whole of a read for as long as a part of it waits, so a client has the
+    worker hold what waits for it, and the longest read besides. Where that is above the limit, readers are
+    closed in the next turn of the event loop: of the half that is behind for longer the greatest first. So
+    whoever catches up quickly stays, and so does whoever has little.
 
     Args:
-        limit_bytes: for all of them together.
-        evict: called with one that is closed, and what waited for it in bytes.
+        limit_bytes: of what is held for all of them together.
+        evict: called with one that is closed, and what was held for it in bytes.
     """
 
     def __init__(self, limit_bytes: int, evict: Callable[[ReaderT, int], object]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._limit_bytes = limit_bytes
         self._evict = evict
-        self._since_s: dict[ReaderT, float] = {}
-        self._is_timed = False
+        self._behind: dict[ReaderT, tuple[int, int]] = {}
+        """The longest read that was written to each, and what was held when it was last noted; those that are
+        behind for longest first."""
+        self._is_relieved_soon = False
+        self.limit_bytes = limit_bytes
+        self.total_bytes = 0
+        """Not less than what is held."""
 
     def __contains__(self, reader: ReaderT) -> bool:
-        return reader in self._since_s
+        return reader in self._behind
 
     @property
     def share_bytes(self) -> int:
         """What may wait for each of those that are behind."""
-        return self._limit_bytes // max(1, len(self._since_s))
+        return self.limit_bytes // max(1, len(self._behind))
 
     def begin(self, reader: ReaderT) -> None:
         """It is behind."""
-        self._since_s[reader] = self._loop.time()
-        self._look_later()
+        self._behind.setdefault(reader, (0, 0))
+        self.note(reader, 0)
+
+    def note(self, reader: ReaderT, read_bytes: int) -> None:
+        """More was written to one that is behind, out of a read of so many bytes."""
+        self._measure(reader, read_bytes)
+        if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
+            self._is_relieved_soon = True
+            self._loop.call_soon(self._relieve)  # the one that is written to just now must not be closed
 
     def end(self, reader: ReaderT) -> None:
         """It has caught up, or is gone."""
-        self._since_s.pop(reader, None)
+        _, noted_bytes = self._behind.pop(reader, (0, 0))
+        self.total_bytes -= noted_bytes
 
-    def _look_later(self) -> None:
-        if self._since_s and not self._is_timed:
-            self._is_timed = True
-            self._loop.call_later(BACKLOG_GRACE_S / LOOKS_PER_GRACE, self._look)
-
-    def _look(self) -> None:
-        self._is_timed = False
-        self._look_later()
-        sizes_bytes = {reader: reader.waiting_bytes for reader in self._since_s}
-        total_bytes = sum(sizes_bytes.values())
-        if total_bytes <= self._limit_bytes:
+    def _relieve(self) -> None:
+        self._is_relieved_soon = False
+        for reader in self._behind:  # what was noted may have been read meanwhile
+            self._measure(reader)
+        if self.total_bytes <= self.limit_bytes:
             return
-        before_s = self._loop.time() - BACKLOG_GRACE_S
-        late = [reader for reader, since_s in self._since_s.items() if since_s <= before_s]
-        for reader in sorted(late, key=sizes_bytes.__getitem__, reverse=True):
-            if total_bytes <= self._limit_bytes:
-                return
-            total_bytes -= sizes_bytes[reader]
-            self.end(reader)
-            self._evict(reader, sizes_bytes[reader])
+        left_bytes = self.limit_bytes * RELIEF_SHARE
+        while self.total_bytes > left_bytes:
+            older = list(self._behind)[: (len(self._behind) + 1) // 2]
+            for reader in sorted(older, key=self._noted_bytes, reverse=True):
+                if self.total_bytes <= left_bytes:
+                    return
+                held_bytes = self._noted_bytes(reader)
+                self.end(reader)
+                self._evict(reader, held_bytes)
+
+    def _measure(self, reader: ReaderT, read_bytes: int = 0) -> None:
+        longest_bytes, noted_bytes = self._behind[reader]
+        longest_bytes = max(longest_bytes, read_bytes)
+        held_bytes = longest_bytes + reader.waiting_bytes
+        self._behind[reader] = longest_bytes, held_bytes
+        self.total_bytes += held_bytes - noted_bytes
+
+    def _noted_bytes(self, reader: ReaderT) -> int:
+        return self._behind[reader][1]

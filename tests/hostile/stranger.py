@@ -73,6 +73,7 @@ class Turn:
     Args:
         crowd: "twins" or "strangers".
         most_mb: the highest sum of the proportional set sizes of the member's processes.
+        most_files: that the worker had open.
         failed: connections that nobody took in time.
         acknowledged_ms, delivered_ms: from when a record was given to the producer.
     """
@@ -86,6 +87,7 @@ class Turn:
     opened: Mapping[str, int] = field(default_factory=dict)
     failed: int = 0
     most_open: int = 0
+    most_files: int = 0
     acknowledged_ms: Measures = field(default_factory=lambda: measures(()))
     delivered_ms: Measures = field(default_factory=lambda: measures(()))
 
@@ -127,6 +129,7 @@ class Observer:
         self._began_s = time.monotonic()
         self._stopping = threading.Event()
         self.most_mb = 0.0
+        self.most_files = 0
         self.by_process: dict[str, float] = {}
         self.now = "before the first turn"
         self.suspected: dict[str, None] = {}
@@ -138,6 +141,8 @@ class Observer:
         for name in ("supervisor", "control", "worker"):
             with suppress(psutil.NoSuchProcess):
                 found[name] = getattr(self._tree, name).memory_full_info().pss / 2**20
+        with suppress(psutil.NoSuchProcess):
+            self.most_files = max(self.most_files, self._tree.worker.num_fds())
         total_mb = sum(found.values())
         if total_mb > self.most_mb:
             self.most_mb, self.by_process = total_mb, found
@@ -145,7 +150,7 @@ class Observer:
 
     def begin(self, turn: str) -> None:
         """Forget the highest memory so far."""
-        self.now, self.most_mb = turn, 0.0
+        self.now, self.most_mb, self.most_files = turn, 0.0, 0
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -239,10 +244,12 @@ class Stage:
         turn.opened = dict(sorted(crowd.sums.opened.items()))
         turn.failed = crowd.sums.failed
         turn.most_mb = round(self._observer.most_mb, 1)
+        turn.most_files = self._observer.most_files
         of_each = ", ".join(f"{name} {mb:.0f}" for name, mb in self._observer.by_process.items())
         self._say(
             f"{kind} ({focus}) for {turn_s:.0f} s: {turn.most_open} open, {turn.failed} not taken, "
-            f"{turn.sent_bytes_per_s} bytes/s sent, {turn.most_mb} MB at most ({of_each})"
+            f"{turn.sent_bytes_per_s} bytes/s sent, {turn.most_mb} MB at most ({of_each}), "
+            f"{turn.most_files} files of the worker"
         )
         time.sleep(PAUSE_S)
         return turn

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 from typing import Final
 
-from fleet.proxy.connection import UNNOTICED_BYTES
 from tests.hostile.crowd import Line, Part
 from tests.hostile.kinds import client_hello
 from tests.hostile.twins import Ground, fetch
@@ -27,14 +26,14 @@ MOST_REQUEST_BYTES: Final = 8_000
 MOST_TAGS: Final = 16
 """As many as a header may have."""
 SIGN_EVERY_S: Final = 10.0
-BELOW_BYTES: Final = 12_000
-"""How far below: what is said now and then is answered, too."""
+LITTLE_LEFT_BYTES: Final = 52_000
+"""What is left of an answer; a member once took note above 64 KiB."""
 
 Focus = str
 MIXED: Final = "all"
 FOCUSES: Final[dict[Focus, tuple[str, ...]]] = {
     "memory": (
-        *("unread ApiVersions", "unread Metadata", "unread Fetch", "just below the limit"),
+        *("unread ApiVersions", "unread Metadata", "unread Fetch", "a little left"),
         *("DescribeConfigs of everything", "unread DescribeConfigs", "FindCoordinator of thousands"),
         *("unread /live", "unread HTTP answers"),
     ),
@@ -72,7 +71,7 @@ class Strangers:
             Part("unread Metadata", "broker", self._unread_metadata, reads_little=True),
             Part("unread Fetch", "broker", self._unread_fetch, reads_little=True),
             Part("unread DescribeConfigs", "broker", self._unread_configs, reads_little=True),
-            Part("just below the limit", "broker", self._below_limit, floods=False, reads_little=True),
+            Part("a little left", "broker", self._little_left, floods=False, reads_little=True),
             Part("SaslHandshake v0", "broker", self._tokens),
             Part("tagged fields", "broker", self._tagged_fields),
             Part("TLS key updates", "tls", self._key_updates),
@@ -122,10 +121,10 @@ class Strangers:
         while True:
             await line.send(self._describe_configs(line))
 
-    async def _below_limit(self, line: Line) -> None:
-        """One answer, of which as much waits in the member as goes unnoticed."""
+    async def _little_left(self, line: Line) -> None:
+        """One answer, of which a little waits in the member, and keeps all of it."""
         line.read_no_more()
-        await line.send(fetch(0, self._ground.filled, KERNEL_BYTES + UNNOTICED_BYTES - BELOW_BYTES))
+        await line.send(fetch(0, self._ground.filled, KERNEL_BYTES + LITTLE_LEFT_BYTES))
         await self._hold(line, wire.request(wire.API_VERSIONS, 0, 0))
 
     async def _hold(self, line: Line, sign: bytes) -> None:
