@@ -187,6 +187,9 @@ class Crowd:
 
     async def run(self, seconds: float, begin_within_s: float) -> None:
         """Play for so long, and then cut all connections at once."""
+        if not self._parts:
+            await asyncio.sleep(seconds)
+            return
         tasks = [
             asyncio.create_task(self._repeat(number, part, begin_within_s))
             for number, part in enumerate(self._parts)

@@ -25,7 +25,7 @@ SAVED_S: Final = 15.0
 MOST_REQUEST_BYTES: Final = 8_000
 MOST_TAGS: Final = 16
 """As many as a header may have."""
-SIGN_EVERY_S: Final = 10.0
+SIGN_EVERY_S: Final = 3.0
 LITTLE_LEFT_BYTES: Final = 52_000
 """What is left of an answer; a member once took note above 64 KiB."""
 

@@ -12,6 +12,8 @@ from tests.hostile.crowd import Line, Part, Port
 from tests.integration import wire
 
 SMALL_BYTES: Final = 1_000
+MOST_AT_ADMIN: Final = 100
+"""A member has 128 places for strangers there. More twins would only take each other's."""
 WAIT_MS: Final = 500
 
 
@@ -54,16 +56,22 @@ class Twins:
         self._ready = ground.get("/readyz")
 
     def of(self, strangers: Sequence[Part]) -> list[Part]:
-        """The twin of each stranger: the same port, but a client's in place of a peer's.
+        """The twin of each stranger: at the same port, where there is room, else at a client's.
 
         There is nothing well-formed that a client can say at a peer's port.
         """
-        return [self._part("broker" if each.port == "peer" else each.port) for each in strangers]
+        found: list[Part] = []
+        for each in strangers:
+            is_full = sum(part.port == "admin" for part in found) >= MOST_AT_ADMIN
+            elsewhere = each.port == "peer" or (each.port == "admin" and is_full)
+            found.append(self._part("broker" if elsewhere else each.port))
+        return found
 
     def _part(self, port: Port) -> Part:
         if port == "admin":
             return Part("twin: http", port, self._http)
-        return Part(f"twin: {port}", port, self._at_leader_of if port == "broker" else self._at_any)
+        play = self._at_leader_of if port == "broker" else self._at_any
+        return Part(f"twin: {port}", port, play, speaks_tls=port == "tls")
 
     async def _http(self, line: Line) -> None:
         while True:
