@@ -58,33 +58,59 @@ class Reader(Hashable, Protocol):
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
+class Backlog:
+    """What one reader has the worker hold.
+
+    Args:
+        longest_bytes, written_bytes: the longest read, and all reads, that something was written of since it
+            is behind.
+        held_bytes: when it was last measured.
+    """
+
+    __slots__ = ("held_bytes", "longest_bytes", "written_bytes")
+
+    def __init__(self) -> None:
+        self.longest_bytes = self.written_bytes = self.held_bytes = 0
+
+
 class Backlogs(Generic[ReaderT]):
     """The clients of one worker that are behind: something waits for them that the kernel does not take.
 
     Many may be for a moment, so a client's share shrinks as more are behind, and above it the client is
-    paused. A transport keeps the whole of a read for as long as a part of it waits, so a client has the
-    worker hold what waits for it, and the longest read besides. Where that is above the limit, readers are
-    closed in the next turn of the event loop: of the half that is behind for longer the greatest first. So
-    whoever catches up quickly stays, and so does whoever has little.
+    paused. A transport keeps the whole of a read for as long as a part of it waits, so what a client has the
+    worker hold is up to one read more than what waits. Where that is above the limit, readers are closed in
+    the next turn of the event loop: of the half that is behind for longer the greatest first. So whoever
+    catches up quickly stays, and so does whoever has little.
 
     Args:
-        limit_bytes: of what is held for all of them together.
+        least_bytes: the limit of what is held for all of them together; more, as far as ``responses`` does
+            not use its own.
         evict: called with one that is closed, and what was held for it in bytes.
     """
 
-    def __init__(self, limit_bytes: int, evict: Callable[[ReaderT, int], object]) -> None:
+    def __init__(
+        self,
+        least_bytes: int,
+        responses: MemoryBudget[ReaderT],
+        evict: Callable[[ReaderT, int], object],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._least_bytes = least_bytes
+        self._responses = responses
         self._evict = evict
-        self._behind: dict[ReaderT, tuple[int, int]] = {}
-        """The longest read that was written to each, and what was held when it was last noted; those that are
-        behind for longest first."""
+        self._behind: dict[ReaderT, Backlog] = {}
+        """Those that are behind for longest first."""
         self._is_relieved_soon = False
-        self.limit_bytes = limit_bytes
         self.total_bytes = 0
         """Not less than what is held."""
 
     def __contains__(self, reader: ReaderT) -> bool:
         return reader in self._behind
+
+    @property
+    def limit_bytes(self) -> int:
+        """As it is now."""
+        return self._least_bytes + self._responses.limit_bytes - self._responses.total_bytes
 
     @property
     def share_bytes(self) -> int:
@@ -93,43 +119,51 @@ class Backlogs(Generic[ReaderT]):
 
     def begin(self, reader: ReaderT) -> None:
         """It is behind."""
-        self._behind.setdefault(reader, (0, 0))
+        self._behind.setdefault(reader, Backlog())
         self.note(reader, 0)
 
     def note(self, reader: ReaderT, read_bytes: int) -> None:
         """More was written to one that is behind, out of a read of so many bytes."""
-        self._measure(reader, read_bytes)
+        backlog = self._behind[reader]
+        backlog.longest_bytes = max(backlog.longest_bytes, read_bytes)
+        backlog.written_bytes += read_bytes
+        self._measure(reader, backlog)
+        self.look()
+
+    def look(self) -> None:
+        """Close some soon where too much is held: the one that is written to just now must not be closed."""
         if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
             self._is_relieved_soon = True
-            self._loop.call_soon(self._relieve)  # the one that is written to just now must not be closed
+            self._loop.call_soon(self._relieve)
 
     def end(self, reader: ReaderT) -> None:
         """It has caught up, or is gone."""
-        _, noted_bytes = self._behind.pop(reader, (0, 0))
-        self.total_bytes -= noted_bytes
+        backlog = self._behind.pop(reader, None)
+        if backlog is not None:
+            self.total_bytes -= backlog.held_bytes
 
     def _relieve(self) -> None:
         self._is_relieved_soon = False
-        for reader in self._behind:  # what was noted may have been read meanwhile
-            self._measure(reader)
+        for reader, backlog in self._behind.items():  # what was noted may have been read meanwhile
+            self._measure(reader, backlog)
         if self.total_bytes <= self.limit_bytes:
             return
         left_bytes = self.limit_bytes * RELIEF_SHARE
         while self.total_bytes > left_bytes:
             older = list(self._behind)[: (len(self._behind) + 1) // 2]
-            for reader in sorted(older, key=self._noted_bytes, reverse=True):
+            for reader in sorted(older, key=self._held_bytes, reverse=True):
                 if self.total_bytes <= left_bytes:
                     return
-                held_bytes = self._noted_bytes(reader)
+                held_bytes = self._held_bytes(reader)
                 self.end(reader)
                 self._evict(reader, held_bytes)
 
-    def _measure(self, reader: ReaderT, read_bytes: int = 0) -> None:
-        longest_bytes, noted_bytes = self._behind[reader]
-        longest_bytes = max(longest_bytes, read_bytes)
-        held_bytes = longest_bytes + reader.waiting_bytes
-        self._behind[reader] = longest_bytes, held_bytes
-        self.total_bytes += held_bytes - noted_bytes
+    def _measure(self, reader: ReaderT, backlog: Backlog) -> None:
+        waiting_bytes = reader.waiting_bytes
+        most_bytes = waiting_bytes + backlog.longest_bytes
+        held_bytes = max(waiting_bytes, min(backlog.written_bytes, most_bytes))
+        self.total_bytes += held_bytes - backlog.held_bytes
+        backlog.held_bytes = held_bytes
 
-    def _noted_bytes(self, reader: ReaderT) -> int:
-        return self._behind[reader][1]
+    def _held_bytes(self, reader: ReaderT) -> int:
+        return self._behind[reader].held_bytes

@@ -672,6 +672,7 @@ class ClientConnection(asyncio.Protocol):
         """Tell the worker how much is held for a response."""
         held_bytes = self.session.held_bytes
         self._host.responses.note(self, held_bytes)
+        self._host.backlogs.look()
         if not held_bytes:
             self.session.holding = False
 

@@ -65,9 +65,10 @@ class Slow:
         self.waiting_bytes = waiting_bytes
 
 
-def backlogs_of(limit_bytes: int) -> tuple[Backlogs[Slow], list[Slow]]:
+def backlogs_of(least_bytes: int, responses_bytes: int = 0) -> tuple[Backlogs[Slow], list[Slow]]:
     closed: list[Slow] = []
-    return Backlogs[Slow](limit_bytes, lambda reader, _: closed.append(reader)), closed
+    responses = MemoryBudget[Slow](responses_bytes, lambda *_: None)
+    return Backlogs[Slow](least_bytes, responses, lambda reader, _: closed.append(reader)), closed
 
 
 async def test_greatest_of_the_older_half_is_closed() -> None:
@@ -92,13 +93,14 @@ async def test_read_that_a_part_waits_of_counts_whole() -> None:
     first, second = Slow(1), Slow(1)
     backlogs.begin(first)
     backlogs.note(first, 60)
+    assert backlogs.total_bytes == 60
     backlogs.note(first, 20)
-    assert backlogs.total_bytes == 61
+    assert backlogs.total_bytes == 61, "the first read is gone, or of the second one byte is left"
     backlogs.begin(second)
     backlogs.note(second, 60)
     await eventually(lambda: closed, "one is closed")
     assert closed == [first]
-    assert backlogs.total_bytes == 61
+    assert backlogs.total_bytes == 60
 
 
 async def test_what_was_read_meanwhile_closes_nobody() -> None:
@@ -110,6 +112,18 @@ async def test_what_was_read_meanwhile_closes_nobody() -> None:
     await asyncio.sleep(0.01)
     assert not closed
     assert backlogs.total_bytes == 80
+
+
+async def test_backlogs_have_what_responses_do_not_use() -> None:
+    backlogs, closed = backlogs_of(100, responses_bytes=200)
+    reader = Slow(250)
+    backlogs.begin(reader)
+    await asyncio.sleep(0.01)
+    assert not closed
+    backlogs._responses.note(Slow(0), 100)
+    backlogs.look()
+    await eventually(lambda: closed, "it has to go for a response")
+    assert closed == [reader]
 
 
 async def test_backlogs_are_within_the_limit_whatever_happens() -> None:
@@ -127,5 +141,5 @@ async def test_backlogs_are_within_the_limit_whatever_happens() -> None:
             backlogs.note(reader, chance.randrange(300))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert backlogs.total_bytes == sum(noted for _, noted in backlogs._behind.values()) <= 1_000
+        assert backlogs.total_bytes == sum(each.held_bytes for each in backlogs._behind.values()) <= 1_000
     assert closed

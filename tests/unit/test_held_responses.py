@@ -281,7 +281,7 @@ async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -
         writer.write(response(number, bytes(64 * 1024)))
         await writer.drain()
 
-    limits = Limits(write_buffer_bytes=64 * 1024)
+    limits = Limits(write_buffer_bytes=64 * 1024, max_patched_response_bytes=64 * 1024)
     async with broker_script(much) as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
         writers = []
@@ -302,7 +302,8 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
         writer.write(response(number, bytes(100_000)))
         await writer.drain()
 
-    async with broker_script(once) as one, running(tmp_path, [one.port]) as at:
+    limits = Limits(max_patched_response_bytes=64 * 1024)
+    async with broker_script(once) as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
         writers = []
         for _ in range(250):
