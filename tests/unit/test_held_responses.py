@@ -306,7 +306,7 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
     async with broker_script(once) as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
         writers = []
-        for _ in range(250):
+        for _ in range(150):
             _, writer = await connect_narrow(at, 1, None, REAL_SEGMENT_BYTES)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch(1))
