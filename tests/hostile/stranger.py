@@ -40,7 +40,7 @@ from tests.chaos.scene import at_work
 from tests.chaos.trees import Tree
 from tests.conftest import await_known, broker_host, fleets
 from tests.hostile.crowd import Crowd, Part, Port
-from tests.hostile.run import PATIENT
+from tests.hostile.run import PATIENT, closed
 from tests.hostile.strangers import FOCUSES, MIXED, Strangers
 from tests.hostile.twins import Ground, Twins
 
@@ -103,6 +103,7 @@ class Result:
         p99_ratio: strangers' turns to twins' turns, of all their records; the greater one of acknowledged
             and delivered.
         more_mb: the strangers' highest above that of the first turn of the twins.
+        closed: connections that the fleet has ended, by reason.
         suspected: who was, by whom, and in which turn. In a turn of the twins the machine is too slow.
         problems: what is not as it should be.
     """
@@ -118,6 +119,7 @@ class Result:
     after_mb: float = 0.0
     p99_ratio: float = 0.0
     more_mb: float = 0.0
+    closed: dict[str, int] = field(default_factory=dict)
     suspected: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -236,6 +238,7 @@ class Stage:
                     result.turns.append(turn)
             time.sleep(SETTLED_S)
             result.after_mb = round(observer.memory_mb(), 1)
+            result.closed = {reason: number for reason, number in closed(self._fleet).items() if number}
         result.suspected = list(observer.suspected)
         result.problems += [f"suspected: {each}" for each in observer.suspected]
         result.problems += observer.replaced
