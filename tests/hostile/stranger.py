@@ -76,6 +76,7 @@ class Turn:
         crowd: "twins" or "strangers"; "nobody" before the first of them.
         most_mb: the highest sum of the proportional set sizes of the member's processes.
         most_files: that the worker had open.
+        member_cpu, crowd_cpu: of a core, what the member's processes took, and the process of the crowd.
         failed: connections that nobody took in time.
         acknowledged_ms, delivered_ms: from when a record was given to the producer.
     """
@@ -90,6 +91,8 @@ class Turn:
     failed: int = 0
     most_open: int = 0
     most_files: int = 0
+    member_cpu: float = 0.0
+    crowd_cpu: float = 0.0
     acknowledged_ms: Measures = field(default_factory=lambda: measures(()))
     delivered_ms: Measures = field(default_factory=lambda: measures(()))
 
@@ -152,6 +155,11 @@ class Observer:
         if total_mb > self.most_mb:
             self.most_mb, self.by_process = total_mb, found
         return total_mb
+
+    def cpu_s(self) -> float:
+        """CPU time of the member's processes so far."""
+        times = [each.cpu_times() for each in self._tree.everyone if each.is_running()]
+        return sum(each.user + each.system for each in times)
 
     def begin(self, turn: str) -> None:
         """Forget the highest memory so far."""
@@ -250,8 +258,11 @@ class Stage:
         self._observer.begin(f"turn {len(self._result.turns) + 1} ({kind}, {focus})")
         # Turns of one crowd are seeded alike: what they differ in is not chance.
         crowd_bytes_per_s = self._result.bytes_per_s * self._result.connections
+        member_s, crowd_s = self._observer.cpu_s(), time.process_time()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             crowd = runner.run(self._crowd(parts, crowd_bytes_per_s, turn))
+        turn.member_cpu = round((self._observer.cpu_s() - member_s) / turn_s, 2)
+        turn.crowd_cpu = round((time.process_time() - crowd_s) / turn_s, 2)
         turn.sent_bytes_per_s = round(crowd.sums.sent_bytes / turn_s)
         turn.opened = dict(sorted(crowd.sums.opened.items()))
         turn.failed = crowd.sums.failed
@@ -261,7 +272,7 @@ class Stage:
         self._say(
             f"{kind} ({focus}) for {turn_s:.0f} s: {turn.most_open} open, {turn.failed} not taken, "
             f"{turn.sent_bytes_per_s} bytes/s sent, {turn.most_mb} MB at most ({of_each}), "
-            f"{turn.most_files} files of the worker"
+            f"{turn.most_files} files of the worker, cores: {turn.member_cpu} member, {turn.crowd_cpu} crowd"
         )
         time.sleep(PAUSE_S)
         return turn
