@@ -61,7 +61,7 @@ BACK_S: Final = 10.0
 """How long after a move those that come back are told again: then whoever stays has no other way."""
 LONGEST_RESPONSES: Final = 2
 """Of the longest responses that may be held, how many all connections of a worker may have at a time."""
-FULL_BUFFERS: Final = 8
+FULL_BUFFERS: Final = 4
 """Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
 LONGEST_READ_BYTES: Final = 256 * 1024
 """Of a transport. A write buffer counts for as much at least: one client must not be too many."""
