@@ -61,7 +61,8 @@ class LocalFleet:
         racks: whether members are given the racks a, b, c and again, as the brokers of `KafkaCluster` have.
         timing: values that differ from the defaults of `fleet.config.Timing`.
         peer_tls: whether the links between members are secured, with certificates made here.
-        listener_tls: the section of the one listener that there is; None for plaintext.
+        listener_tls: the section of the first listener; None for plaintext.
+        more_listeners: the sections of further listeners with TLS, by name.
         admin_tokens: whether the admin addresses want a token and answer by TLS; what is needed is made here.
         limits, events, tracing, balance, upstream: the sections of these names; None to have none.
     """
@@ -79,6 +80,7 @@ class LocalFleet:
         timing: Mapping[str, float] | None = None,
         peer_tls: bool = False,
         listener_tls: Mapping[str, object] | None = None,
+        more_listeners: Mapping[str, Mapping[str, object]] | None = None,
         limits: Mapping[str, object] | None = None,
         admin_tokens: bool = False,
         events: Mapping[str, object] | None = None,
@@ -91,17 +93,25 @@ class LocalFleet:
         self.config = self._folder / "fleet.yaml"
         self.data = _data_folder(self._folder, proxies)
         span = 1 + max(identities.offset(broker_id) or 0 for broker_id in identities.broker_ids())
-        ports = iter(free_ports(proxies * (span + 3), (host,)))
+        secured = dict(more_listeners or {})
+        if listener_tls is not None:
+            secured[LISTENER] = listener_tls
+        listeners = (LISTENER, *(more_listeners or ()))
+        ports = iter(free_ports(proxies * (2 + len(listeners) * (span + 1)), (host,)))
         members = {}
         for index in range(proxies):
-            peer, admin, bootstrap, *identity_ports = (next(ports) for _ in range(span + 3))
+            peer, admin = next(ports), next(ports)
+            firsts = {name: [next(ports) for _ in range(span + 1)][:2] for name in listeners}
             members[f"p{index + 1}"] = {
                 **({"rack": _RACKS[index % 3]} if racks else {}),
                 "peer": f"127.0.0.1:{peer}",
                 "admin": f"127.0.0.1:{admin}",
                 "data_dir": str(self.data / f"p{index + 1}"),
                 "workers": workers,
-                "listeners": {LISTENER: {"bind": f"{host}:{bootstrap}", "first_port": identity_ports[0]}},
+                "listeners": {
+                    name: {"bind": f"{host}:{bootstrap}", "first_port": first_port}
+                    for name, (bootstrap, first_port) in firsts.items()
+                },
             }
         document = {
             "fleet": "demo",
@@ -109,7 +119,11 @@ class LocalFleet:
             "identities": _identities(identities),
             **({"timing": dict(timing)} if timing else {}),
             **({"peer_tls": {}} if peer_tls else {}),
-            **({} if listener_tls is None else {"listener_tls": {LISTENER: dict(listener_tls)}}),
+            **(
+                {"listener_tls": {name: dict(section) for name, section in secured.items()}}
+                if secured
+                else {}
+            ),
             **({} if limits is None else {"limits": dict(limits)}),
             **({"admin": {"tls": {}, "tokens": _TOKENS}} if admin_tokens else {}),
             **({} if events is None else {"events": dict(events)}),

@@ -10,9 +10,13 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
-BACKLOG_GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long a client may be behind before it is closed for the sake of others: most catch up in much less."""
-LOOKS_PER_GRACE: Final = 5
+RELIEF_SHARE: Final = 7 / 8
+"""Of the limit: so much is left of backlogs once some readers are closed, so that it is not done for each."""
+SOURCE_SHARE: Final = 1 / 2
+"""Of the limit: more than that, held for readers of one address, is theirs to answer for, and at once."""
+GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
+"""How long a reader may be behind before it is closed for the sake of readers of other addresses."""
+RELIEF_INTERVAL_S: Final = 0.05
 
 HolderT = TypeVar("HolderT", bound=Hashable)
 
@@ -49,7 +53,9 @@ class MemoryBudget(Generic[HolderT]):
 
 
 class Reader(Hashable, Protocol):
-    """Somebody who is written to."""
+    """Somebody who is written to; ``source`` is the address that it comes from."""
+
+    source: str
 
     @property
     def waiting_bytes(self) -> int:
@@ -59,59 +65,132 @@ class Reader(Hashable, Protocol):
 ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
-class Backlogs(Generic[ReaderT]):
-    """The clients of one worker that are behind: more waits for them than goes unnoticed.
-
-    Many may be for a moment, as when all of them ask for Metadata after a takeover. So nobody is closed at
-    once: a client's share shrinks as more are behind, and above it the client is paused. Whoever is behind
-    for long is closed, the greatest first, while all of them have the worker hold more than the limit.
+class Backlog:
+    """What one reader has the worker hold.
 
     Args:
-        limit_bytes: for all of them together.
-        evict: called with one that is closed, and what waited for it in bytes.
+        longest_bytes, written_bytes: the longest read, and all reads, that something was written of since it
+            is behind.
+        held_bytes: when it was last measured.
+        since_s: when it got behind, by the loop's clock.
     """
 
-    def __init__(self, limit_bytes: int, evict: Callable[[ReaderT, int], object]) -> None:
+    __slots__ = ("held_bytes", "longest_bytes", "since_s", "written_bytes")
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.longest_bytes = self.written_bytes = self.held_bytes = 0
+
+
+class Backlogs(Generic[ReaderT]):
+    """The clients of one worker that are behind: something waits for them that the kernel does not take.
+
+    Many may be for a moment, so a client's share shrinks as more are behind, and above it the client is
+    paused. A transport keeps the whole of a read for as long as a part of it waits, so what a client has the
+    worker hold is up to one read more than what waits. Where that is above the limit, readers are closed:
+
+    - where one address has more than half of the limit held, its own, in the next turn of the event loop: of
+      the half that is behind for longer the greatest first;
+    - else those that are behind for ``GRACE_S``, the greatest first. Many clients of many addresses are slow
+      for a moment, as after a takeover, and that is nobody's fault.
+
+    Args:
+        least_bytes: the limit of what is held for all of them together; more, as far as ``responses`` does
+            not use its own.
+        evict: called with one that is closed, and what was held for it in bytes.
+    """
+
+    def __init__(
+        self,
+        least_bytes: int,
+        responses: MemoryBudget[ReaderT],
+        evict: Callable[[ReaderT, int], object],
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._limit_bytes = limit_bytes
+        self._least_bytes = least_bytes
+        self._responses = responses
         self._evict = evict
-        self._since_s: dict[ReaderT, float] = {}
-        self._is_timed = False
+        self._behind: dict[ReaderT, Backlog] = {}
+        """Those that are behind for longest first."""
+        self._is_relieved_soon = False
+        self.total_bytes = 0
+        """Not less than what is held."""
 
     def __contains__(self, reader: ReaderT) -> bool:
-        return reader in self._since_s
+        return reader in self._behind
+
+    @property
+    def limit_bytes(self) -> int:
+        """As it is now."""
+        return self._least_bytes + self._responses.limit_bytes - self._responses.total_bytes
 
     @property
     def share_bytes(self) -> int:
         """What may wait for each of those that are behind."""
-        return self._limit_bytes // max(1, len(self._since_s))
+        return self.limit_bytes // max(1, len(self._behind))
 
     def begin(self, reader: ReaderT) -> None:
         """It is behind."""
-        self._since_s[reader] = self._loop.time()
-        self._look_later()
+        self._behind.setdefault(reader, Backlog(self._loop.time()))
+        self.note(reader, 0)
+
+    def note(self, reader: ReaderT, read_bytes: int) -> None:
+        """More was written to one that is behind, out of a read of so many bytes."""
+        backlog = self._behind[reader]
+        backlog.longest_bytes = max(backlog.longest_bytes, read_bytes)
+        backlog.written_bytes += read_bytes
+        self._measure(reader, backlog)
+        self.look()
+
+    def look(self) -> None:
+        """Close some soon where too much is held: the one that is written to just now must not be closed."""
+        if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
+            self._is_relieved_soon = True
+            self._loop.call_soon(self._relieve)
 
     def end(self, reader: ReaderT) -> None:
         """It has caught up, or is gone."""
-        self._since_s.pop(reader, None)
+        backlog = self._behind.pop(reader, None)
+        if backlog is not None:
+            self.total_bytes -= backlog.held_bytes
 
-    def _look_later(self) -> None:
-        if self._since_s and not self._is_timed:
-            self._is_timed = True
-            self._loop.call_later(BACKLOG_GRACE_S / LOOKS_PER_GRACE, self._look)
-
-    def _look(self) -> None:
-        self._is_timed = False
-        self._look_later()
-        sizes_bytes = {reader: reader.waiting_bytes for reader in self._since_s}
-        total_bytes = sum(sizes_bytes.values())
-        if total_bytes <= self._limit_bytes:
+    def _relieve(self) -> None:
+        self._is_relieved_soon = False
+        by_source: dict[str, int] = {}
+        for reader, backlog in self._behind.items():  # what was noted may have been read meanwhile
+            self._measure(reader, backlog)
+            by_source[reader.source] = by_source.get(reader.source, 0) + backlog.held_bytes
+        if self.total_bytes <= self.limit_bytes:
             return
-        before_s = self._loop.time() - BACKLOG_GRACE_S
-        late = [reader for reader, since_s in self._since_s.items() if since_s <= before_s]
-        for reader in sorted(late, key=sizes_bytes.__getitem__, reverse=True):
-            if total_bytes <= self._limit_bytes:
+        greatest = max(by_source, key=by_source.__getitem__)
+        if by_source[greatest] > self.limit_bytes * SOURCE_SHARE:
+            while self._is_above() and (mine := [each for each in self._behind if each.source == greatest]):
+                self._close(mine[: (len(mine) + 1) // 2])
+        else:
+            before_s = self._loop.time() - GRACE_S
+            self._close([each for each, backlog in self._behind.items() if backlog.since_s <= before_s])
+        if self.total_bytes > self.limit_bytes:
+            self._is_relieved_soon = True
+            self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
+
+    def _is_above(self) -> bool:
+        return self.total_bytes > self.limit_bytes * RELIEF_SHARE
+
+    def _close(self, readers: list[ReaderT]) -> None:
+        """Close some of these, the greatest first, until it is enough."""
+        for reader in sorted(readers, key=self._held_bytes, reverse=True):
+            if not self._is_above():
                 return
-            total_bytes -= sizes_bytes[reader]
+            held_bytes = self._held_bytes(reader)
             self.end(reader)
-            self._evict(reader, sizes_bytes[reader])
+            self._evict(reader, held_bytes)
+
+    def _measure(self, reader: ReaderT, backlog: Backlog) -> None:
+        waiting_bytes = reader.waiting_bytes
+        most_bytes = waiting_bytes + backlog.longest_bytes
+        held_bytes = max(waiting_bytes, min(backlog.written_bytes, most_bytes))
+        self.total_bytes += held_bytes - backlog.held_bytes
+        backlog.held_bytes = held_bytes
+
+    def _held_bytes(self, reader: ReaderT) -> int:
+        return self._behind[reader].held_bytes

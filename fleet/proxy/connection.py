@@ -27,8 +27,9 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
-from fleet.proxy.passage import LARGE_BYTES, Passage
+from fleet.proxy.passage import LARGE_BYTES, PIPE_BYTES, Passage
 from fleet.proxy.patience import Watch
+from fleet.proxy.rewriter import PIECE_BYTES
 from fleet.proxy.session import FEW_IN_FLIGHT, HEADER_LIMIT_BYTES, Session
 from fleet.proxy.stream import Write
 from fleet.tcp import BROKER_VANISHED_S, is_gone, keep_alive
@@ -60,8 +61,8 @@ _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
-UNNOTICED_BYTES: Final = 64 * 1024
-"""What may wait for a client that has a broker before somebody looks at how much waits for all of them."""
+UNNOTICED_BYTES: Final = 4 * 1024
+"""What may wait for a client that has a broker before it is behind, and counts with all that are."""
 UNNOTICED_BY_BROKER_BYTES: Final = 1024
 """What may wait for a broker before each read is followed by a look at how much does."""
 WRITE_BYTES: Final = 1024
@@ -487,7 +488,7 @@ class ClientConnection(asyncio.Protocol):
             self.traffic.to_client_bytes += size_bytes
             self.session.passed_to_client(size_bytes)
         if self.alert:
-            self.attend()
+            self.attend(0 if to_broker else PIPE_BYTES)
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
         try:
@@ -681,14 +682,19 @@ class ClientConnection(asyncio.Protocol):
         replies.clear()
         return self.session.discard_bytes
 
-    def attend(self) -> None:
-        """Read on where few enough are in flight, pause where too much waits, and take a move further."""
+    def attend(self, written_bytes: int = 0) -> None:
+        """Read on where few enough are in flight, pause where too much waits, and take a move further.
+
+        Args: written_bytes: how long the piece was of which something has just been written to the client.
+        """
         if self._held & _TOO_MANY_IN_FLIGHT and self.session.in_flight <= FEW_IN_FLIGHT:
             self.session.crowded = False
             self._release(_TOO_MANY_IN_FLIGHT)
             self._set_alert()
-        if not self._held & _CLIENT_IS_FULL and self in self._host.backlogs:
-            self._look_at_backlog()
+        if self in self._host.backlogs:
+            self._host.backlogs.note(self, written_bytes)
+            if not self._held & _CLIENT_IS_FULL:
+                self._look_at_backlog()
         if self._looks_at_broker and not self._held & _BROKER_IS_FULL:
             self._look_at_broker()
         if self.moving:
@@ -703,6 +709,7 @@ class ClientConnection(asyncio.Protocol):
         """Tell the worker how much is held for a response."""
         held_bytes = self.session.held_bytes
         self._host.responses.note(self, held_bytes)
+        self._host.backlogs.look()
         if not held_bytes:
             self.session.holding = False
 
@@ -832,7 +839,7 @@ class BrokerConnection(asyncio.Protocol):
         if session.holding:
             self._hold_response(client)
         if client.alert:
-            client.attend()
+            client.attend(len(data))
 
     def eof_received(self) -> None:
         self._lose_client()
@@ -893,7 +900,7 @@ class BrokerConnection(asyncio.Protocol):
             client.refuse(error)
             return
         if client.alert:
-            client.attend()
+            client.attend(PIECE_BYTES)
         if client.session.working:
             self._work_later()
             return

@@ -61,8 +61,10 @@ BACK_S: Final = 10.0
 """How long after a move those that come back are told again: then whoever stays has no other way."""
 LONGEST_RESPONSES: Final = 2
 """Of the longest responses that may be held, how many all connections of a worker may have at a time."""
-FULL_BUFFERS: Final = 32
-"""Of write buffers, how many clients of a worker may have full at a time."""
+FULL_BUFFERS: Final = 4
+"""Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
+LONGEST_READ_BYTES: Final = 256 * 1024
+"""Of a transport. A write buffer counts for as much at least: one client must not be too many."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -85,9 +87,10 @@ class Worker(Host):
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
         self.unnoticed_bytes = min(self.write_buffer_bytes, UNNOTICED_BYTES)
-        self.backlogs = Backlogs(FULL_BUFFERS * self.write_buffer_bytes, self._evict_reader)
         held_bytes = LONGEST_RESPONSES * self._limits.max_patched_response_bytes
         self.responses = MemoryBudget(held_bytes, self._evict_response)
+        backlog_bytes = FULL_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
+        self.backlogs = Backlogs(backlog_bytes, self.responses, self._evict_reader)
         self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
@@ -335,8 +338,11 @@ class Worker(Host):
         # Later: it may be the one whose bytes are being looked at.
         self._loop.call_soon(connection.evict, LimitReached("max_patched_response_bytes", detail))
 
-    def _evict_reader(self, connection: ClientConnection, waiting_bytes: int) -> None:
-        detail = f"it has not read {waiting_bytes} bytes, the most of all clients that are behind for long"
+    def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
+        detail = (
+            f"{held_bytes} bytes are held because it does not read, and for all clients of this worker that "
+            f"are behind more than {self.backlogs.limit_bytes}"
+        )
         connection.evict(LimitReached("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:

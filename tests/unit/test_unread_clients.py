@@ -62,9 +62,13 @@ def secured(
     return tls_settings(authority), trusting(authority)
 
 
-async def connect_narrow(at: Running, broker_id: int, tls: ssl.SSLContext | None) -> Client:
+async def connect_narrow(
+    at: Running, broker_id: int, tls: ssl.SSLContext | None, segment_bytes: int | None = None
+) -> Client:
     """A client whose kernel keeps little of what it does not read."""
     sock = socket.socket()
+    if segment_bytes is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)
     await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", at.ports[broker_id]))

@@ -1,0 +1,64 @@
+"""A stranger at a member, for twenty seconds and for ten minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from tests.conftest import broker_host
+from tests.hostile.run import PATIENT
+from tests.hostile.stranger import run
+from tests.hostile.strangers import MIXED
+
+SEED = 1
+SENT_SHARE = 0.5
+"""By how much crowds may differ that are there for seconds."""
+
+
+@pytest.mark.size("test-all")
+@pytest.mark.timeout(600)
+def test_stranger_plays_every_trick_and_nobody_is_suspected(tmp_path: Path) -> None:
+    with KafkaCluster(3, tmp_path / "kafka", host_of=broker_host) as kafka:
+        result = run(
+            kafka,
+            tmp_path / "run",
+            seconds=20,
+            connections=100,
+            bytes_per_s=40,
+            seed=SEED,
+            turns=1,
+            focus=MIXED,
+            judges_cost=False,
+            timing=PATIENT,
+            say=print,
+        )
+    assert result.problems == result.suspected == []
+    alone, twins, strangers = result.turns
+    assert len(strangers.opened) == 21
+    assert {"twin: broker", "twin: bootstrap", "twin: tls", "twin: http"} == twins.opened.keys()
+    assert twins.failed == 0
+    assert sum(twins.opened.values()) <= 110, "well-formed clients stay"
+    assert twins.most_open >= 95
+    assert abs(strangers.sent_bytes_per_s / twins.sent_bytes_per_s - 1) < SENT_SHARE
+    assert all(each.acknowledged_ms.p99 and each.delivered_ms.p99 for each in (alone, twins, strangers))
+    assert result.p99_ratio > 0
+
+
+@pytest.mark.size("test-long")
+@pytest.mark.timeout(1_800)
+def test_stranger_costs_less_than_twice_the_latency_and_64_mb(tmp_path: Path) -> None:
+    """Found: 1,000 clients that each left a little of an answer had 121 MB held."""
+    with KafkaCluster(3, tmp_path / "kafka", host_of=broker_host) as kafka:
+        result = run(
+            kafka,
+            tmp_path / "run",
+            seconds=600,
+            connections=1_000,
+            bytes_per_s=20,
+            seed=SEED,
+            turns=5,
+            say=print,
+        )
+    assert result.problems == []
