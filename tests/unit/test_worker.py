@@ -1067,10 +1067,12 @@ async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_pat
 
 
 async def coordinator_of(at: Running) -> int:
-    """Which broker a client that has just come is told to be its group's coordinator; -1: none yet."""
+    """Which broker a librdkafka that has just come is told to be its group's coordinator; -1: none yet."""
     reader, writer = await at.connect()
-    writer.write(request(FIND_COORDINATOR, 0, 1, string("group")))
+    writer.write(request(API_VERSIONS, 32_767, 1, b"\0\x0blibrdkafka\x021\0"))
     async with asyncio.timeout(LIMIT_S):
+        await read_frame(reader)
+        writer.write(request(FIND_COORDINATOR, 0, 1, string("group")))
         _, _, found = struct.unpack_from(">ihi", await read_frame(reader))
     writer.close()
     return int(found)
