@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from pydantic import TypeAdapter
 
-from fleet import listener_tls, peer_tls, process
+from fleet import listener_tls, peer_tls, process, stderr_log
 from fleet.admin import http, tls
 from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
@@ -690,7 +690,7 @@ def main() -> None:
     """Be the control process that the supervisor asked for."""
     spec = process.spec_from_argv(sys.argv)
     process.die_with_parent(spec.parent_pid)
-    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     process.freeze_garbage()
     uvloop.run(_serve(spec))
 

@@ -23,6 +23,7 @@ from fleet.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.process import ChildSpec
 from fleet.raft_state import RaftStatus
 from fleet.state import Command, DrainSet, Outcome, PinSet
+from fleet.stderr_log import dropped_lines
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 
@@ -122,6 +123,7 @@ class ControlSource:
             retired=control.workers.retired,
             worker_restarts=control.workers.restarts,
             local_failures=control.local_failures,
+            dropped_log_lines=dropped_lines(),
             upstream_up=control.brokers.reachable,
             takeovers=control.takeovers.log,
             checks=self._checks(),

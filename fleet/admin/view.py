@@ -245,6 +245,7 @@ class FleetView:
         worker_restarts: workers that came in the place of another since control started.
         local_failures: probes of other members, and links to them, that failed for a reason of this member's
             own.
+        dropped_log_lines: of the control process alone.
         upstream_up: broker → whether it can be reached from here.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
@@ -267,6 +268,7 @@ class FleetView:
     retired: WorkerCounters = field(default_factory=WorkerCounters)
     worker_restarts: int = 0
     local_failures: int = 0
+    dropped_log_lines: int = 0
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()
