@@ -21,6 +21,7 @@ from fleet.text import make_printable
 
 log = logging.getLogger(__name__)
 
+STDERR_FD: Final = 2
 MOST_LINES: Final = 1_000
 """That wait to be written: 4 MB at most, where no traceback is among them."""
 FLUSH_LIMIT_S: Final = 0.5
@@ -126,7 +127,7 @@ _handlers: Final[list[NeverBlockingHandler]] = []
 def log_to_stderr(process: str) -> None:
     """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
     layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
-    handler = NeverBlockingHandler(sys.stderr.fileno())
+    handler = NeverBlockingHandler(STDERR_FD)
     handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.captureWarnings(True)
