@@ -223,7 +223,13 @@ class BrokerWatch:
             doubt.clear()
             broker = self._known[broker_id]
             at = Endpoint(broker.host, broker.port)
-            trouble = await probe_broker(at, self._timing.probe_timeout_s, self._access.tls, self._resolver)
+            trouble = await probe_broker(
+                at,
+                self._timing.probe_timeout_s,
+                self._access.tls,
+                self._resolver,
+                serves_strangers=bool(self._listed) and self._access.is_anonymous,
+            )
             self._answered(broker_id, at, trouble)
             if trouble is None:
                 backoff_s = BACKOFF_FIRST_S

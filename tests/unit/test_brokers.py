@@ -49,6 +49,7 @@ class Cluster:
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
     probed: list[Endpoint] = field(default_factory=list)
+    serves_strangers: bool = False
     timeouts: set[tuple[str, float]] = field(default_factory=set)
 
     async def discover(
@@ -61,9 +62,16 @@ class Cluster:
         return self.listed
 
     async def probe_broker(
-        self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        tls: BrokerTls | None,
+        resolver: Resolver,
+        *,
+        serves_strangers: bool,
     ) -> str | None:
         self.probed.append(endpoint)
+        self.serves_strangers = serves_strangers
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
 
@@ -370,6 +378,18 @@ async def test_a_broker_that_a_worker_has_lost_is_asked_at_once_and_no_other(clu
     assert cluster.probed.count(at(B2)) == 1
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
+    cluster: Cluster, refuses: bool
+) -> None:
+    cluster.refuses, cluster.listed, cluster.up = refuses, () if refuses else (B1,), {at(B1)}
+    watch = BrokerWatch(settings(), Changes())
+    watch.learn({}, {1: B1})
+    async with running(watch):
+        await until(lambda: len(cluster.probed) > 5)
+    assert cluster.serves_strangers is not refuses
+
+
 async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,11 +399,18 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
     times_s: list[float] = []
 
     async def probe_broker(
-        endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+        endpoint: Endpoint,
+        timeout_s: float,
+        tls: BrokerTls | None,
+        resolver: Resolver,
+        *,
+        serves_strangers: bool,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
         watch.lost([1])  # workers go on losing it, which does not hasten anything
-        return await cluster.probe_broker(endpoint, timeout_s, tls, resolver)
+        return await cluster.probe_broker(
+            endpoint, timeout_s, tls, resolver, serves_strangers=serves_strangers
+        )
 
     monkeypatch.setattr(brokers, "probe_broker", probe_broker)
     async with running(watch):
