@@ -14,7 +14,7 @@ from fleet.discovery import discover
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, BrokerId, Endpoint, is_address
-from fleet.outbound import Resolver
+from fleet.outbound import NAMES_KEPT_S, Resolver
 from fleet.probe import probe_broker
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class BrokerWatch:
         self._refused = False
         """The cluster tells nobody who has no credentials, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
-        self._resolver = Resolver()
+        self._resolver = Resolver(NAMES_KEPT_S)
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
         self._changed = asyncio.Event()

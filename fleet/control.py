@@ -53,6 +53,7 @@ from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
+from fleet.resolving_loop import ResolvingLoop
 from fleet.show import ControlSource, moment
 from fleet.state import Command, Outcome, OwnershipSet, stamp
 from fleet.takeovers import TakeoverWatch
@@ -692,7 +693,7 @@ def main() -> None:
     process.die_with_parent(spec.parent_pid)
     stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     process.freeze_garbage()
-    uvloop.run(_serve(spec))
+    uvloop.run(_serve(spec), loop_factory=ResolvingLoop)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ async def _asked(
     tls = resolved.target.tls
     sock = await connect(resolved.addresses)
     try:
-        name = None if tls is None else resolved.target.endpoint.host
+        name = None if tls is None else resolved.target.endpoint.tls_name
         reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
     except BaseException:
         sock.close()
