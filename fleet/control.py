@@ -137,7 +137,7 @@ class Control:
             self._on_traffic,
         )
         self.directories = Directories(None if self.mine.witness else self._member, self.workers, spec.folder)
-        self.brokers = BrokerWatch(settings, self._refresh)
+        self.brokers = BrokerWatch(settings, self._refresh, self.me)
         self.detector = Detector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
         by_weight = settings.balance if settings.balance.by == "weights" else None
@@ -156,6 +156,8 @@ class Control:
         self.local_failures = 0
         """Probes and links that failed for a reason of this member's own, each of which says nothing of a
         peer."""
+        self.member_troubles: dict[ProxyId, str] = {}
+        """Why this member cannot ask a peer now."""
         self._local_failures_logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
         self._tls_of_probes = listener_tls.probes(settings, self.me)
         for each in self._tls_of_probes.values():
@@ -533,6 +535,7 @@ class Control:
             self._failed_here(peer, error)
 
     def _probed(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
+        self.member_troubles.pop(peer, None)
         self.detector.probe_result(peer, outcome, time.monotonic())
         self._evaluate()
 
@@ -544,6 +547,7 @@ class Control:
     def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """Count, and say now and then, that this member cannot ask a peer."""
         self.local_failures += 1
+        self.member_troubles[peer] = f"{self.me} cannot ask {peer}: {error}"
         if self._local_failures_logged.is_due(time.monotonic(), peer):
             log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 

@@ -45,6 +45,7 @@ class Shown(Protocol):
     reports: dict[ProxyId, Report]
     heard_s: dict[ProxyId, float]
     local_failures: int
+    member_troubles: dict[ProxyId, str]
     detector: Detector
     links: PeerLinks
     workers: Workers
@@ -125,6 +126,8 @@ class ControlSource:
             local_failures=control.local_failures,
             dropped_log_lines=dropped_lines(),
             upstream_up=control.brokers.reachable,
+            broker_troubles=control.brokers.troubles,
+            member_troubles=tuple(control.member_troubles.values()),
             takeovers=control.takeovers.log,
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
