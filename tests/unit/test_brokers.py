@@ -415,7 +415,7 @@ async def test_broker_that_advertises_the_fleet_is_not_dialled(
         assert said.startswith(f"broker 2 advertises the fleet: {host}:{port} is listener external of p1")
         assert caplog.messages.count(said) == 1
         elsewhere = Broker(2, "kafka-2", 9092)
-        cluster.listed = (B1, elsewhere)
+        cluster.listed, cluster.up = (B1, elsewhere), {at(B1), at(elsewhere)}
         await until(lambda: watch.known == {1: B1, 2: elsewhere} and 2 not in watch.troubles)
 
 
