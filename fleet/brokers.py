@@ -13,9 +13,12 @@ from fleet.config import Settings
 from fleet.discovery import discover
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Broker, BrokerId, Endpoint, is_address
-from fleet.outbound import Resolver
+from fleet.model import Broker, BrokerId, Endpoint, ProxyId, is_address
+from fleet.outbound import NAMES_KEPT_S, Resolver
+from fleet.own_addresses import OwnAddresses
 from fleet.probe import probe_broker
+from fleet.tcp import is_of_this_machine
+from fleet.text import no_port
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +42,10 @@ class BrokerWatch:
     Args:
         settings: bootstrap servers, the way to the brokers, and timing.
         on_change: called after what is known, or what can be reached, has changed.
+        me: this member.
     """
 
-    def __init__(self, settings: Settings, on_change: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, on_change: Callable[[], None], me: ProxyId | None = None) -> None:
         self._bootstrap_servers = settings.bootstrap_servers
         self._timing = settings.timing
         self._access = KafkaAccess(settings.upstream, settings.source)
@@ -52,7 +56,14 @@ class BrokerWatch:
         self._refused = False
         """The cluster tells nobody who has no credentials, and this member has none."""
         self._reachable: dict[BrokerId, bool] = {}
-        self._resolver = Resolver()
+        self._own = OwnAddresses(settings, me, is_of_this_machine)
+        self._identities = settings.identities
+        self._listeners = sorted({each.name for one in settings.members.values() for each in one.listeners})
+        self._misled: dict[BrokerId, str] = {}
+        """Brokers whose address is none to dial, and why."""
+        self._unanswered: dict[BrokerId, str] = {}
+        """Brokers that do not answer probes, and why."""
+        self._resolver = Resolver(NAMES_KEPT_S)
         self._doubts: dict[BrokerId, asyncio.Event] = {}
         """Of each broker that is being probed: set where it should be asked at once."""
         self._changed = asyncio.Event()
@@ -96,6 +107,18 @@ class BrokerWatch:
         return MappingProxyType(self._reachable)
 
     @property
+    def troubles(self) -> Mapping[BrokerId, str]:
+        """What is wrong with brokers, in words for an operator."""
+        unserved = {each: self._unserved(each) for each in self._known if self._is_unserved(each)}
+        return {**unserved, **self._unanswered, **self._misled}
+
+    def _is_unserved(self, broker_id: BrokerId) -> bool:
+        return bool(self._listeners) and self._identities.offset(broker_id) is None
+
+    def _unserved(self, broker_id: BrokerId) -> str:
+        return no_port(broker_id, self._listeners)
+
+    @property
     def unreachable(self) -> tuple[BrokerId, ...]:
         return tuple(sorted(broker_id for broker_id, up in self._reachable.items() if not up))
 
@@ -129,13 +152,32 @@ class BrokerWatch:
 
     def confirm(self, brokers: Iterable[Broker]) -> None:
         """The cluster has told a member of these."""
-        before, found = dict(self._known), {broker.broker_id: broker for broker in brokers}
+        before = dict(self._known)
+        found = {broker.broker_id: broker for broker in brokers if not self._leads_back(broker)}
+        for broker_id in found.keys() - before.keys():
+            if self._is_unserved(broker_id):
+                log.warning("%s", self._unserved(broker_id))
         self._known.update(found)
         self._listed |= found.keys() if self._listed else frozenset()
         if self._known != before:
             self.lost(each for each in before if before[each] != self._known[each])
             self._changed.set()
             self._on_change()
+
+    def _leads_back(self, broker: Broker) -> bool:
+        """Whether who dials this broker would dial the fleet, and so on without end."""
+        where = self._own.find(broker.host, broker.port)
+        before = self._misled.pop(broker.broker_id, None)
+        if where is None:
+            return False
+        why = (
+            f"broker {broker.broker_id} advertises the fleet: {broker.host}:{broker.port} is {where}; "
+            "have its advertised.listeners name an address of its own"
+        )
+        self._misled[broker.broker_id] = why
+        if why != before:
+            log.warning("%s", why)
+        return True
 
     def learn(self, before: Mapping[BrokerId, Broker], committed: Mapping[BrokerId, Broker]) -> None:
         """Take over what is new in what the fleet knows, until this member's own next look.
@@ -204,6 +246,7 @@ class BrokerWatch:
             self._refused = error.refused
             return
         self._no_metadata, self._refused = "", False
+        found = tuple(broker for broker in found if not self._leads_back(broker))
         listed = frozenset(broker.broker_id for broker in found)
         gone, self._listed = self._listed - listed, listed
         if gone:
@@ -223,7 +266,13 @@ class BrokerWatch:
             doubt.clear()
             broker = self._known[broker_id]
             at = Endpoint(broker.host, broker.port)
-            trouble = await probe_broker(at, self._timing.probe_timeout_s, self._access.tls, self._resolver)
+            trouble = await probe_broker(
+                at,
+                self._timing.probe_timeout_s,
+                self._access.tls,
+                self._resolver,
+                serves_strangers=bool(self._listed) and self._access.is_anonymous,
+            )
             self._answered(broker_id, at, trouble)
             if trouble is None:
                 backoff_s = BACKOFF_FIRST_S
@@ -238,11 +287,14 @@ class BrokerWatch:
     def _answered(self, broker_id: BrokerId, at: Endpoint, trouble: str | None) -> None:
         """A probe has ended; ``trouble`` is what was wrong."""
         before, up = self._reachable.get(broker_id), trouble is None
+        self._unanswered.pop(broker_id, None)
+        if trouble is not None:
+            self._unanswered[broker_id] = f"broker {broker_id} at {at} cannot be reached: {trouble}"
         if before is up:
             return
         self._reachable[broker_id] = up
         if trouble is not None:
-            log.warning("broker %d at %s cannot be reached: %s", broker_id, at, trouble)
+            log.warning("%s", self._unanswered[broker_id])
             self._asked.set()  # it may be elsewhere by now
         elif before is not None:
             log.info("broker %d at %s is reached again", broker_id, at)

@@ -486,7 +486,7 @@ def _admin_problems(tls: AdminTlsSettings, at: Endpoint, must_be_there: bool) ->
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     client.check_hostname = not is_wildcard(at.host)
     try:
-        rehearse(server, client, at.host)
+        rehearse(server, client, at.tls_name)
     except OSError as error:
         fix = f"have it issued for {at.host}, for servers, by an authority in admin.tls.ca"
         reader.report("certificate", f"commands would refuse it: {explain(error)}", fix)

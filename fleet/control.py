@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from pydantic import TypeAdapter
 
-from fleet import listener_tls, peer_tls, process
+from fleet import listener_tls, peer_tls, process, stderr_log
 from fleet.admin import http, tls
 from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
@@ -53,6 +53,7 @@ from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
+from fleet.resolving_loop import ResolvingLoop
 from fleet.show import ControlSource, moment
 from fleet.state import Command, Outcome, OwnershipSet, stamp
 from fleet.takeovers import TakeoverWatch
@@ -136,7 +137,7 @@ class Control:
             self._on_traffic,
         )
         self.directories = Directories(None if self.mine.witness else self._member, self.workers, spec.folder)
-        self.brokers = BrokerWatch(settings, self._refresh)
+        self.brokers = BrokerWatch(settings, self._refresh, self.me)
         self.detector = Detector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
         by_weight = settings.balance if settings.balance.by == "weights" else None
@@ -155,6 +156,8 @@ class Control:
         self.local_failures = 0
         """Probes and links that failed for a reason of this member's own, each of which says nothing of a
         peer."""
+        self.member_troubles: dict[ProxyId, str] = {}
+        """Why this member cannot ask a peer now."""
         self._local_failures_logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
         self._tls_of_probes = listener_tls.probes(settings, self.me)
         for each in self._tls_of_probes.values():
@@ -532,6 +535,7 @@ class Control:
             self._failed_here(peer, error)
 
     def _probed(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
+        self.member_troubles.pop(peer, None)
         self.detector.probe_result(peer, outcome, time.monotonic())
         self._evaluate()
 
@@ -543,6 +547,7 @@ class Control:
     def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """Count, and say now and then, that this member cannot ask a peer."""
         self.local_failures += 1
+        self.member_troubles[peer] = f"{self.me} cannot ask {peer}: {error}"
         if self._local_failures_logged.is_due(time.monotonic(), peer):
             log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 
@@ -690,9 +695,9 @@ def main() -> None:
     """Be the control process that the supervisor asked for."""
     spec = process.spec_from_argv(sys.argv)
     process.die_with_parent(spec.parent_pid)
-    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     process.freeze_garbage()
-    uvloop.run(_serve(spec))
+    uvloop.run(_serve(spec), loop_factory=ResolvingLoop)
 
 
 if __name__ == "__main__":

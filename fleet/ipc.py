@@ -52,6 +52,7 @@ class WorkerCounters:
         upstream_up: broker id → whether the last attempt to connect succeeded; absent where never tried.
         generation, revision: of the directory in use now.
         draining: whether the worker has stopped accepting.
+        dropped_log_lines: that standard error has not taken.
     """
 
     requests: Mapping[int, int] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class WorkerCounters:
     generation: int = 0
     revision: int = 0
     draining: bool = False
+    dropped_log_lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)

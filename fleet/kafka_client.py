@@ -54,6 +54,11 @@ class KafkaAccess:
         self._sasl = upstream.sasl
         self._source = source
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether the fleet's own clients log in as nobody."""
+        return self._sasl is None
+
     def options(self) -> Options:
         """For a client that is made now.
 

@@ -409,7 +409,7 @@ class PeerLinks:
     async def _connect(self, connection: _Connection, endpoint: Endpoint, sock: socket.socket) -> None:
         secured = self._secured(server=False)
         if secured:
-            secured["server_hostname"] = endpoint.host
+            secured["server_hostname"] = endpoint.tls_name
         try:
             await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **secured)
         except BaseException:

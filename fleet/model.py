@@ -43,6 +43,11 @@ class Endpoint:
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def tls_name(self) -> str:
+        """The host as TLS names it: without the dot that ends a complete name. Source: RFC 6066, section 3"""
+        return self.host.removesuffix(".")
+
 
 _HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _ZONE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")

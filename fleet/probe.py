@@ -36,8 +36,18 @@ _ANSWER_LIMIT_BYTES: Final = 64 * 1024
 def _request(version: int) -> bytes:
     # The header's tagged fields exist in request header v2, which starts with ApiVersions v3.
     header = struct.pack(">hhih", _API_VERSIONS, version, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID
-    body = header if version == 0 else header + b"\x00"
-    return struct.pack(">i", len(body)) + body
+    return _framed(header if version == 0 else header + b"\x00")
+
+
+def _framed(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
+_LIST_NO_OFFSETS: Final = _framed(
+    struct.pack(">hhih", 2, 1, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID + struct.pack(">ii", -1, 0)
+)
+"""ListOffsets v1 of no topics: the least that brokers answer to everybody. Source: ListOffsetsRequest.json"""
+_NO_OFFSETS: Final = struct.pack(">iii", 8, _CORRELATION_ID, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +91,7 @@ async def _asked(
     tls = resolved.target.tls
     sock = await connect(resolved.addresses)
     try:
-        name = None if tls is None else resolved.target.endpoint.host
+        name = None if tls is None else resolved.target.endpoint.tls_name
         reader, writer = await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name)
     except BaseException:
         sock.close()
@@ -199,21 +209,40 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
 
 
 async def probe_broker(
-    endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None = None, resolver: Resolver | None = None
+    endpoint: Endpoint,
+    timeout_s: float,
+    tls: BrokerTls | None = None,
+    resolver: Resolver | None = None,
+    *,
+    serves_strangers: bool = False,
 ) -> str | None:
     """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
 
     Args:
         resolver: of who asks more than once.
+        serves_strangers: whether it answers more to clients without credentials: then it is asked for the
+            offsets of no partition, too. Where it wants credentials, that would count as a failed login.
     Returns: what keeps it from answering in time, in words for an operator; None where nothing does
     """
+    has_answered = False
     try:
         context = None if tls is None else tls.get()
         async with asyncio.timeout(timeout_s):
             (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
-            async with _asked(target, 0) as (answer, *_):
-                return None if answer == 0 else "it does not answer as a broker does"
+            async with _asked(target, 0) as (answer, reader, writer):
+                if answer != 0:
+                    return "it does not answer as a broker does"
+                if not serves_strangers:
+                    return None
+                has_answered = True
+                writer.write(_LIST_NO_OFFSETS)
+                await reader.readexactly(len(_NO_OFFSETS))
+                return None
+    except TimeoutError:
+        return "it answers ApiVersions, and then nothing" if has_answered else "timed out"
     except asyncio.IncompleteReadError:
+        if has_answered:
+            return None  # it is there, and answers strangers no more
         return "it hangs up when it is asked for ApiVersions" + ("; does it want TLS?" if tls is None else "")
     except NOT_REACHED as error:
         return explain_dial(error)

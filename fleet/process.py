@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Final, Literal, NoReturn, TypeAlias
 
 from pydantic import TypeAdapter
 
 from fleet.config.secrets import find_secrets
 from fleet.config.settings import CONTROL_SOCKET, MemberSettings, Settings
 from fleet.model import BrokerId, ProxyId
-from fleet.text import make_printable
-
-log = logging.getLogger(__name__)
 
 Kind: TypeAlias = Literal["control", "worker"]
 
@@ -181,46 +175,6 @@ def child_environment(kind: Kind, settings: Settings, environ: Mapping[str, str]
         for name, value in inherited.items()
         if (name in _WORKER_VARIABLES or name.startswith(_WORKER_PREFIXES)) and name not in secret_names
     }
-
-
-class LineFormatter(logging.Formatter):
-    """Writes each record as one line that text from outside cannot forge; tracebacks follow, indented."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = make_printable(record.message)
-        return super().formatMessage(record)
-
-    def formatException(self, *error: Any) -> str:
-        return _indent(super().formatException(*error))
-
-    def formatStack(self, stack_info: str) -> str:
-        return _indent(super().formatStack(stack_info))
-
-
-def _indent(trace: str) -> str:
-    return "\n".join(f"    {make_printable(line)}" for line in trace.split("\n"))
-
-
-def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    log.critical("this process ends by an error", exc_info=(kind, error, trace))
-
-
-def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
-    error = uncaught.exc_value
-    name = "?" if uncaught.thread is None else uncaught.thread.name
-    if error is not None and not isinstance(error, SystemExit):
-        log.critical("the thread %r ends by an error", name, exc_info=error)
-
-
-def log_to_stderr(process: str) -> None:
-    """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
-    layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    sys.excepthook = _log_uncaught
-    threading.excepthook = _log_uncaught_in_thread
-    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
 
 
 def freeze_garbage() -> None:

@@ -23,6 +23,7 @@ from fleet.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.process import ChildSpec
 from fleet.raft_state import RaftStatus
 from fleet.state import Command, DrainSet, Outcome, PinSet
+from fleet.stderr_log import dropped_lines
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 
@@ -44,6 +45,7 @@ class Shown(Protocol):
     reports: dict[ProxyId, Report]
     heard_s: dict[ProxyId, float]
     local_failures: int
+    member_troubles: dict[ProxyId, str]
     detector: Detector
     links: PeerLinks
     workers: Workers
@@ -122,7 +124,10 @@ class ControlSource:
             retired=control.workers.retired,
             worker_restarts=control.workers.restarts,
             local_failures=control.local_failures,
+            dropped_log_lines=dropped_lines(),
             upstream_up=control.brokers.reachable,
+            broker_troubles=control.brokers.troubles,
+            member_troubles=tuple(control.member_troubles.values()),
             takeovers=control.takeovers.log,
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),

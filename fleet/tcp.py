@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Callable
 from functools import cache
+from ipaddress import ip_address
 from typing import Final, NoReturn
 
 BROKER_VANISHED_S: Final = 150.0
@@ -102,3 +103,14 @@ async def accept_connections(
             sock.setblocking(False)
             on_accepted(sock, address)
         await asyncio.sleep(ACCEPT_INTERVAL_S)
+
+
+def is_of_this_machine(host: str) -> bool:
+    """Whether an IP address is one of this machine's; a name is looked up by nobody, and is not."""
+    try:
+        version = ip_address(host).version
+        with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, 0))
+    except (OSError, ValueError):
+        return False
+    return True

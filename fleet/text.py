@@ -7,6 +7,7 @@ and a mark for right-to-left text reverses what an operator reads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 MAX_SHOWN_CHARACTERS: Final = 4096
@@ -46,3 +47,9 @@ def escape_json(document: bytes) -> bytes:
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def no_port(broker_id: int, listeners: Sequence[str]) -> str:
+    """What is said of a broker that no client is sent to; the same words in the log and in `fleet doctor`."""
+    plural = "s" if len(listeners) > 1 else ""
+    return f"broker {broker_id} has no port on listener{plural} {', '.join(listeners)}: widen `identities`"

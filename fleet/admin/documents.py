@@ -155,6 +155,14 @@ class BrokerDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerTroubleDocument:
+    """What is wrong with one real broker, as a member found it."""
+
+    broker_id: BrokerId
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class TakeoverDocument:
     """One takeover: wall milliseconds for people, seconds of the machine's monotonic clock for intervals."""
 
@@ -184,6 +192,8 @@ class OwnershipDocument:
         balanced_by: what makes two proxies equal.
         distrusted_voters: those whose journals lack promises that this member remembers (an empty disk, a
             copy): it counts none of their votes until they have caught up.
+        broker_troubles: of brokers that this member does not reach, or that have no port, or lead back here.
+        member_troubles: why this member cannot ask others, for reasons of its own.
     """
 
     fleet: str
@@ -208,6 +218,8 @@ class OwnershipDocument:
     raft_trouble: str | None
     balanced_by: BalancedBy
     distrusted_voters: tuple[ProxyId, ...] = ()
+    broker_troubles: tuple[BrokerTroubleDocument, ...] = ()
+    member_troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +390,7 @@ class StatusDocument:
         told_by: the member whose table is shown: one with a quorum, if any has, and of these the newest.
         agree: whether all members that answered are of the same generation.
         answers: who was asked, and what came of it.
+        troubles: what the members say is wrong with brokers, and between members.
     """
 
     fleet: str
@@ -392,6 +405,7 @@ class StatusDocument:
     members: tuple[MemberDocument, ...]
     brokers: tuple[BrokerDocument, ...]
     identities: tuple[IdentityDocument, ...]
+    troubles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,12 @@ class FleetCollector(Collector):
             "Probes of other members, and links to them, that failed for a reason of this member's own.",
             value=self._view.local_failures,
         )
+        workers = [self._view.retired, *(each.counters for each in self._view.workers)]
+        yield CounterMetricFamily(
+            "fleet_log_lines_dropped",
+            "Log lines of the control process and the workers that standard error has not taken.",
+            value=self._view.dropped_log_lines + sum(each.dropped_log_lines for each in workers),
+        )
         yield _gauge(
             "fleet_members_without_voter_digest",
             "Linked members that do not say which voters they count: they run a release before 0.3.0.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fleet import __version__
 from fleet.admin.documents import (
     BrokerDocument,
+    BrokerTroubleDocument,
     CheckDocument,
     IdentityDocument,
     ListenerEndpoints,
@@ -47,6 +48,11 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         raft_trouble=view.raft.trouble,
         balanced_by=view.balanced_by,
         distrusted_voters=view.raft.distrusted,
+        member_troubles=view.member_troubles,
+        broker_troubles=tuple(
+            BrokerTroubleDocument(broker_id, trouble)
+            for broker_id, trouble in sorted(view.broker_troubles.items())
+        ),
     )
 
 

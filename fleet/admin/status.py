@@ -77,6 +77,20 @@ def fleet_status(answers: Answers, urls: Mapping[ProxyId, str]) -> StatusDocumen
         members=best.members,
         brokers=best.brokers,
         identities=best.identities,
+        troubles=_troubles(answers),
+    )
+
+
+def _troubles(answers: Answers) -> tuple[str, ...]:
+    """What members say is wrong with brokers and between members, with who says so, where not all do."""
+    given = [each for each in answers.values() if isinstance(each, OwnershipDocument)]
+    said: dict[str, list[ProxyId]] = {}
+    for answer in given:
+        for trouble in (*(each.trouble for each in answer.broker_troubles), *answer.member_troubles):
+            said.setdefault(trouble, []).append(answer.proxy_id)
+    return tuple(
+        trouble if len(by) == len(given) else f"{trouble} (says {', '.join(by)})"
+        for trouble, by in said.items()
     )
 
 

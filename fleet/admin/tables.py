@@ -125,6 +125,8 @@ def print_status(status: StatusDocument, console: Console) -> None:
     for identity in status.identities:
         owned.add_row(*_identity_row(identity))
     console.print(owned)
+    for trouble in status.troubles:
+        console.print(f"[yellow]warning[/]: {escape(trouble)}", soft_wrap=True)
 
 
 def print_config(document: ConfigDocument, console: Console) -> None:

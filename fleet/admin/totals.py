@@ -36,6 +36,7 @@ def add(one: WorkerCounters, other: WorkerCounters) -> WorkerCounters:
         generation=max(one.generation, other.generation),
         revision=max(one.revision, other.revision),
         draining=one.draining and other.draining,
+        dropped_log_lines=one.dropped_log_lines + other.dropped_log_lines,
     )
 
 
@@ -55,4 +56,5 @@ def retire(retired: WorkerCounters, gone: WorkerCounters) -> WorkerCounters:
         limited=both.limited,
         rewrite_buckets=both.rewrite_buckets,
         rewrite_sum_s=both.rewrite_sum_s,
+        dropped_log_lines=both.dropped_log_lines,
     )

@@ -245,7 +245,10 @@ class FleetView:
         worker_restarts: workers that came in the place of another since control started.
         local_failures: probes of other members, and links to them, that failed for a reason of this member's
             own.
+        dropped_log_lines: of the control process alone.
         upstream_up: broker → whether it can be reached from here.
+        broker_troubles: broker → what is wrong with it, in words for an operator.
+        member_troubles: why this member cannot ask others, for reasons of its own.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
         thread_restarts: thread of the control process → how often it ended by an error, and was restarted.
@@ -267,7 +270,10 @@ class FleetView:
     retired: WorkerCounters = field(default_factory=WorkerCounters)
     worker_restarts: int = 0
     local_failures: int = 0
+    dropped_log_lines: int = 0
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
+    broker_troubles: Mapping[BrokerId, str] = field(default_factory=dict)
+    member_troubles: tuple[str, ...] = ()
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)

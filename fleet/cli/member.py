@@ -44,7 +44,7 @@ def node(config: str, node: str, as_json: bool) -> int:
         certs.check_upstream(settings, must_be_there=True)
     check_tokens(settings, must_be_there=True)
     _check_tracing(settings, must_be_there=True)
-    importlib.import_module("fleet.process").log_to_stderr(node)
+    importlib.import_module("fleet.stderr_log").log_to_stderr(node)
     code: int = importlib.import_module("fleet.supervisor").run(settings, node)
     if as_json:
         click.echo(NODE.encode(NodeDocument(node, code)))

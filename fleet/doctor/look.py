@@ -24,7 +24,7 @@ from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.model import Endpoint, Liveness, Member, ProxyId
-from fleet.outbound import LocalFailure, Resolver
+from fleet.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.probe import Target, probe_member, resolve
 
 AT_ONCE: Final = 64
@@ -128,7 +128,7 @@ class Looker:
         try:
             way = _unverified() if address is None else self._way(address)
             async with asyncio.timeout(self.timeout_s):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=way)
+                _, writer = await _open(endpoint, way)
             try:
                 found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             finally:
@@ -142,7 +142,7 @@ class Looker:
     async def _reach(self, endpoint: Endpoint) -> str | None:
         try:
             async with asyncio.timeout(self.timeout_s):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+                _, writer = await _open(endpoint)
         except TimeoutError:
             return f"no answer within {self.timeout_s:g} s"
         except OSError as error:
@@ -189,9 +189,19 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
+async def _open(endpoint: Endpoint, way: _Way = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(
+        endpoint.host,
+        endpoint.port,
+        ssl=way,
+        server_hostname=endpoint.tls_name if way else None,
+        happy_eyeballs_delay=ATTEMPT_DELAY_S,
+    )
+
+
 async def _table(endpoint: Endpoint, way: _Way) -> Table:
     """Raises: OSError, IncompleteReadError, WireError: it is not answered."""
-    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=way)
+    reader, writer = await _open(endpoint, way)
     try:
         writer.write(metadata_request(_CORRELATION_ID))
         (size,) = struct.unpack(">i", await reader.readexactly(4))

@@ -111,6 +111,11 @@ def _leaks(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
     clean = 0
     for asked in facts.metadata:
         if asked.table is None:
+            if _reaches_none(facts.answers.get(asked.address.proxy_id)):
+                detail = "not looked at: this member reaches no broker"
+                mend = "have it reach the brokers first"
+                yield Finding("leaks", str(asked.address), "warning", detail, mend)
+                continue
             mend = "ask with a client of your own: kafka-broker-api-versions --command-config FILE"
             yield Finding("leaks", str(asked.address), "warning", f"not looked at: {asked.why}", mend)
             continue
@@ -125,13 +130,26 @@ def _leaks(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         yield Finding("leaks", "all", "ok", f"Metadata of {clean} bootstrap addresses names members alone")
 
 
+def _reaches_none(answer: OwnershipDocument | FleetError | None) -> bool:
+    if not isinstance(answer, OwnershipDocument):
+        return False
+    return all(each.up is False for each in answer.brokers)
+
+
 def _strangers(
     table: Iterable[tuple[BrokerId, Endpoint]], own: set[Endpoint]
 ) -> list[tuple[BrokerId, Endpoint]]:
-    return [(broker_id, endpoint) for broker_id, endpoint in table if endpoint not in own]
+    """Addresses that lead past the fleet. Port 0 leads nowhere: the broker has no port here (`_brokers`)."""
+    return [(broker_id, endpoint) for broker_id, endpoint in table if endpoint not in own and endpoint.port]
 
 
 def _brokers(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
+    said = {
+        each.broker_id: each.trouble
+        for answer in facts.answers.values()
+        if isinstance(answer, OwnershipDocument)
+        for each in answer.broker_troubles
+    }
     for broker in best.brokers:
         up = {
             each.up
@@ -142,8 +160,12 @@ def _brokers(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         }
         if False in up:
             who, verdict = _unreached(True in up)
-            mend = f"have members reach {broker.host}:{broker.port}; is the broker up?"
-            yield Finding("brokers", f"broker {broker.broker_id}", verdict, who, mend)
+            why = said.pop(broker.broker_id, "")
+            mend = f"have members reach {broker.host}:{broker.port}"
+            yield Finding("brokers", f"broker {broker.broker_id}", verdict, f"{who}{why and ': '}{why}", mend)
+    for broker_id, why in said.items():
+        mend = "correct the configuration: the fleet's, or the broker's"
+        yield Finding("brokers", f"broker {broker_id}", "failed", why, mend)
     around = [(broker_id, at) for (broker_id, at), why in facts.brokers.items() if why is None]
     for broker_id, at in around:
         detail = f"{at} answers from here: a client that knows it can go around the fleet"

@@ -28,6 +28,7 @@ from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import Endpoint
+from fleet.resolving_loop import run
 from fleet.threads import RestartingThread
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Publisher:
         self._troubles: dict[Part, str] = {}
         self._dropped_before = 0
         """By spools that are closed."""
-        self._thread = RestartingThread("events", lambda: asyncio.run(self._main()))
+        self._thread = RestartingThread("events", lambda: run(self._main()))
 
     @property
     def progress(self) -> EventsView:

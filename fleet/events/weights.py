@@ -20,6 +20,7 @@ from fleet.errors import AdminError
 from fleet.events.schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.model import BrokerId, Endpoint
+from fleet.resolving_loop import run
 from fleet.threads import RestartingThread
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class WeightReader:
         self._on_weights = on_weights
         self._cancel: Callable[[], object] = lambda: None
         """Ends the work that runs now; for any thread."""
-        self._thread = RestartingThread("weights", lambda: asyncio.run(self._main()))
+        self._thread = RestartingThread("weights", lambda: run(self._main()))
 
     @property
     def restarts(self) -> int:

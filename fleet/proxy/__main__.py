@@ -8,7 +8,7 @@ import sys
 
 import uvloop
 
-from fleet import process
+from fleet import process, stderr_log
 from fleet.process import ChildSpec
 from fleet.proxy.worker import Worker
 
@@ -28,7 +28,7 @@ async def serve(spec: ChildSpec) -> None:
 def main() -> None:
     spec = process.spec_from_argv(sys.argv)
     process.die_with_parent(spec.parent_pid)
-    process.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
+    stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     process.prepare_for_connections()
     uvloop.run(serve(spec))
 

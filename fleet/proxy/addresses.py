@@ -89,9 +89,9 @@ class AddressBook:
         Args:
             client_key: what tells clients apart where an identity has several owners.
             told: of the identities that it was asked about: the last move that it was told of; kept by the
-                connection, for all its books.
+                connection, for all its books. None where the client takes addresses as they come.
         """
-        return ClientAddresses(self, client_key, {} if told is None else told)
+        return ClientAddresses(self, client_key, told)
 
     def lookup(self, broker_id: BrokerId, client_key: bytes) -> Address:
         """What a client is given for a broker id: never the broker's real address."""
@@ -176,7 +176,7 @@ class ClientAddresses(Addresses):
 
     __slots__ = ("_book", "_client_key", "_told")
 
-    def __init__(self, book: AddressBook, client_key: bytes, told: dict[BrokerId, int]) -> None:
+    def __init__(self, book: AddressBook, client_key: bytes, told: dict[BrokerId, int] | None) -> None:
         super().__init__()
         self._book = book
         self._client_key = client_key
@@ -189,10 +189,10 @@ class ClientAddresses(Addresses):
         return address
 
     def moved_since_asked(self, broker_id: BrokerId) -> bool:
-        move = self._book.moves.get(broker_id)
-        if move is None or self._told.get(broker_id) == move:
+        told, move = self._told, self._book.moves.get(broker_id)
+        if told is None or move is None or told.get(broker_id) == move:
             return False
-        self._told[broker_id] = move
+        told[broker_id] = move
         return True
 
     def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:

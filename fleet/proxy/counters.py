@@ -12,6 +12,7 @@ from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
 from fleet.model import BrokerId
 from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
+from fleet.stderr_log import dropped_lines
 
 log = logging.getLogger(__name__)
 
@@ -91,4 +92,5 @@ class Counters:
             generation=generation,
             revision=revision,
             draining=draining,
+            dropped_log_lines=dropped_lines(),
         )

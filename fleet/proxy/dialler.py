@@ -6,10 +6,12 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from socket import AF_INET
 from typing import Final
 
 from fleet.model import BrokerId, Endpoint
+from fleet.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
@@ -56,6 +58,7 @@ class Dialler:
         self._unknown: dict[BrokerId, asyncio.Event] = {}
         """Brokers that clients wait for: set once it is known where each is."""
         self._waiting_bytes = 0
+        self._resolver = Resolver(NAMES_KEPT_S)
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ClientConnection, asyncio.Task[None]] = {}
         self._attempts = Deadlines(timeout_s, self._end_late)
@@ -153,17 +156,33 @@ class Dialler:
         known = self._upstreams.broker(connection.broker_id)
         return [] if known is None else [known]
 
-    def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
-        """Raises, when awaited: what connecting raises."""
+    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+        """Raises: what connecting raises."""
         at = candidate.endpoint
         if self._context is None:
-            return self._loop.create_connection(connection.broker_side, at.host, at.port)
-        return self._secure(connection, at, self._context())
-
-    async def _secure(self, connection: ClientConnection, at: Endpoint, context: ssl.SSLContext) -> None:
-        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), at.host)
-        await self._loop.create_connection(lambda: transport, at.host, at.port)
+            await self._open(connection.broker_side, at)
+            return
+        transport = TlsTransport(self._room, self._context(), lambda _: connection.broker_side(), at.tls_name)
+        await self._open(lambda: transport, at)
         await transport.handshake()
+
+    async def _open(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> None:
+        addresses = await self._resolver.find(at, self._timeout_s)
+        try:
+            if len(addresses) == 1:
+                family, *_, address = addresses[0]
+                if family == AF_INET:  # the loop does it at less cost
+                    await self._loop.create_connection(protocol, *address)
+                    return
+            sock = await connect(addresses)
+        except NOT_REACHED:
+            self._resolver.forget(at)
+            raise
+        try:
+            await self._loop.create_connection(protocol, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
 
     def _was_late(self, connection: ClientConnection) -> bool:
         """Whether an attempt was cancelled because it took too long; if so, the task goes on."""

@@ -119,6 +119,11 @@ class Rewriter:
             return 4 + int(read_int32(self._collected)[0])
         return self._next_attempt_bytes
 
+    def remember_coordinators(self) -> None:
+        """The client keeps the address of a coordinator, and has to be told where that has changed."""
+        if self._told is None:
+            self._told = {}
+
     def rewrite(self, index: int, data: bytes, run: int, pos: int, after: int, end: int, write: Write) -> int:
         """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
 
@@ -312,8 +317,6 @@ class Rewriter:
         book = self._source.book
         if book is not self._book:
             self._book = book
-            if self._told is None:
-                self._told = {}
             self._addresses = book.client(self.client_key, self._told)
         return book
 

@@ -26,7 +26,8 @@ from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownR
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.stream import Write
-from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply
+from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply, software_name
+from fleet.proxy.wire.coordinators import keeps_coordinators
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.fetch import NO_TAGS_BYTES
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
@@ -521,13 +522,13 @@ class Session:
             return _WAIT
         size: int = read_i32_be(data, pos)
         after = pos + 4 + size
-        if (
-            read_i16_be(data, pos + 4) == API_VERSIONS
-            and int(read_i32_be(data, pos + 4)) not in PLANS
-            and 10 <= size <= PROBE_LIMIT_BYTES - 4
-        ):
+        asks_versions = read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4
+        if asks_versions:
             if after > end:
                 return _WAIT
+            if keeps_coordinators(software_name(memoryview(data)[pos:after])):
+                self._rewriter.remember_coordinators()
+        if asks_versions and int(read_i32_be(data, pos + 4)) not in PLANS:
             if len(self.local_replies) >= MOST_REPLIES:
                 raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
             self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))

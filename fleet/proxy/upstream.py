@@ -3,6 +3,8 @@
 Where a broker is comes from control's directories alone: what passes on a client's connection is no evidence.
 That a broker is up or down is learned from the worker's own attempts to connect, and from control, which
 probes the brokers for all workers of the member: what one finds, the others know as soon as it is verified.
+A broker that takes connections and does not answer control is not up for that: a kernel takes connections for
+a process that is stopped.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ class Upstreams:
         self._committed: Mapping[BrokerId, Candidate] = {}
         self._down: dict[Endpoint, _Down] = {}
         self._up: dict[BrokerId, bool] = {}
+        self._unanswering: frozenset[BrokerId] = frozenset()
+        """Those that have not answered control."""
         self._turn = 0
 
     def commit(self, brokers: Mapping[BrokerId, Broker]) -> None:
@@ -73,7 +77,8 @@ class Upstreams:
     def candidates(self, now_s: float) -> list[Candidate]:
         """Brokers for one bootstrap connection, best first: each call begins with another one.
 
-        Those that failed lately come after the others; the configured addresses stand in for unknown brokers.
+        Those that failed lately, or do not answer control, come after the others; the configured addresses
+        stand in for unknown brokers.
         """
         known = self._known()
         self._turn += 1
@@ -81,7 +86,7 @@ class Upstreams:
         rotated = [*known[first:], *known[:first]]
         taken = {each.endpoint for each in known}
         rotated += [Candidate(None, each) for each in self._bootstrap_servers if each not in taken]
-        return sorted(rotated, key=lambda each: self._failed_lately(each.endpoint, now_s))
+        return sorted(rotated, key=lambda each: self._is_avoided(each, now_s))
 
     def admits(self, candidate: Candidate, now_s: float) -> bool:
         """Whether to try to connect. One that is down is tried by one connection at a time, and not all the
@@ -100,7 +105,7 @@ class Upstreams:
     def succeeded(self, candidate: Candidate) -> None:
         if self._down:  # an address is a tuple's worth of hashing, and mostly none is
             self._down.pop(candidate.endpoint, None)
-        if candidate.broker_id is not None:
+        if candidate.broker_id is not None and candidate.broker_id not in self._unanswering:
             self._note(candidate.broker_id, up=True)
 
     def failed(self, candidate: Candidate, now_s: float) -> bool:
@@ -128,6 +133,7 @@ class Upstreams:
 
         One that does not is still tried now and then, because a broker may be too slow for a probe alone.
         """
+        self._unanswering = frozenset(broker_id for broker_id, up in reachable.items() if not up)
         for broker_id, up in reachable.items():
             candidate = self.broker(broker_id)
             if candidate is None:
@@ -149,9 +155,10 @@ class Upstreams:
     def _known(self) -> list[Candidate]:
         return list(self._committed.values())
 
-    def _failed_lately(self, endpoint: Endpoint, now_s: float) -> bool:
-        down = self._down.get(endpoint)
-        return down is not None and now_s - down.failed_at_s < AVOID_S
+    def _is_avoided(self, candidate: Candidate, now_s: float) -> bool:
+        down = self._down.get(candidate.endpoint)
+        failed_lately = down is not None and now_s - down.failed_at_s < AVOID_S
+        return failed_lately or candidate.broker_id in self._unanswering
 
 
 def _candidate(broker: Broker) -> Candidate:

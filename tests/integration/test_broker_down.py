@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -90,3 +92,28 @@ def serves_again(fleet: LocalFleet, proxy_id: str) -> bool:
             return config_error(connection, DOWN) == 0
     except (EOFError, ConnectionError):
         return False
+
+
+BOOTSTRAPS = 8
+FROZEN_S = 7.0
+"""Longer than what a worker finds out by itself is held for."""
+
+
+@pytest.mark.usefixtures("whole_again")
+def test_a_broker_that_is_frozen_gets_no_bootstrap_connection(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    """Found: its kernel takes connections, and half of all clients waited for it in vain."""
+    os.kill(kafka.pid(DOWN), signal.SIGSTOP)
+    try:
+        for proxy_id in fleet.members:
+            wait_for(partial(knows_that_it_is_down, fleet, proxy_id), f"{proxy_id} knows it")
+        until_s = time.monotonic() + FROZEN_S
+        wait_for(lambda: time.monotonic() > until_s, "time has passed")
+        for proxy_id in fleet.members:
+            for number in range(BOOTSTRAPS):
+                with Connection(fleet.bootstrap_endpoint(proxy_id)) as bootstrap:
+                    asked_s = time.monotonic()
+                    assert bootstrap.ask(wire.metadata(number))
+                    assert time.monotonic() - asked_s < AT_ONCE_S
+            assert upstream_up(fleet, proxy_id)[DOWN] is False
+    finally:
+        os.kill(kafka.pid(DOWN), signal.SIGCONT)

@@ -100,6 +100,12 @@ def describe_broker_config(correlation_id: int, broker_id: int, name: str) -> by
     return request(DESCRIBE_CONFIGS, 1, correlation_id, body)
 
 
+def named(correlation_id: int, software: str) -> bytes:
+    """ApiVersions v3 of a client that names its library. Source: ApiVersionsRequest.json"""
+    name = bytes([len(software) + 1]) + software.encode()
+    return request(API_VERSIONS, 3, correlation_id, b"\0" + name + b"\x021\0")
+
+
 def find_coordinator(correlation_id: int, group: str) -> bytes:
     """FindCoordinator v0. Source: FindCoordinatorRequest.json"""
     return request(FIND_COORDINATOR, 0, correlation_id, string(group))

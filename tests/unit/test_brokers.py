@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from fleet import brokers
 from fleet.brokers import BrokerWatch
-from fleet.config.settings import Settings, Timing
+from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
 from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
 from fleet.model import Broker, Endpoint, IdentitySpace
@@ -49,6 +50,7 @@ class Cluster:
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
     probed: list[Endpoint] = field(default_factory=list)
+    serves_strangers: bool = False
     timeouts: set[tuple[str, float]] = field(default_factory=set)
 
     async def discover(
@@ -61,9 +63,16 @@ class Cluster:
         return self.listed
 
     async def probe_broker(
-        self, endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        tls: BrokerTls | None,
+        resolver: Resolver,
+        *,
+        serves_strangers: bool,
     ) -> str | None:
         self.probed.append(endpoint)
+        self.serves_strangers = serves_strangers
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
 
@@ -370,6 +379,81 @@ async def test_a_broker_that_a_worker_has_lost_is_asked_at_once_and_no_other(clu
     assert cluster.probed.count(at(B2)) == 1
 
 
+def of_one_member(listener: ListenerSettings) -> Settings:
+    member = MemberSettings(
+        "p1", None, True, False, Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 2), Path(), 1, (listener,)
+    )
+    return replace(settings(), members={"p1": member})
+
+
+EXTERNAL = ListenerSettings("external", "0.0.0.0", 9092, 9100, "proxy-1.example", 9292, 9300)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("proxy-1.example", 9292),
+        ("Proxy-1.Example.", 9301),
+        ("127.0.0.1", 9092),
+        ("localhost", 9107),
+        ("::1", 9100),
+    ],
+)
+async def test_broker_that_advertises_the_fleet_is_not_dialled(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, host: str, port: int
+) -> None:
+    """Found: a member dialled itself until it had no files left."""
+    misled = Broker(2, host, port)
+    cluster.listed, cluster.up = (B1, misled), {at(B1)}
+    watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
+    async with running(watch):
+        await until(lambda: watch.reachable == {1: True} and len(cluster.asked) > 3)
+        assert watch.known == {1: B1}
+        assert watch.listed == (B1,)
+        assert at(misled) not in {*cluster.probed, *watch.servers}
+        said = watch.troubles[2]
+        assert said.startswith(f"broker 2 advertises the fleet: {host}:{port} is listener external of p1")
+        assert caplog.messages.count(said) == 1
+        elsewhere = Broker(2, "kafka-2", 9092)
+        cluster.listed, cluster.up = (B1, elsewhere), {at(B1), at(elsewhere)}
+        await until(lambda: watch.known == {1: B1, 2: elsewhere} and 2 not in watch.troubles)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("proxy-1.example", 9092), ("127.0.0.1", 9108), ("kafka-2", 9092)]
+)
+async def test_other_ports_of_the_same_machine_are_brokers(cluster: Cluster, host: str, port: int) -> None:
+    broker = Broker(2, host, port)
+    cluster.listed = (broker,)
+    watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
+    async with running(watch):
+        await until(lambda: watch.known == {2: broker})
+
+
+async def test_broker_without_a_port_is_told_of_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.listed = (B1, Broker(77, "kafka-77", 9092))
+    watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
+    said = "broker 77 has no port on listener external: widen `identities`"
+    async with running(watch):
+        await until(lambda: len(cluster.asked) > 3)
+        assert watch.troubles[77] == said or "cannot be reached" in watch.troubles[77]
+    assert caplog.messages.count(said) == 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
+    cluster: Cluster, refuses: bool
+) -> None:
+    cluster.refuses, cluster.listed, cluster.up = refuses, () if refuses else (B1,), {at(B1)}
+    watch = BrokerWatch(settings(), Changes())
+    watch.learn({}, {1: B1})
+    async with running(watch):
+        await until(lambda: len(cluster.probed) > 5)
+    assert cluster.serves_strangers is not refuses
+
+
 async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,11 +463,18 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
     times_s: list[float] = []
 
     async def probe_broker(
-        endpoint: Endpoint, timeout_s: float, tls: BrokerTls | None, resolver: Resolver
+        endpoint: Endpoint,
+        timeout_s: float,
+        tls: BrokerTls | None,
+        resolver: Resolver,
+        *,
+        serves_strangers: bool,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
         watch.lost([1])  # workers go on losing it, which does not hasten anything
-        return await cluster.probe_broker(endpoint, timeout_s, tls, resolver)
+        return await cluster.probe_broker(
+            endpoint, timeout_s, tls, resolver, serves_strangers=serves_strangers
+        )
 
     monkeypatch.setattr(brokers, "probe_broker", probe_broker)
     async with running(watch):

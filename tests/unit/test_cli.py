@@ -528,7 +528,7 @@ def test_packages_that_tracing_needs_are_looked_for_before_a_member_is_started(
         return 0
 
     stand_in(monkeypatch, "fleet.supervisor", run=run)
-    stand_in(monkeypatch, "fleet.process", log_to_stderr=lambda _: None)
+    stand_in(monkeypatch, "fleet.stderr_log", log_to_stderr=lambda _: None)
     config = tmp_path / "fleet.yaml"
     headers = {"Authorization": {"file": "token"}}
     tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}

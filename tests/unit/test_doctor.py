@@ -11,13 +11,14 @@ import pytest
 
 from fleet import __version__
 from fleet.admin.access import OPEN
-from fleet.admin.documents import Finding, OwnershipDocument, QuorumDocument
+from fleet.admin.documents import BrokerTroubleDocument, Finding, OwnershipDocument, QuorumDocument
 from fleet.admin.ownership import ownership_document
 from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
 from fleet.errors import AdminError
 from fleet.model import Endpoint
+from fleet.text import no_port
 from tests.unit.sample_view import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -168,6 +169,36 @@ def test_a_broker_that_members_cannot_reach_is_worse_where_none_can(up: bool, ve
         lame[proxy_id] = replace(lame[proxy_id], brokers=(replace(first, up=reaches), *others))
     (found,) = wrong(replace(WELL, answers=lame))
     assert (found.check, found.subject, found.verdict) == ("brokers", "broker 1", verdict)
+
+
+def test_what_members_have_found_is_said_and_nothing_is_guessed() -> None:
+    why = "broker 1 at kafka-1:9092 cannot be reached: certificate verify failed"
+    lame = {
+        each: replace(
+            answer(each),
+            brokers=tuple(replace(broker, up=False) for broker in answer(each).brokers[:1]),
+            broker_troubles=(BrokerTroubleDocument(1, why),),
+        )
+        for each in WHOLE
+    }
+    hung_up = tuple(Asked(each, None, "whoever asks has to be known (SASL)") for each in DOORS)
+    found = wrong(replace(WELL, answers=lame, metadata=hung_up, brokers={}))
+    assert {each.detail for each in found if each.check == "leaks"} == {
+        "not looked at: this member reaches no broker"
+    }
+    (broken,) = [each for each in found if each.check == "brokers"]
+    assert broken.detail == f"no member can reach it: {why}"
+    assert "up?" not in broken.mend
+
+
+def test_broker_without_a_port_is_no_leak() -> None:
+    said = no_port(7, ["external"])
+    told = {each: answer(each, broker_troubles=(BrokerTroubleDocument(7, said),)) for each in WHOLE}
+    table = {**TABLE, 7: Endpoint("proxy-1.example", 0)}
+    metadata = tuple(Asked(each, table) for each in DOORS)
+    (found,) = wrong(replace(WELL, answers=told, metadata=metadata))
+    assert (found.check, found.subject, found.verdict) == ("brokers", "broker 7", "failed")
+    assert found.detail == "broker 7 has no port on listener external: widen `identities`"
 
 
 def test_without_a_quorum_and_without_brokers_nothing_is_well() -> None:

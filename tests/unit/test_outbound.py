@@ -10,13 +10,25 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from fleet import outbound
 from fleet.model import Endpoint
-from fleet.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
+from fleet.outbound import (
+    ATTEMPT_DELAY_S,
+    STALE_LIMIT_S,
+    Address,
+    Addresses,
+    LocalFailure,
+    Resolver,
+    _by_turns,
+    connect,
+    is_peers_doing,
+)
 
 LIMIT_S = 30.0
 PEERS_DOING = {errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ESHUTDOWN}
@@ -78,6 +90,57 @@ async def test_the_first_address_that_takes_a_connection_is_taken(
 async def test_an_address_without_a_way_keeps_nobody_from_the_others(somebody: tuple[str, int]) -> None:
     with await connect(tcp(UNREACHABLE, somebody)) as sock:
         assert sock.getpeername() == somebody
+
+
+@pytest.fixture
+def mute() -> Iterator[tuple[str, int]]:
+    """An address that drops what comes: its queue of connections is full, so the kernel answers no SYN."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, ExitStack() as stack:
+        for _ in range(4):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(listening.getsockname())
+        yield listening.getsockname()
+
+
+async def test_an_address_that_is_silent_keeps_nobody_from_the_others(
+    mute: tuple[str, int], somebody: tuple[str, int]
+) -> None:
+    """Found: `::1 kafka-1` dropped what came, and `127.0.0.1 kafka-1` was never tried."""
+    async with asyncio.timeout(LIMIT_S):
+        with await connect(tcp(mute, mute, somebody)) as sock:
+            assert sock.getpeername() == somebody
+
+
+async def test_nothing_is_left_of_attempts_that_were_slower(
+    mute: tuple[str, int], somebody: tuple[str, int]
+) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with await connect(tcp(mute, somebody)):
+        pass
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_nothing_is_left_of_attempts_that_were_given_up(mute: tuple[str, int]) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2 * ATTEMPT_DELAY_S):
+            await connect(tcp(mute, mute))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_families_take_turns_and_the_first_address_stays_the_first() -> None:
+    def of(family: socket.AddressFamily, number: int) -> Address:
+        return family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", number)
+
+    six, four = socket.AF_INET6, socket.AF_INET
+    given = [of(six, 1), of(six, 2), of(six, 3), of(four, 4), of(four, 5)]
+    assert [each[4][1] for each in _by_turns(given)] == [1, 4, 2, 5, 3]
 
 
 async def test_a_refusal_is_a_refusal(nobody: tuple[str, int]) -> None:
@@ -160,6 +223,112 @@ async def test_a_slow_resolver_is_a_failure_of_ones_own_and_asked_once_at_a_time
     assert names.asked == ["slow.example"]
     await resolver.find(endpoint, LIMIT_S)
     assert len(names.asked) == 2, "what it said is not kept"
+
+
+class Names:
+    """Takes the place of the system's resolver: says what it is told to, or fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = 0
+        self.error: Exception | None = None
+        self.port = 1
+        monkeypatch.setattr(socket, "getaddrinfo", self.getaddrinfo)
+
+    def getaddrinfo(self, host: str, port: int, **_: Any) -> Addresses:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return tcp((host, self.port))
+
+
+BROKER = Endpoint("kafka-1.example", 9092)
+AWAY = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+GONE = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What time the resolver takes it for."""
+    now_s = [0.0]
+    monkeypatch.setattr(Resolver, "_now_s", lambda _: now_s[0])
+    return now_s
+
+
+async def looked_up(names: Names, count: int) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while names.asked < count:  # noqa: ASYNC110 (a thread asks)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+
+
+async def test_addresses_are_kept_and_looked_up_again_before_they_are_old(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    names, resolver = Names(monkeypatch), Resolver(5.0)
+    first = await resolver.find(BROKER, LIMIT_S)
+    clock[0] = 2.0
+    assert await resolver.find(BROKER, LIMIT_S) == first
+    assert names.asked == 1
+    clock[0], names.port = 3.0, 2
+    assert await resolver.find(BROKER, LIMIT_S) == first, "nobody waits"
+    await looked_up(names, 2)
+    assert await resolver.find(BROKER, LIMIT_S) == tcp((BROKER.host, 2))
+    assert names.asked == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "age_s", "usable"),
+    [
+        (AWAY, STALE_LIMIT_S - 1.0, True),
+        (AWAY, STALE_LIMIT_S + 1.0, False),
+        (GONE, 6.0, False),
+        (MemoryError(), 6.0, True),
+    ],
+)
+async def test_an_old_answer_stands_in_for_a_resolver_that_is_away_and_not_for_a_name_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float], error: Exception, age_s: float, usable: bool
+) -> None:
+    names, resolver = Names(monkeypatch), Resolver(5.0)
+    first = await resolver.find(BROKER, LIMIT_S)
+    clock[0], names.error = age_s, error
+    if usable:
+        assert await resolver.find(BROKER, LIMIT_S) == first
+    else:
+        with pytest.raises(LocalFailure, match=BROKER.host):
+            await resolver.find(BROKER, LIMIT_S)
+        clock[0] = age_s + 0.1
+        with pytest.raises(LocalFailure, match=BROKER.host):
+            await resolver.find(BROKER, LIMIT_S)
+
+
+async def test_a_name_that_hangs_holds_nobody_up_who_has_an_old_answer(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    names, resolver, endpoint = SlowNames(monkeypatch), Resolver(5.0), Endpoint("slow.example", 9092)
+    names.known.set()
+    first = await resolver.find(endpoint, LIMIT_S)
+    names.known.clear()
+    clock[0] = 60.0
+    async with asyncio.timeout(LIMIT_S):
+        assert await resolver.find(endpoint, 2 * LIMIT_S) == first
+    names.known.set()
+
+
+async def test_what_leads_nowhere_is_looked_up_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, resolver = Names(monkeypatch), Resolver(5.0)
+    await resolver.find(BROKER, LIMIT_S)
+    resolver.forget(BROKER)
+    names.port = 2
+    assert await resolver.find(BROKER, LIMIT_S) == tcp((BROKER.host, 2))
+
+
+async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbound, "MOST_KEPT", 3)
+    Names(monkeypatch)
+    resolver = Resolver(5.0)
+    for number in range(5):
+        await resolver.find(Endpoint(f"kafka-{number}.example", 9092), LIMIT_S)
+    assert len(resolver._kept) == 3
 
 
 async def test_slow_names_take_the_resolver_away_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

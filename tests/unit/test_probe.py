@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from kio.schema.list_offsets.v1.request import ListOffsetsRequest
 from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
@@ -251,6 +252,38 @@ async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> N
     async with serving(answer(0)) as (server, endpoint):
         assert await probe_broker(endpoint, HASTY_S, tls) == "timed out"
         assert server.asked == []
+
+
+async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_versions() -> None:
+    frames: list[bytes] = []
+
+    async def both(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(0)(frame, reader, writer)
+        frames.append(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
+        writer.write(struct.pack(">iii", 8, struct.unpack_from(">hhi", frames[0])[2], 0))
+
+    async with serving(both) as (_, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
+    (frame,) = frames
+    _, size = entity_reader(RequestHeaderV1)(frame, 0)
+    request, _ = entity_reader(ListOffsetsRequest)(frame, size)
+    assert (request.replica_id, request.topics) == (-1, ())
+
+
+async def test_a_broker_that_answers_api_versions_and_nothing_else_is_not_reachable() -> None:
+    async with serving(answer(0)) as (_, endpoint):
+        trouble = await probe_broker(endpoint, HASTY_S, serves_strangers=True)
+        assert trouble == "it answers ApiVersions, and then nothing"
+
+
+async def test_a_broker_that_answers_strangers_no_more_is_there() -> None:
+    async def hang_up(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(0)(frame, reader, writer)
+        await reader.readexactly(4)
+        writer.write_eof()
+
+    async with serving(hang_up) as (_, endpoint):
+        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
 
 
 @pytest.mark.parametrize("error_code", [35, 1])

@@ -34,7 +34,7 @@ import ctypes, logging, sys
 from pydantic import TypeAdapter
 from fleet.config.settings import Settings
 from fleet.supervisor import Supervisor
-from fleet.process import log_to_stderr
+from fleet.stderr_log import log_to_stderr
 
 log_to_stderr("supervisor")
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come to it, as they come to process 1

@@ -73,6 +73,20 @@ def test_a_broker_that_is_down_is_tried_by_one_connection_at_a_time_and_less_and
     assert upstreams.admits(at(TWO), now_s)
 
 
+def test_broker_that_takes_connections_and_does_not_answer_comes_last_for_as_long() -> None:
+    """Found: the verdict of control lapsed after five seconds, and a connection that was taken undid it."""
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: ONE, 2: TWO})
+    upstreams.told({1: False, 2: True}, 10.0)
+    upstreams.succeeded(at(ONE))
+    assert upstreams.up == {1: False, 2: True}
+    assert [upstreams.candidates(10.0 + 10 * AVOID_S)[-1] for _ in range(2)] == [at(ONE)] * 2
+    assert upstreams.admits(at(ONE), 10.1), "its own clients get what they would get without the fleet"
+    upstreams.told({1: True, 2: True}, 11.0)
+    assert upstreams.up == {1: True, 2: True}
+    assert at(ONE) in {upstreams.candidates(11.0)[0] for _ in range(2)}
+
+
 def test_what_control_has_found_holds_for_every_connection() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})

@@ -1,4 +1,4 @@
-"""A coordinator that has moved and kept its id: clients of old versions are told once that there is none."""
+"""A coordinator that has moved and kept its id: librdkafka is told once that there is none."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from dataclasses import replace
 import pytest
 from kio.serial import entity_reader
 
+from fleet.proxy.wire.api_versions import software_name
 from fleet.proxy.wire.coordinators import COORDINATOR_NOT_AVAILABLE
-from tests.property.wire_fleet import DIRECTORY, Play, advertised
+from fleet.proxy.wire.primitives import encode_varint
+from tests.property.wire_fleet import DIRECTORY, Play, advertised, request
 
 HOST = b"127.77.3.3"
 VERSIONS = [0, 1, 2, 3]
+LIBRDKAFKA = b"librdkafka"
+MOVED = (0, 1, advertised(2)[0], advertised(2)[1] - 1)
+"""What a client reads of identity 1 once it has moved."""
 
 
 def found(version: int, correlation_id: int, broker_id: int, error_code: int = 0) -> bytes:
@@ -49,9 +54,21 @@ def ask(
     return body.error_code.value, body.node_id, body.host, body.port
 
 
-def moved_play() -> Play:
-    """A session that began before identity 1 moved from p1 to p2."""
+def compact(text: bytes) -> bytes:
+    return encode_varint(len(text) + 1) + text
+
+
+def question(version: int, name: bytes) -> bytes:
+    """An ApiVersions request of version 3 or above."""
+    return request(18, version, 1, b"\0" + compact(name) + compact(b"1.0") + b"\0")
+
+
+def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
+    """A session that began before identity 1 moved from p1 to p2; its client may have named itself."""
     play = Play.new(DIRECTORY)
+    if name is not None:
+        play.client(question(3, name))
+        play.broker(struct.pack(">iihii", 14, 1, 0, 0, 0))  # of version 0: nothing is offered
     moved = {**DIRECTORY.advertised, 1: ("p2",)}
     play.source.update(replace(DIRECTORY, generation=2, revision=2, advertised=moved))
     return play
@@ -59,15 +76,37 @@ def moved_play() -> Play:
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_client_of_an_old_version_is_told_once_that_there_is_no_coordinator(
-    version: int, step: int
-) -> None:
+def test_librdkafka_is_told_once_that_there_is_no_coordinator(version: int, step: int) -> None:
     """Found by a consumer of librdkafka that dialled a dead proxy until its session had expired."""
     play = moved_play()
     if version <= 2:
         assert ask(play, version, 1, step=step) == (COORDINATOR_NOT_AVAILABLE, -1, "", -1)
-    host, port = advertised(2)
-    assert ask(play, version, 1, step=step) == (0, 1, host, port - 1)
+    assert ask(play, version, 1, step=step) == MOVED
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", [None, b"", b"sarama", b"apache-kafka-java", b"kafka"])
+def test_who_is_not_librdkafka_gets_the_answer_at_once(name: bytes | None, version: int) -> None:
+    """Found by kafka-go: it asks on a new connection each time, and was turned away for ten minutes."""
+    assert ask(moved_play(name), version, 1) == MOVED
+
+
+@pytest.mark.parametrize("name", [b"confluent-kafka-python", b"confluent-kafka-go", b"rust-rdkafka"])
+def test_libraries_that_bring_librdkafka_are_known(name: bytes) -> None:
+    assert ask(moved_play(name), 2, 1)[0] == COORDINATOR_NOT_AVAILABLE
+
+
+def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() -> None:
+    play = moved_play(None)
+    frame = question(300, LIBRDKAFKA)
+    for at in range(len(frame)):
+        play.client(frame[at : at + 1])
+    assert ask(play, 2, 1)[0] == COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("cut", range(14, len(question(3, LIBRDKAFKA)) - 7))
+def test_name_that_is_not_all_there_is_none(cut: int) -> None:
+    assert LIBRDKAFKA not in software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

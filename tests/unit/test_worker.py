@@ -11,10 +11,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -315,6 +316,51 @@ async def running(
 
 
 # ---- forwarding
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost."])
+@pytest.mark.parametrize("in_plaintext", [False, True])
+async def test_a_name_that_ends_with_a_dot_leads_to_the_broker_that_it_names(
+    tmp_path: Path, host: str, in_plaintext: bool
+) -> None:
+    """Found: TLS knows no such names, so no broker with one was ever reached."""
+    way = PLAINTEXT if in_plaintext else secured(Authority(tmp_path), host="localhost")
+    async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
+        at.worker.apply(replace(at.directory([one]), brokers={1: Broker(1, host, one.port)}))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(reader) == response(1, b"answer")[4:]
+        writer.close()
+
+
+async def test_a_name_that_hangs_holds_up_nobody_but_its_own_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: each look-up took one of four threads for as long as the name server was silent."""
+    hangs, look_up = threading.Event(), socket.getaddrinfo
+
+    def getaddrinfo(host: str, *arguments: Any, **named: Any) -> Any:
+        if host.startswith("silent"):
+            hangs.wait(LIMIT_S)
+        return look_up(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        brokers = {1: Broker(1, "localhost", one.port), 2: Broker(2, "silent.invalid", 9092)}
+        at.worker.apply(replace(at.directory([one]), brokers=brokers))
+        waiting = []
+        for _ in range(20):
+            _, writer = await at.connect(2)
+            writer.write(fetch(1))
+            waiting.append(writer)
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        async with asyncio.timeout(LIMIT_S / 2):
+            assert await read_frame(reader) == response(1, b"answer")[4:]
+        hangs.set()
+        for each in (*waiting, writer):
+            each.close()
 
 
 async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(
@@ -1067,10 +1113,12 @@ async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_pat
 
 
 async def coordinator_of(at: Running) -> int:
-    """Which broker a client that has just come is told to be its group's coordinator; -1: none yet."""
+    """Which broker a librdkafka that has just come is told to be its group's coordinator; -1: none yet."""
     reader, writer = await at.connect()
-    writer.write(request(FIND_COORDINATOR, 0, 1, string("group")))
+    writer.write(request(API_VERSIONS, 32_767, 1, b"\0\x0blibrdkafka\x021\0"))
     async with asyncio.timeout(LIMIT_S):
+        await read_frame(reader)
+        writer.write(request(FIND_COORDINATOR, 0, 1, string("group")))
         _, _, found = struct.unpack_from(">ihi", await read_frame(reader))
     writer.close()
     return int(found)

@@ -35,7 +35,7 @@ class Addresses(dict[BrokerId, Address]):
         raise NotImplementedError
 
     def moved_since_asked(self, broker_id: BrokerId) -> bool:
-        """Whether a broker's address is another one than when this was asked last on this connection."""
+        """Whether the client must be told that a broker's address has changed: once on a connection."""
         return False
 
     def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:

@@ -8,12 +8,21 @@ from typing import Final
 from fleet.errors import MalformedFrame, UnsupportedVersion
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts
-from fleet.proxy.wire.primitives import encode_varint, pack_int32, read_int16, read_int32, skip_tags, varint
+from fleet.proxy.wire.primitives import (
+    OUT_OF_BYTES,
+    encode_varint,
+    pack_int32,
+    read_int16,
+    read_int32,
+    skip_tags,
+    varint,
+)
 
 PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 UNSUPPORTED_VERSION: Final = 35
+NAMES_SOFTWARE_FROM: Final = 3
 
 LISTED_FROM_BELOW: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
 """APIs whose lowest listed version stays the broker's, although the fleet refuses that version.
@@ -37,6 +46,24 @@ def error_reply(correlation_id: int) -> bytes:
     return _pack_error_reply(
         16, correlation_id, UNSUPPORTED_VERSION, 1, API_VERSIONS, known.min_version, known.max_version
     )
+
+
+def software_name(frame: memoryview) -> bytes:
+    """The name of the library that sends an ApiVersions request; empty where the request does not say.
+
+    Args:   frame: a whole request of any version, from its size field on
+    Source: ApiVersionsRequest.json v3, RequestHeader.json v2; KIP-511
+    """
+    try:
+        (version,) = read_int16(frame, 6)
+        if version < NAMES_SOFTWARE_FROM:
+            return b""
+        (client_id_bytes,) = read_int16(frame, 12)
+        pos = skip_tags(frame, 14 + max(int(client_id_bytes), 0), "client")
+        length, pos = varint(frame, pos, "client")
+        return bytes(frame[pos : pos + max(length - 1, 0)])
+    except (*OUT_OF_BYTES, MalformedFrame):  # the broker judges it
+        return b""
 
 
 def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:

@@ -4,6 +4,9 @@ librdkafka, which asks in these versions, takes a new address of a coordinator o
 the one before: a group whose coordinator's proxy died would dial the dead address for ever. Told once that
 there is no coordinator it forgets what it had, asks again half a second later, and takes the answer.
 
+Other libraries that ask in these versions take the address as it comes, and get the answer at once: kafka-go
+opens a connection for each question, so what is told once on a connection is all that kafka-go would hear.
+
 Source: FindCoordinatorResponse.json; rd_kafka_cgrp_coord_update and rd_kafka_txn_coord_set of librdkafka 2.16
 """
 
@@ -25,6 +28,11 @@ _nobody: Final = Struct(">ihi").pack(-1, 0, -1)
 _error_v0: Final = Struct(">h").pack(COORDINATOR_NOT_AVAILABLE)
 _error_v1: Final = Struct(">hh").pack(COORDINATOR_NOT_AVAILABLE, -1)
 """Error, error message null."""
+
+
+def keeps_coordinators(software_name: bytes) -> bool:
+    """Whether a library with this name is librdkafka, or brings it: it has named itself since 1.4."""
+    return b"rdkafka" in software_name or software_name.startswith(b"confluent-kafka")
 
 
 def asking_again(layout: Layout, version: int) -> Layout:

@@ -1,0 +1,58 @@
+"""Whether an address that somebody names leads back to the fleet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fleet.config import Settings, is_loopback, is_wildcard
+from fleet.model import IdentitySpace, ProxyId
+
+
+class OwnAddresses:
+    """Where the fleet's clients connect: what members bind, and what they advertise.
+
+    Args:
+        me: the member that would dial: its sockets are at any address of its machine.
+        is_local: whether an IP address is one of this machine's.
+    """
+
+    def __init__(self, settings: Settings, me: ProxyId | None, is_local: Callable[[str], bool]) -> None:
+        self._is_local = is_local
+        self._found: dict[tuple[str, int], str] = {}
+        self._mine: dict[int, str] = {}
+        """Sockets of this member's at any host, by port."""
+        for proxy_id, member in settings.members.items():
+            for listener in member.listeners:
+                where = f"listener {listener.name} of {proxy_id}"
+                offers = settings.identities
+                bound = {listener.bootstrap_port, *_ports(listener.first_port, offers)}
+                advertised = {
+                    listener.advertised_bootstrap_port,
+                    *_ports(listener.advertised_first_port, offers),
+                }
+                if listener.broker_host is not None:  # one socket for all
+                    bound, advertised = {listener.bootstrap_port}, {listener.advertised_bootstrap_port}
+                self._found |= {(_plain(listener.advertised_host), port): where for port in advertised}
+                self._found |= {(_plain(listener.bind_host), port): where for port in bound}
+                if proxy_id == me and is_wildcard(listener.bind_host):
+                    self._mine |= dict.fromkeys(bound, where)
+
+    def find(self, host: str, port: int) -> str | None:
+        """Which listener of the fleet's is there; None where that is somebody else."""
+        plain = _plain(host)
+        where = self._found.get((plain, port)) or self._mine.get(port)
+        if where is None or (plain, port) in self._found:
+            return where
+        return where if is_loopback(plain) or self._is_local(plain) else None
+
+
+def _ports(first_port: int, identities: IdentitySpace) -> Iterator[int]:
+    for broker_id in identities.broker_ids():
+        offset = identities.offset(broker_id)
+        if offset is not None:
+            yield first_port + offset
+
+
+def _plain(host: str) -> str:
+    name = host.lower().removesuffix(".")
+    return "127.0.0.1" if name == "localhost" else name

@@ -1,0 +1,154 @@
+"""Log lines on standard error, which may be a pipe that nobody reads, a full disk or a stopped terminal.
+
+Whoever logs puts a line into a queue, and a thread writes it. Where the thread cannot write, the queue fills,
+and lines are dropped and counted: no event loop, and no supervisor, waits for whoever reads the log.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any, Final
+
+from fleet.text import make_printable
+
+log = logging.getLogger(__name__)
+
+STDERR_FD: Final = 2
+MOST_LINES: Final = 1_000
+"""That wait to be written: 4 MB at most, where no traceback is among them."""
+FLUSH_LIMIT_S: Final = 0.5
+"""How long a process that ends waits for its last lines to be written."""
+RETRY_S: Final = 1.0
+"""Between two attempts to write to what takes nothing, such as a full disk."""
+
+
+class LineFormatter(logging.Formatter):
+    """Writes each record as one line that text from outside cannot forge; tracebacks follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = make_printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, *error: Any) -> str:
+        return _indent(super().formatException(*error))
+
+    def formatStack(self, stack_info: str) -> str:
+        return _indent(super().formatStack(stack_info))
+
+
+def _indent(trace: str) -> str:
+    return "\n".join(f"    {make_printable(line)}" for line in trace.split("\n"))
+
+
+class NeverBlockingHandler(logging.Handler):
+    """Writes lines to a descriptor in a thread of its own, and drops what the descriptor does not take.
+
+    Args:
+        fd: standard error, as a rule.
+        most_lines: that wait to be written.
+    """
+
+    def __init__(self, fd: int, most_lines: int = MOST_LINES) -> None:
+        super().__init__()
+        self._refused_lines = 0
+        self._lost_lines = 0
+        """By the thread that writes."""
+        self._fd = fd
+        self._lines: queue.Queue[bytes] = queue.Queue(most_lines)
+        self._told_dropped = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    @property
+    def dropped_lines(self) -> int:
+        """How many lines were not written; for any thread."""
+        return self._refused_lines + self._lost_lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a record written. Called with the handler's lock."""
+        try:
+            line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+        except Exception:
+            self.handleError(record)
+            return
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._refused_lines += 1
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A record that cannot be formatted is dropped: the library would write a traceback, and block."""
+        self._refused_lines += 1
+
+    def flush_within(self, limit_s: float) -> None:
+        """Wait until what was logged is written, but no longer than that."""
+        until_s = time.monotonic() + limit_s
+        while self._lines.unfinished_tasks and time.monotonic() < until_s:
+            time.sleep(0.005)
+
+    def _write_all(self) -> None:
+        while True:
+            line = self._lines.get()
+            dropped = self.dropped_lines - self._told_dropped
+            if dropped and self._write(self._report(dropped)):
+                self._told_dropped += dropped
+            if not self._write(line):
+                self._lost_lines += 1
+            self._lines.task_done()
+
+    def _report(self, dropped: int) -> bytes:
+        text = "%d lines were dropped: standard error did not take them"
+        record = log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (dropped,), None)
+        return f"{self.format(record)}\n".encode()
+
+    def _write(self, line: bytes) -> bool:
+        """Write a line, however long that takes; False where it cannot be written."""
+        while line:
+            try:
+                line = line[os.write(self._fd, line) :]
+            except BlockingIOError:  # somebody else has made the terminal or the pipe non-blocking
+                select.select([], [self._fd], [], RETRY_S)
+            except OSError:
+                time.sleep(RETRY_S)  # the disk is full, or whoever read is gone: what waits may be dropped
+                return False
+        return True
+
+
+_handlers: Final[list[NeverBlockingHandler]] = []
+
+
+def log_to_stderr(process: str) -> None:
+    """Send log lines to standard error, each with the name of the process, as in ``p1/worker-0``."""
+    layout = f"%(asctime)s.%(msecs)03d {process} %(levelname)s %(name)s: %(message)s"
+    handler = NeverBlockingHandler(STDERR_FD)
+    handler.setFormatter(LineFormatter(layout, datefmt="%Y-%m-%dT%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.captureWarnings(True)
+    _handlers.append(handler)
+    atexit.register(handler.flush_within, FLUSH_LIMIT_S)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
+    logging.getLogger("aiokafka").setLevel(logging.WARNING)  # it tells of each connection that authenticates
+
+
+def dropped_lines() -> int:
+    """How many lines this process has not written."""
+    return sum(each.dropped_lines for each in _handlers)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    log.critical("this process ends by an error", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
+    error = uncaught.exc_value
+    name = "?" if uncaught.thread is None else uncaught.thread.name
+    if error is not None and not isinstance(error, SystemExit):
+        log.critical("the thread %r ends by an error", name, exc_info=error)

@@ -1,0 +1,57 @@
+"""Members whose standard error is a full pipe: they serve, take over and drain like all others."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.conftest import PATIENT, Stage
+from tests.chaos.scene import ADVERTISED_LIMIT_S
+
+pytestmark = pytest.mark.size("test-all")
+
+STALLED = ("p1", "p2")
+NO_KAFKA = b"GET / HTTP/1.1\r\n\r\n"
+BEHIND_A_FULL_PIPE = """
+import os, sys
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+try:
+    while True:
+        os.write(writing, b"x" * 4096)
+except BlockingIOError:
+    pass
+os.set_blocking(writing, True)
+os.set_inheritable(reading, True)
+os.dup2(writing, 2)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_members_whose_log_nobody_reads_do_all_that_others_do(
+    kafka: KafkaCluster, tmp_path: Path, stage: Stage
+) -> None:
+    """Found: the first line that a full pipe did not take stopped each process, SIGTERM included."""
+    fleet = LocalFleet(tmp_path / "fleet", kafka.endpoints, timing=PATIENT)
+    for each in STALLED:
+        fleet.through[each] = (sys.executable, "-c", BEHIND_A_FULL_PIPE)
+    with fleet:
+        fleet.await_settled(frozenset(kafka.brokers))
+        with stage(fleet) as scene:
+            for each in STALLED:
+                endpoint = fleet.bootstrap_endpoint(each)
+                with socket.create_connection((endpoint.host, endpoint.port)) as stranger:
+                    stranger.sendall(NO_KAFKA)
+                    assert stranger.recv(1) == b""
+            killed_at_s = fleet.kill("p3")
+            scene.await_advertised(STALLED, killed_at_s, ADVERTISED_LIMIT_S)
+            scene.await_flow()
+            assert fleet.stop("p2") == 0
+            scene.await_flow()
+        assert fleet.stop("p1") == 0
+    fleet.remove_data()

@@ -1,0 +1,46 @@
+"""Who asks for a group's coordinator after a move: librdkafka is helped, and nobody else is turned away."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from tests.chaos.coordinators import coordinator
+from tests.conftest import MakeFleet
+from tests.integration import wire
+from tests.integration.clients import LIMIT_S, wait_for
+from tests.integration.conftest import FleetCommand
+from tests.integration.wire import Connection
+
+pytestmark = pytest.mark.size("test-all")
+
+GROUP = "asked-for"
+QUESTIONS = 10
+
+
+def test_client_that_asks_on_new_connections_is_answered_after_a_drain(
+    kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand
+) -> None:
+    """Found by kafka-go: for ten minutes each new connection was told that there is no coordinator."""
+    fleet = make_fleet()
+    wanted = coordinator(kafka, GROUP)
+    owner = next(each.committed[0] for each in fleet.ownership("p1").identities if each.broker_id == wanted)
+
+    def asked(proxy_id: str, software: str | None = None) -> int | None:
+        with Connection(fleet.bootstrap_endpoint(proxy_id)) as connection:
+            if software is not None:
+                connection.ask(wire.named(1, software))
+            return wire.coordinator_of(connection.ask(wire.find_coordinator(2, GROUP)))
+
+    def moved(proxy_id: str) -> bool:
+        owners = {each.broker_id: each.advertised for each in fleet.ownership(proxy_id).identities}
+        return owner not in owners[wanted]
+
+    fleet_command(fleet, "drain", owner)
+    for proxy_id in fleet.members:
+        wait_for(partial(moved, proxy_id), f"{proxy_id} knows", LIMIT_S)
+        assert [asked(proxy_id) for _ in range(QUESTIONS)] == [wanted] * QUESTIONS
+        assert asked(proxy_id, "kafka-go") == wanted
+        assert asked(proxy_id, "librdkafka") is None

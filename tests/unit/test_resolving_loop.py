@@ -1,0 +1,79 @@
+"""The loop that libraries dial brokers with."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.model import Endpoint
+from fleet.outbound import Addresses, Resolver
+from fleet.resolving_loop import run
+from tests.certificates import Authority
+
+LIMIT_S = 30.0
+
+
+def names(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> list[str]:
+    """Has every name lead to these addresses. Returns: the names that are looked up."""
+    asked: list[str] = []
+
+    async def find(_: Resolver, endpoint: Endpoint, __: float) -> Addresses:
+        asked.append(endpoint.host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in addresses]
+
+    monkeypatch.setattr(Resolver, "find", find)
+    return asked
+
+
+def limited(main: Coroutine[Any, Any, None]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            await main
+
+    run(within())
+
+
+def test_the_address_that_answers_is_taken_and_the_name_is_that_of_the_certificate(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Found: `advertised.listeners=SSL://localhost.:9093` never worked: TLS knows no dot at the end."""
+    authority = Authority(tmp_path)
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(authority.issue("broker", hosts=("localhost",)).both)
+    client_tls = ssl.create_default_context(cafile=authority.certificate)
+
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"hello")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=server_tls)
+        port = server.sockets[0].getsockname()[1]
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            asked = names(monkeypatch, nobody.getsockname(), ("127.0.0.1", port))
+            reader, writer = await asyncio.open_connection("localhost.", port, ssl=client_tls)
+        assert await reader.read() == b"hello"
+        assert asked == ["localhost."]
+        writer.close()
+        server.close()
+
+    limited(main())
+
+
+def test_a_socket_that_is_given_is_used() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        theirs.sendall(b"hello")
+        theirs.close()
+        assert await reader.read() == b"hello"
+        writer.close()
+
+    limited(main())
