@@ -261,7 +261,7 @@ class Leader:
         missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
         self._missing.hold(missing, now_s)
         able = {p for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible}
-        lost_by = Counter(b for p in able for b in reports[p].unreachable)
+        lost_by = Counter(b for p in able for b in set(reports[p].unreachable))
         # When a fault of all members ends, none may lose what it has for being the last to notice.
         replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
         self._cut.hold(replaceable, now_s)

@@ -169,7 +169,9 @@ async def _look_up(endpoint: Endpoint) -> Addresses:
 
 
 def _ask(host: str, port: int) -> Addresses:
-    """Ask the system, for as long as that takes. Raises: as `socket.getaddrinfo`."""
+    """Ask the system, for as long as that takes. Raises: as `socket.getaddrinfo`; ValueError: no port."""
+    if not 0 <= port <= 65535:  # glibc makes another port of it
+        raise ValueError(f"there is no port {port}")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror:

@@ -13,7 +13,7 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -235,7 +235,7 @@ class Spent:
 class Connect(Protocol):
     """Of a dialler."""
 
-    def __call__(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]: ...
+    def __call__(self, connection: ClientConnection, candidate: Candidate) -> Coroutine[Any, Any, None]: ...
 
 
 class Scene:

@@ -83,7 +83,6 @@ async def check(made: Stand, given: Input, state: S, mode: Mode, read_bytes: int
         raise
 
 
-@pytest.mark.size("test")
 async def test_some_inputs_cost_no_more_than_they_may(paper: Stand) -> None:
     for given, state, mode, read_bytes in sampled(FEW_EVERY):
         await check(paper, given, state, mode, read_bytes)
@@ -167,7 +166,6 @@ def do_nothing(*_: object) -> None:
     pass
 
 
-@pytest.mark.size("test")
 async def test_tags_without_a_limit_would_be_found(paper: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "MOST_HEADER_TAGS", 1 << 30)
     spent = [
@@ -228,7 +226,6 @@ async def test_request_that_no_broker_reads_would_be_found(
         check_memory(*await weigh(paper, S.JOINED, "plaintext", given, READ_BYTES, broker_reads=False))
 
 
-@pytest.mark.size("test")
 async def test_writes_that_are_not_counted_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +235,6 @@ async def test_writes_that_are_not_counted_would_be_found(
         check_memory(*await weigh(paper, S.JOINED, "plaintext", BYTE_BY_BYTE, 1, broker_reads=False))
 
 
-@pytest.mark.size("test")
 async def test_requests_in_flight_without_a_limit_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +262,6 @@ async def test_new_keys_without_a_limit_would_be_found(paper: Stand, monkeypatch
         check_memory(*await weigh(paper, S.JOINED, "TLS 1.3", given, A_PACKET))
 
 
-@pytest.mark.size("test")
 async def test_client_ids_that_stay_would_be_found(paper: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: they did, until control was told of them."""
     monkeypatch.setattr(session, "REPORTED_ID_BYTES", 1 << 15)

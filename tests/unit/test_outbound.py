@@ -194,6 +194,13 @@ async def test_a_name_that_nobody_knows_is_a_failure_of_ones_own(host: str) -> N
         await Resolver().find(Endpoint(host, 1), LIMIT_S)
 
 
+@pytest.mark.parametrize("port", [70_000, 2**31 - 1, -1])
+async def test_a_port_that_cannot_be_is_no_other_port(port: int) -> None:
+    """glibc takes 65535 for all that is above."""
+    with pytest.raises(LocalFailure, match=f"there is no port {port}"):
+        await Resolver().find(Endpoint("127.0.0.1", port), LIMIT_S)
+
+
 class SlowNames:
     """Takes the place of the system's resolver, which no test can make slow; blocks as that does."""
 
