@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from fleet.model import Endpoint
@@ -41,6 +42,7 @@ NAMES_KEPT_S: Final = 5.0
 """How long the addresses of a broker are good for, unless none of them is reached."""
 STALE_WAIT_S: Final = 0.1
 STALE_LIMIT_S: Final = 300.0
+MOST_PORT: Final = 65535
 MOST_KEPT = 4_096  # not Final: tests change it
 _UNANSWERED: Final = frozenset((socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_MEMORY, socket.EAI_SYSTEM))
 """What a look-up ends with that says nothing of the name."""
@@ -78,6 +80,14 @@ class Resolver:
         self._kept: dict[Endpoint, tuple[Addresses, float]] = {}
         """The last answers, the oldest first, each with the loop's time when it came."""
 
+    def known(self, endpoint: Endpoint) -> Addresses | None:
+        """The addresses of an endpoint, unless they are to be looked up; None where `find` is to be asked."""
+        kept = self._kept.get(endpoint)
+        if kept is None:
+            return None
+        addresses, at_s = kept
+        return addresses if at_s == inf or self._now_s() - at_s < self._keep_s / 2 else None
+
     async def find(self, endpoint: Endpoint, timeout_s: float) -> Addresses:
         """The addresses of an endpoint.
 
@@ -93,6 +103,9 @@ class Resolver:
                 return addresses
             if age_s < STALE_LIMIT_S:
                 stale = addresses
+        elif self._keep_s and (numeric := _of_number(endpoint)) is not None:
+            self._keep(endpoint, numeric, inf)  # it is never old
+            return numeric
         patience_s = timeout_s if stale is None else min(timeout_s, STALE_WAIT_S)
         try:
             async with asyncio.timeout(patience_s):
@@ -103,6 +116,12 @@ class Resolver:
             if isinstance(error, _NoAnswer):
                 raise
             raise LocalFailure(f"no address for {endpoint.host} within {timeout_s:g} s") from None
+
+    def _keep(self, endpoint: Endpoint, addresses: Addresses, at_s: float) -> None:
+        self._kept.pop(endpoint, None)
+        self._kept[endpoint] = addresses, at_s
+        if len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
 
     def forget(self, endpoint: Endpoint) -> None:
         """Nobody could be reached there: it may be elsewhere by now."""
@@ -125,12 +144,20 @@ class Resolver:
             return
         error = lookup.exception()  # read here, because asyncio logs an error that nobody has read
         if error is None and self._keep_s:
-            self._kept.pop(endpoint, None)
-            self._kept[endpoint] = lookup.result(), self._now_s()
-            if len(self._kept) > MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
+            self._keep(endpoint, lookup.result(), self._now_s())
         elif error is not None and not isinstance(error, _NoAnswer):
             self.forget(endpoint)  # there is no such name any more
+
+
+def _of_number(endpoint: Endpoint) -> Addresses | None:
+    """The addresses of a host that is an IP address, which nobody has to be asked for."""
+    numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    if not 0 <= endpoint.port <= MOST_PORT:
+        return None
+    try:
+        return socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=numeric)
+    except (OSError, ValueError, OverflowError):
+        return None
 
 
 async def _look_up(endpoint: Endpoint) -> Addresses:
@@ -170,7 +197,7 @@ async def _look_up(endpoint: Endpoint) -> Addresses:
 
 def _ask(host: str, port: int) -> Addresses:
     """Ask the system, for as long as that takes. Raises: as `socket.getaddrinfo`; ValueError: no port."""
-    if not 0 <= port <= 65535:  # glibc makes another port of it
+    if not 0 <= port <= MOST_PORT:  # glibc makes another port of it
         raise ValueError(f"there is no port {port}")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

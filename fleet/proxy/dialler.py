@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from socket import AF_INET
 from typing import Final
 
@@ -156,28 +156,27 @@ class Dialler:
         known = self._upstreams.broker(connection.broker_id)
         return [] if known is None else [known]
 
-    async def _connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        """Raises: what connecting raises."""
-        at = candidate.endpoint
+    def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
+        """Raises, when awaited: what connecting raises."""
         if self._context is None:
-            await self._open(connection.broker_side, at)
-            return
-        transport = TlsTransport(self._room, self._context(), lambda _: connection.broker_side(), at.tls_name)
+            return self._open(connection.broker_side, candidate.endpoint)
+        return self._secure(connection, candidate.endpoint, self._context())
+
+    async def _secure(self, connection: ClientConnection, at: Endpoint, context: ssl.SSLContext) -> None:
+        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), at.tls_name)
         await self._open(lambda: transport, at)
         await transport.handshake()
 
-    async def _open(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> None:
-        addresses = await self._resolver.find(at, self._timeout_s)
-        try:
-            if len(addresses) == 1:
-                family, *_, address = addresses[0]
-                if family == AF_INET:  # the loop does it at less cost
-                    await self._loop.create_connection(protocol, *address)
-                    return
-            sock = await connect(addresses)
-        except NOT_REACHED:
-            self._resolver.forget(at)
-            raise
+    def _open(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> Awaitable[object]:
+        addresses = self._resolver.known(at)
+        if addresses is not None and len(addresses) == 1:
+            family, *_, address = addresses[0]
+            if family == AF_INET:  # the loop does it at less cost
+                return self._loop.create_connection(protocol, *address)
+        return self._open_by_name(protocol, at)
+
+    async def _open_by_name(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> None:
+        sock = await connect(await self._resolver.find(at, self._timeout_s))
         try:
             await self._loop.create_connection(protocol, sock=sock)
         except BaseException:
@@ -196,6 +195,7 @@ class Dialler:
         if connection.state is State.JOINED:  # it was late, and in the same turn a broker had it
             self._upstreams.succeeded(candidate)
             return
+        self._resolver.forget(candidate.endpoint)
         if candidate.broker_id is not None:
             self._lost(candidate.broker_id)
         if self._upstreams.failed(candidate, time.monotonic()):

@@ -209,7 +209,9 @@ class SlowNames:
         self.known = threading.Event()
         monkeypatch.setattr(socket, "getaddrinfo", self.getaddrinfo)
 
-    def getaddrinfo(self, host: str, port: int, **_: Any) -> Addresses:
+    def getaddrinfo(self, host: str, port: int, flags: int = 0, **_: Any) -> Addresses:
+        if flags:
+            raise GONE
         self.asked.append(host)
         if host.startswith("slow"):
             assert self.known.wait(LIMIT_S)
@@ -241,7 +243,9 @@ class Names:
         self.port = 1
         monkeypatch.setattr(socket, "getaddrinfo", self.getaddrinfo)
 
-    def getaddrinfo(self, host: str, port: int, **_: Any) -> Addresses:
+    def getaddrinfo(self, host: str, port: int, flags: int = 0, **_: Any) -> Addresses:
+        if flags:
+            raise GONE
         self.asked += 1
         if self.error is not None:
             raise self.error
@@ -327,6 +331,19 @@ async def test_what_leads_nowhere_is_looked_up_anew(monkeypatch: pytest.MonkeyPa
     resolver.forget(BROKER)
     names.port = 2
     assert await resolver.find(BROKER, LIMIT_S) == tcp((BROKER.host, 2))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
+async def test_nobody_is_asked_for_the_address_of_an_address(
+    monkeypatch: pytest.MonkeyPatch, clock: list[float], host: str
+) -> None:
+    wanted, resolver, endpoint = socket.getaddrinfo(host, 1, type=1), Resolver(5.0), Endpoint(host, 1)
+    monkeypatch.setattr(threading, "Thread", None)
+    assert await resolver.find(endpoint, LIMIT_S) == wanted
+    clock[0] = 1e6
+    assert await resolver.find(endpoint, LIMIT_S) == wanted
+    with pytest.raises(TypeError, match="NoneType"):
+        await resolver.find(Endpoint("localhost", 1), LIMIT_S)
 
 
 async def test_no_more_names_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
