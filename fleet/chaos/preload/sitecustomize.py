@@ -31,6 +31,8 @@ def _install() -> None:
     look_up, sock_connect = socket.getaddrinfo, uvloop.Loop.sock_connect
 
     def getaddrinfo(*arguments: Any, **named: Any) -> Any:
+        if named.get("flags", 0) & socket.AI_NUMERICHOST:
+            return look_up(*arguments, **named)  # no name: no resolver is asked
         names = _faults().get("names")
         if names == "gone":
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
