@@ -109,14 +109,11 @@ class BrokerWatch:
     @property
     def troubles(self) -> Mapping[BrokerId, str]:
         """What is wrong with brokers, in words for an operator."""
-        unserved = {each: self._unserved(each) for each in self._known if self._is_unserved(each)}
+        unserved = {each: no_port(each, self._listeners) for each in self._known if self._is_unserved(each)}
         return {**unserved, **self._unanswered, **self._misled}
 
     def _is_unserved(self, broker_id: BrokerId) -> bool:
         return bool(self._listeners) and self._identities.offset(broker_id) is None
-
-    def _unserved(self, broker_id: BrokerId) -> str:
-        return no_port(broker_id, self._listeners)
 
     @property
     def unreachable(self) -> tuple[BrokerId, ...]:
@@ -156,7 +153,7 @@ class BrokerWatch:
         found = {broker.broker_id: broker for broker in brokers if not self._leads_back(broker)}
         for broker_id in found.keys() - before.keys():
             if self._is_unserved(broker_id):
-                log.warning("%s", self._unserved(broker_id))
+                log.warning("%s", no_port(broker_id, self._listeners))
         self._known.update(found)
         self._listed |= found.keys() if self._listed else frozenset()
         if self._known != before:
@@ -246,6 +243,8 @@ class BrokerWatch:
             self._refused = error.refused
             return
         self._no_metadata, self._refused = "", False
+        listed_ids = {broker.broker_id for broker in found}
+        self._misled = {each: why for each, why in self._misled.items() if each in listed_ids}
         found = tuple(broker for broker in found if not self._leads_back(broker))
         listed = frozenset(broker.broker_id for broker in found)
         gone, self._listed = self._listed - listed, listed

@@ -1,4 +1,4 @@
-"""Log lines that somebody else can cause, and that must not fill a disk."""
+"""A rate limit for log lines that strangers can cause: without one, they could fill a disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ MOST_KEYS: Final = 128
 
 
 class LogLimit:
-    """Tells which log lines are due: each once in an interval, and so many different ones at most.
+    """Says whether a log line may be written.
 
     Args:
-        interval_s: between two lines that are alike.
-        most: how many different lines are due in an interval.
+        interval_s: the least time between two lines with the same key.
+        most: how many keys may log within one interval.
     """
 
     def __init__(self, interval_s: float, most: int = MOST_KEYS) -> None:
@@ -21,9 +21,10 @@ class LogLimit:
         self._logged_s: dict[str, float] = {}
 
     def is_due(self, now_s: float, key: str = "") -> bool:
-        """Whether to write a line now; the caller does so where it is.
+        """Whether the caller may write a line now. If so, the next line with this key waits for `interval_s`.
 
-        Args: key: what lines have in common that count as alike.
+        Args:
+            key: what makes two lines the same.
         """
         if self._is_recent(now_s, self._logged_s.get(key)):
             return False

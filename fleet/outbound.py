@@ -83,10 +83,9 @@ class Resolver:
     def known(self, endpoint: Endpoint) -> Addresses | None:
         """The addresses of an endpoint, unless they are to be looked up; None where `find` is to be asked."""
         kept = self._kept.get(endpoint)
-        if kept is None:
+        if kept is None or self._now_s() - kept[1] >= self._keep_s / 2:
             return None
-        addresses, at_s = kept
-        return addresses if at_s == inf or self._now_s() - at_s < self._keep_s / 2 else None
+        return kept[0]
 
     async def find(self, endpoint: Endpoint, timeout_s: float) -> Addresses:
         """The addresses of an endpoint.
@@ -98,7 +97,7 @@ class Resolver:
             addresses, at_s = self._kept[endpoint]
             age_s = self._now_s() - at_s
             if age_s < self._keep_s:
-                if age_s > self._keep_s / 2:
+                if age_s >= self._keep_s / 2:
                     self._look_up(endpoint)
                 return addresses
             if age_s < STALE_LIMIT_S:

@@ -21,7 +21,10 @@ class OwnAddresses:
         self._found: dict[tuple[str, int], str] = {}
         self._mine: dict[int, str] = {}
         """Sockets of this member's at any host, by port."""
+        mine = None if me is None else settings.members.get(me)
+        machine = None if mine is None else mine.peer.host
         for proxy_id, member in settings.members.items():
+            is_here = is_loopback(member.peer.host) or member.peer.host == machine
             for listener in member.listeners:
                 where = f"listener {listener.name} of {proxy_id}"
                 offers = settings.identities
@@ -32,18 +35,24 @@ class OwnAddresses:
                 }
                 if listener.broker_host is not None:  # one socket for all
                     bound, advertised = {listener.bootstrap_port}, {listener.advertised_bootstrap_port}
-                self._found |= {(_plain(listener.advertised_host), port): where for port in advertised}
-                self._found |= {(_plain(listener.bind_host), port): where for port in bound}
+                for host, ports in ((listener.advertised_host, advertised), (listener.bind_host, bound)):
+                    if is_here or not _is_of_any_machine(host):
+                        self._found |= {(_plain(host), port): where for port in ports}
                 if proxy_id == me and is_wildcard(listener.bind_host):
                     self._mine |= dict.fromkeys(bound, where)
 
     def find(self, host: str, port: int) -> str | None:
         """Which listener of the fleet's is there; None where that is somebody else."""
         plain = _plain(host)
-        where = self._found.get((plain, port)) or self._mine.get(port)
-        if where is None or (plain, port) in self._found:
-            return where
-        return where if is_loopback(plain) or self._is_local(plain) else None
+        where = self._found.get((plain, port))
+        if where is None and port in self._mine and (is_loopback(plain) or self._is_local(plain)):
+            where = self._mine[port]
+        return where
+
+
+def _is_of_any_machine(host: str) -> bool:
+    """Whether it leads each machine to itself."""
+    return is_wildcard(host) or is_loopback(_plain(host))
 
 
 def _ports(first_port: int, identities: IdentitySpace) -> Iterator[int]:

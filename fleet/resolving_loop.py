@@ -1,4 +1,4 @@
-"""The event loop of what asks brokers through a library, which dials names by `create_connection`."""
+"""An event loop for libraries that dial brokers by name with `create_connection`, as aiokafka does."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fleet.model import Endpoint
 from fleet.outbound import NAMES_KEPT_S, Resolver, connect
 
 _LIMIT_S: Final = 60.0
-"""For a look-up. Whoever dials has a limit of its own, which is shorter."""
+"""For a look-up. Callers have shorter limits of their own."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 Connected: TypeAlias = tuple[asyncio.BaseTransport, ProtocolT]
 
 
 class ResolvingLoop(uvloop.Loop):  # type: ignore[misc]  # mypy finds no types of it
-    """Looks names up as the rest of the fleet does, and tries a name's addresses beside each other.
+    """Resolves names with a `Resolver`, and connects to the first address that answers (RFC 8305).
 
-    uvloop's own loop looks each name up anew, in threads that all share, and waits for one address before it
-    tries the next.
+    uvloop's own `create_connection` resolves a name for each connection, in a small shared pool of
+    threads, and tries the second address only after the first has failed.
     """
 
     def __init__(self) -> None:
@@ -66,6 +66,6 @@ class ResolvingLoop(uvloop.Loop):  # type: ignore[misc]  # mypy finds no types o
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run it in a loop of this kind, which ends with it."""
+    """Run a coroutine in a new `ResolvingLoop`, and close the loop."""
     with asyncio.Runner(loop_factory=ResolvingLoop) as runner:
         runner.run(main)

@@ -1,7 +1,7 @@
-"""Log lines on standard error, which may be a pipe that nobody reads, a full disk or a stopped terminal.
+"""Logging to standard error that never blocks: not on a full pipe, a full disk or a stopped terminal.
 
-Whoever logs puts a line into a queue, and a thread writes it. Where the thread cannot write, the queue fills,
-and lines are dropped and counted: no event loop, and no supervisor, waits for whoever reads the log.
+A log call puts its line into a queue, and one thread writes the queue to standard error. While that thread
+cannot write, the queue fills; further lines are dropped and counted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 STDERR_FD: Final = 2
 MOST_LINES: Final = 1_000
-"""That wait to be written: 4 MB at most, where no traceback is among them."""
+"""In the queue. Without tracebacks these are at most 4 MB."""
 FLUSH_LIMIT_S: Final = 0.5
-"""How long a process that ends waits for its last lines to be written."""
+"""How long a process waits at its end for its last lines to be written."""
 RETRY_S: Final = 1.0
-"""Between two attempts to write to what takes nothing, such as a full disk."""
+"""Between two attempts to write, for example to a full disk."""
 
 
 class LineFormatter(logging.Formatter):
@@ -49,18 +49,18 @@ def _indent(trace: str) -> str:
 
 
 class NeverBlockingHandler(logging.Handler):
-    """Writes lines to a descriptor in a thread of its own, and drops what the descriptor does not take.
+    """Writes lines to a file descriptor in a thread of its own, and drops lines while its queue is full.
 
     Args:
-        fd: standard error, as a rule.
-        most_lines: that wait to be written.
+        fd: the file descriptor; standard error, except in tests.
+        most_lines: the size of the queue.
     """
 
     def __init__(self, fd: int, most_lines: int = MOST_LINES) -> None:
         super().__init__()
         self._refused_lines = 0
         self._lost_lines = 0
-        """By the thread that writes."""
+        """Counted by the thread that writes, as `_refused_lines` are by those that log."""
         self._fd = fd
         self._lines: queue.Queue[bytes] = queue.Queue(most_lines)
         self._told_dropped = 0
@@ -72,7 +72,7 @@ class NeverBlockingHandler(logging.Handler):
         return self._refused_lines + self._lost_lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a record written. Called with the handler's lock."""
+        """Queue a record. `logging` calls it with the handler's lock."""
         try:
             line = f"{self.format(record)}\n".encode(errors="backslashreplace")
         except Exception:
@@ -88,7 +88,7 @@ class NeverBlockingHandler(logging.Handler):
         self._refused_lines += 1
 
     def flush_within(self, limit_s: float) -> None:
-        """Wait until what was logged is written, but no longer than that."""
+        """Wait until the queue is written, for at most ``limit_s`` seconds."""
         until_s = time.monotonic() + limit_s
         while self._lines.unfinished_tasks and time.monotonic() < until_s:
             time.sleep(0.005)
@@ -109,7 +109,7 @@ class NeverBlockingHandler(logging.Handler):
         return f"{self.format(record)}\n".encode()
 
     def _write(self, line: bytes) -> bool:
-        """Write a line, however long that takes; False where it cannot be written."""
+        """Write a line, however long that takes. Returns: False if it cannot be written."""
         while line:
             try:
                 line = line[os.write(self._fd, line) :]

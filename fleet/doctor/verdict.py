@@ -113,7 +113,7 @@ def _leaks(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if asked.table is None:
             if _reaches_none(facts.answers.get(asked.address.proxy_id)):
                 detail = "not looked at: this member reaches no broker"
-                mend = "have it reach the brokers first"
+                mend = "let this member reach a broker first: see the findings on brokers"
                 yield Finding("leaks", str(asked.address), "warning", detail, mend)
                 continue
             mend = "ask with a client of your own: kafka-broker-api-versions --command-config FILE"
@@ -161,10 +161,10 @@ def _brokers(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if False in up:
             who, verdict = _unreached(True in up)
             why = said.pop(broker.broker_id, "")
-            mend = f"have members reach {broker.host}:{broker.port}"
+            mend = f"check the way from members to {broker.host}:{broker.port}: names, routes, firewalls"
             yield Finding("brokers", f"broker {broker.broker_id}", verdict, f"{who}{why and ': '}{why}", mend)
     for broker_id, why in said.items():
-        mend = "correct the configuration: the fleet's, or the broker's"
+        mend = "correct the configuration of the fleet or of the broker"
         yield Finding("brokers", f"broker {broker_id}", "failed", why, mend)
     around = [(broker_id, at) for (broker_id, at), why in facts.brokers.items() if why is None]
     for broker_id, at in around:

@@ -1,7 +1,7 @@
-"""What the clients of one worker have it hold altogether, and who goes where that is too much.
+"""A limit for the memory that all clients of one worker use together, and who is closed above it.
 
-Each of them has limits of its own. A thousand clients that each stay within theirs could still take all of a
-machine's memory.
+Each client has limits of its own, too; but a thousand clients that each stay within them could use up the
+memory of a machine.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Hashable
 from typing import Final, Generic, Protocol, TypeVar
 
 RELIEF_SHARE: Final = 7 / 8
-"""Of the limit: so much is left of backlogs once some readers are closed, so that it is not done for each."""
+"""Of the limit. Backlogs are cut to this share, so that not every further byte closes another reader."""
 SOURCE_SHARE: Final = 1 / 2
-"""Of the limit: more than that, held for readers of one address, is theirs to answer for, and at once."""
+"""Of the limit. Above this share, the greatest readers of one address are closed at once."""
 GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long a reader may be behind before it is closed for the sake of readers of other addresses."""
+"""How long a reader may be behind before it is closed, if no address holds more than its share."""
 RELIEF_INTERVAL_S: Final = 0.05
 
 HolderT = TypeVar("HolderT", bound=Hashable)
@@ -39,7 +39,7 @@ class MemoryBudget(Generic[HolderT]):
         self._held: dict[HolderT, int] = {}
 
     def note(self, holder: HolderT, size_bytes: int) -> None:
-        """Have somebody hold so much from now on; 0: nothing any more."""
+        """Set what a holder holds to ``size_bytes``; 0 removes the holder."""
         self.total_bytes += size_bytes - self._held.get(holder, 0)
         if size_bytes:
             self._held[holder] = size_bytes
@@ -135,7 +135,7 @@ class Backlogs(Generic[ReaderT]):
         self.note(reader, 0)
 
     def note(self, reader: ReaderT, read_bytes: int) -> None:
-        """More was written to one that is behind, out of a read of so many bytes."""
+        """More was written to a reader that is behind, out of a read of ``read_bytes``."""
         backlog = self._behind[reader]
         backlog.longest_bytes = max(backlog.longest_bytes, read_bytes)
         backlog.written_bytes += read_bytes

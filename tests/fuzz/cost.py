@@ -179,11 +179,12 @@ class Flood:
     """Bytes of one kind, as many as one likes.
 
     Args:
-        make: given a size, makes about so many bytes.
-        asks: given that size: requests that the client has sent before.
+        make: makes about as many bytes as it is asked for.
+        asks: makes the requests that the client has sent before, for the same number.
         record_bytes: of plaintext in each record of TLS.
-        few_bytes: so many, and twice as many, are counted in short reads; many_bytes: in longer ones.
-        weighed_bytes: after so many, memory is looked at.
+        few_bytes: the size whose cost, and that of twice the size, is counted in short reads.
+        many_bytes: the size whose cost is counted in long reads.
+        weighed_bytes: the size after which memory is looked at.
         changes_keys: whether KeyUpdates of TLS 1.3 are sent, and nothing else.
     """
 
@@ -320,7 +321,7 @@ def feed(scene: Scene, given: Input, read_bytes: int) -> None:
 
 
 async def count(stand: Stand, state: S, mode: Mode, given: Input, read_bytes: int) -> Spent:
-    """The opcodes of an input, which comes in reads of so many bytes."""
+    """The opcodes that an input costs when it comes in reads of ``read_bytes``."""
     scene = await stand.scene(state, mode, given.asks)
     scene.count()
     spent = scene.spent

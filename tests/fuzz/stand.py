@@ -203,7 +203,7 @@ class Side:
             yield self.from_tls.read()
 
     def key_updates(self, count: int) -> bytes:
-        """What comes from the network where the other side wants new keys so many times."""
+        """What comes from the network where the other side wants new keys ``count`` times."""
         assert self.tls is not None
         for _ in range(count):
             ask_for_new_keys(self.tls)

@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.interpreted]
 
 SEED = 1
 FEW_EVERY, MANY_EVERY = 41, 8
-"""One of so many inputs of the fuzzer. Each comes in another state, another mode and other reads."""
+"""Every 41st input comes in short reads, every 8th in long ones, each in another state and mode."""
 WITHOUT_BROKER = (S.IDLE, S.BEYOND, S.DIALLING, S.UNKNOWN, S.SHAKING, S.GOODBYE)
 BY_NAME = {each.name: each for each in FLOODS}
 

@@ -34,7 +34,7 @@ Port: TypeAlias = Literal["bootstrap", "broker", "tls", "admin", "peer"]
 
 
 class Purse:
-    """The bytes that a connection may send: so many per second, and what it has not sent before.
+    """The bytes that a connection may send now: its rate, and what it did not use before.
 
     Args:
         bytes_per_s: its rate.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from tests.conftest import broker_host
 from tests.hostile.run import PATIENT
-from tests.hostile.stranger import run
+from tests.hostile.stranger import Result, run
 from tests.hostile.strangers import MIXED
 
 SEED = 1
@@ -17,23 +18,25 @@ SENT_SHARE = 0.5
 """By how much crowds may differ that are there for seconds."""
 
 
+def visit(folder: Path, **how: Any) -> Result:
+    """Have a stranger at a fleet in front of three brokers; ``how``: as of `run`."""
+    with KafkaCluster(3, folder / "kafka", host_of=broker_host) as kafka:
+        return run(kafka, folder / "run", seed=SEED, say=print, **how)
+
+
 @pytest.mark.size("test-all")
 @pytest.mark.timeout(600)
 def test_stranger_plays_every_trick_and_nobody_is_suspected(tmp_path: Path) -> None:
-    with KafkaCluster(3, tmp_path / "kafka", host_of=broker_host) as kafka:
-        result = run(
-            kafka,
-            tmp_path / "run",
-            seconds=20,
-            connections=100,
-            bytes_per_s=40,
-            seed=SEED,
-            turns=1,
-            focus=MIXED,
-            judges_cost=False,
-            timing=PATIENT,
-            say=print,
-        )
+    result = visit(
+        tmp_path,
+        seconds=20,
+        connections=100,
+        bytes_per_s=40,
+        turns=1,
+        focus=MIXED,
+        judges_cost=False,
+        timing=PATIENT,
+    )
     assert result.problems == result.suspected == []
     alone, twins, strangers = result.turns
     assert len(strangers.opened) == 21
@@ -50,15 +53,5 @@ def test_stranger_plays_every_trick_and_nobody_is_suspected(tmp_path: Path) -> N
 @pytest.mark.timeout(1_800)
 def test_stranger_costs_less_than_twice_the_latency_and_64_mb(tmp_path: Path) -> None:
     """Found: 1,000 clients that each left a little of an answer had 121 MB held."""
-    with KafkaCluster(3, tmp_path / "kafka", host_of=broker_host) as kafka:
-        result = run(
-            kafka,
-            tmp_path / "run",
-            seconds=600,
-            connections=1_000,
-            bytes_per_s=20,
-            seed=SEED,
-            turns=5,
-            say=print,
-        )
+    result = visit(tmp_path, seconds=600, connections=1_000, bytes_per_s=20, turns=5)
     assert result.problems == []
