@@ -77,6 +77,14 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
             ClientSetting("reconnect.backoff.max.ms", "100", "1000", "it doubles with each attempt in a row"),
         ),
         "librdkafka": (
+            ClientSetting(
+                "enable.idempotence",
+                "true",
+                "false",
+                "for producers: librdkafka drops a connection with requests in flight when the address of a"
+                " broker id changes, and sends them again; without idempotence, a planned move can duplicate"
+                " and reorder records",
+            ),
             *LIBRDKAFKA_TAKEOVER,
             ClientSetting(
                 "socket.timeout.ms",
