@@ -29,7 +29,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 	@$(BIN)/python -m fleet demo $(ARGS)
 
 test: ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
-	@echo 'make test: 7 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
+	@echo 'make test: 9 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
 	@$(MAKE) lint
 	@$(ALL_CORES) --size=test --durations=10 tests/unit
 	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
