@@ -170,9 +170,9 @@ class Dialler:
     def _open(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> Awaitable[object]:
         addresses = self._resolver.known(at)
         if addresses is not None and len(addresses) == 1:
-            family, *_, address = addresses[0]
-            if family == AF_INET:  # the loop does it at less cost
-                return self._loop.create_connection(protocol, *address)
+            only = addresses[0]
+            if only[0] == AF_INET:  # the loop does it at less cost
+                return self._loop.create_connection(protocol, only[4][0], only[4][1])
         return self._open_by_name(protocol, at)
 
     async def _open_by_name(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> None:
