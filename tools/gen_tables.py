@@ -4,7 +4,8 @@
 
 Which fields carry a broker's address is not listed here but found: a node id followed by a host and a port,
 in the response of any API that brokers serve. What looks like an address and is not found that way must be
-capped away (``CAPS``) or be harmless (``HARMLESS``), each with its reason; otherwise nothing is generated.
+blanked (``BLANKED``, ``CONTROLLERS``) or be harmless (``HARMLESS``), each with its reason; otherwise nothing
+is generated.
 """
 
 from __future__ import annotations
@@ -22,11 +23,6 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 OUTPUT = ROOT / "fleet" / "proxy" / "wire" / "_tables.py"
 DEFINITIONS = ROOT / "build" / "kafka" / "definitions"
-
-CAPS: dict[str, tuple[int, str]] = {
-    "DescribeQuorum": (1, "v2 carries the controllers' listeners, which no proxy stands for"),
-}
-"""Highest version to offer where it is below the highest defined one, and why."""
 
 FLOORS: dict[str, tuple[int, str]] = {
     "SaslHandshake": (1, "after v0 tokens have no header, and nobody can tell a token from a request"),
@@ -56,6 +52,9 @@ REPORTING = frozenset(("Metadata", "DescribeCluster"))
 
 BLANKED = {"DescribeConfigs": ("Name", "Value")}
 """API → (field that names, field that is blanked when the name says that it carries an address)."""
+
+CONTROLLERS = frozenset(("DescribeQuorum",))
+"""Responses with listeners of controllers, whose hosts become empty and whose ports 0: see ADR 39."""
 
 ADDRESS_WORDS = re.compile(
     "host|hosts|hostname|port|ports|endpoint|endpoints|listener|listeners|address|addresses|servers?|url|uri"
@@ -196,11 +195,11 @@ def read_jar(path: Path) -> list[Message]:
         return read_messages({name: jar.read(name).decode() for name in sorted(names)})
 
 
-def offered(message: Message, caps: Mapping[str, tuple[int, str]] = CAPS) -> Range:
+def offered(message: Message) -> Range:
     """The versions of an API that the fleet offers."""
-    low, high = message.versions.low, message.versions.high
-    floor, cap = FLOORS.get(message.name, (low, "")), caps.get(message.name, (high, ""))
-    return Range(max(low, floor[0]), min(high, cap[0]))
+    low = message.versions.low
+    floor, _ = FLOORS.get(message.name, (low, ""))
+    return Range(max(low, floor), message.versions.high)
 
 
 def active(fields: tuple[Field, ...], version: int) -> list[Field]:
@@ -228,6 +227,13 @@ def is_blanked(message: Message, fields: list[Field], index: int) -> bool:
     return message.name in BLANKED and names == BLANKED[message.name]
 
 
+def is_listener(message: Message, fields: list[Field], index: int) -> bool:
+    """Whether the name, the host and the port of a controller's listener start at that field."""
+    window = [(item.name, item.type) for item in fields[index : index + 3]]
+    listener = [("Name", "string"), ("Host", "string"), ("Port", "uint16")]
+    return message.name in CONTROLLERS and window == listener
+
+
 def rewritten(message: Message, version: int) -> set[str]:
     """Paths of the fields that the generated function of one version rewrites."""
     paths: set[str] = set()
@@ -235,7 +241,7 @@ def rewritten(message: Message, version: int) -> set[str]:
     def visit(fields: tuple[Field, ...], path: str) -> None:
         plain = active(fields, version)
         for index, item in enumerate(plain):
-            if is_address(plain, index):
+            if is_address(plain, index) or is_listener(message, plain, index):
                 paths.update((f"{path}.Host", f"{path}.Port"))
             if is_blanked(message, plain, index):
                 paths.add(f"{path}.Value")
@@ -287,15 +293,15 @@ def suspicious(message: Message, version: int) -> Iterator[str]:
     return visit(message.response, f"{message.name}Response")
 
 
-def unaccounted(messages: list[Message], caps: Mapping[str, tuple[int, str]] = CAPS) -> list[str]:
-    """What looks like an address and is neither rewritten, nor capped away, nor listed as harmless.
+def unaccounted(messages: list[Message]) -> list[str]:
+    """What looks like an address and is neither rewritten nor listed as harmless.
 
     Returns: one line for each field and version; entries of ``HARMLESS`` that name no field, too.
     """
     problems = []
     met = set()
     for message in messages:
-        versions = offered(message, caps)
+        versions = offered(message)
         for version in range(versions.low, versions.high + 1):
             done = rewritten(message, version)
             for path in suspicious(message, version):
@@ -412,6 +418,16 @@ class Emitter:
         self.line(f"    parts += (buf[mark:value], {empty})")
         self.line("    mark = pos")
 
+    def listener(self) -> None:
+        """A name, which stays, and a host and a port, which become empty and 0."""
+        assert self.flexible, f"{self.message.name} v{self.version} has listeners in classic encoding"
+        self.variable("string")
+        self.line("host = pos")
+        self.variable("string")
+        self.line("pos += 2")
+        self.line("parts += (buf[mark:host], NO_ADDRESS)")
+        self.line("mark = pos")
+
     def one(self, item: Field) -> None:
         """Skip one field, rewriting what is in it."""
         if item.is_array:
@@ -467,6 +483,9 @@ class Emitter:
             elif is_blanked(self.message, plain, index):
                 self.named_value()
                 index += 2
+            elif is_listener(self.message, plain, index):
+                self.listener()
+                index += 3
             else:
                 self.one(plain[index])
                 index += 1
@@ -632,6 +651,8 @@ from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
 
 EMPTY_COMPACT = b"\\x01"
 EMPTY_CLASSIC = b"\\x00\\x00"
+NO_ADDRESS = b"\\x01\\x00\\x00"
+"""An empty compact host, and port 0 of two bytes."""
 
 
 def uneven(pos: int, stop: int) -> NoReturn:
@@ -729,9 +750,8 @@ def render(messages: list[Message], source: str) -> str:
         apis.append(
             f'    {message.api_key}: Api("{message.name}", {versions.low}, {versions.high}, {first}),'
         )
-    caps = [f"# {name} is capped at v{cap}: {reason}." for name, (cap, reason) in CAPS.items()]
     floors = [f"# {name} begins at v{floor}: {reason}." for name, (floor, reason) in FLOORS.items()]
-    tables = [*caps, *floors, "APIS: dict[int, Api] = {", *apis, "}"]
+    tables = [*floors, "APIS: dict[int, Api] = {", *apis, "}"]
     tables += ['"""API key → what brokers serve, as far as the fleet offers it."""', ""]
     tables += ["PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (", *rows, ")"]
     tables += ['"""API key, first version, last version, and how such responses are patched."""', ""]

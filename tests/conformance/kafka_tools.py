@@ -129,7 +129,7 @@ REFUSED: Final = ("kafka-cluster (unregister)",)
 
 NORMALIZATIONS: Final = (
     (r"(advertised\.listeners|listeners|controller\.quorum\.voters)=\S*(.*)", r"\1=ADDRESS"),
-    (r', "endpoints": \[[^\]]*\]', ""),
+    (r'"CONTROLLER://[^"]*:\d+"', '"CONTROLLER://ADDRESS"'),
     (r"(?m)^\d{4}-\d\d-\d\dT\S+ WARN .*$", ""),
     (r"(?m)^\d{4}-\d\d-\d\dT\S+ ", ""),
     (r"TopicId: \S+", "TopicId: ID"),
@@ -139,8 +139,8 @@ NORMALIZATIONS: Final = (
     (r'"offsetLag":\d+', '"offsetLag":N'),
     (r"[ \t]+", " "),
 )
-"""What is no difference: addresses, which the fleet blanks, replaces or, of controllers, does not offer; and
-what goes on while tools run, or is only logged."""
+"""What is no difference: addresses, which the fleet blanks or replaces; and what goes on while tools run, or
+is only logged."""
 
 
 @dataclass(frozen=True)

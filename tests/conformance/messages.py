@@ -84,6 +84,9 @@ class Maker:
                 made.update(zip(names, self._address(), strict=True))
         if _is_configuration(form, made):
             self._configuration(made)
+        if _is_listener(form, made):
+            _, made["Host"], made["Port"] = self._address()
+            made["Port"] = max(0, made["Port"])
         for item in form.tagged:
             if self._chance.random() < 0.5:
                 made[item.name] = self._value(form, item)
@@ -140,6 +143,11 @@ class Maker:
 
 def _is_configuration(form: Form, values: Values) -> bool:
     return form.api == "DescribeConfigs" and {"Name", "Value"} <= values.keys()
+
+
+def _is_listener(form: Form, values: Values) -> bool:
+    """Of a controller."""
+    return form.api == "DescribeQuorum" and {"Host", "Port"} <= values.keys()
 
 
 def _bounds(code: str) -> tuple[int, int]:
@@ -294,7 +302,7 @@ def for_client(
     advertised: Mapping[BrokerId, Endpoint],
     blanks: Callable[[str], bool] = CONFIGS_WITH_ADDRESS.__contains__,
 ) -> Values:
-    """The response that a client is to get: other addresses, and no configuration that carries one."""
+    """The response that a client is to get: other addresses, none of controllers or in configurations."""
     return _for_client(form, values, advertised, blanks, enclosed=False)
 
 
@@ -312,6 +320,8 @@ def _for_client(
         enclosed = enclosed or blanks(made["Name"])
         if enclosed and made["Value"]:
             made["Value"] = ""
+    if _is_listener(form, made):
+        made["Host"], made["Port"] = "", 0
     for index in range(len(plain)):
         if is_address(plain, index):
             id_name, host, port = (each.name for each in plain[index : index + 3])

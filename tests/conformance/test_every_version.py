@@ -30,7 +30,7 @@ pytestmark = pytest.mark.size("test")
 TIMES = 4
 WITH_ADDRESSES = {
     *("Metadata", "FindCoordinator", "DescribeCluster", "Produce", "Fetch", "ShareFetch"),
-    *("ShareAcknowledge", "DescribeConfigs"),
+    *("ShareAcknowledge", "DescribeConfigs", "DescribeQuorum"),
 }
 
 

@@ -7,10 +7,12 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 from fleet.model import Endpoint
+from tests.conformance import messages
 from tests.conformance.exchange import request_form, request_frame, response_form, response_frame
-from tests.conformance.messages import Form, Maker, encode
+from tests.conformance.messages import Form, Maker, encode, unsigned_varint
 from tests.fuzz.corpus import kept
 from tests.fuzz.target import (
     API_VERSIONS,
@@ -63,6 +65,11 @@ def seeds(seed: int) -> Iterator[bytes]:
             yield _broker(
                 FRAMED, chance.randrange(256), api, api, response_frame(message, version, 1, body)[8:]
             )
+        if api in WITH_ADDRESSES:
+            with patch.object(messages, "unsigned_varint", _in_two_bytes):
+                body = _long(maker, response_form(message, version))
+                wide = response_frame(message, version, 1, body)
+            yield _broker(FRAMED, cuts, api, api, wide[8:])
         if message.api_key != PRODUCE:  # whose acks are any number
             yield bytes((BOTH, cuts)) + _chunk(0, asked) + _chunk(1, answer)
     for api, other in zip(ASKED, (*ASKED[7:], *ASKED[:7]), strict=True):
@@ -73,6 +80,11 @@ def seeds(seed: int) -> Iterator[bytes]:
         both = first + second[:4] + struct.pack(">i", 2) + second[8:]
         yield _broker(SMALL if chance.random() < 0.3 else 0, chance.randrange(256), api, other, both)
     yield from _special()
+
+
+def _in_two_bytes(value: int) -> bytes:
+    """An unsigned varint of two bytes or more, as nobody sends a small number, and everybody reads it."""
+    return unsigned_varint(value) if value > 0x7F else bytes((value | 0x80, 0))
 
 
 def _special() -> Iterator[bytes]:

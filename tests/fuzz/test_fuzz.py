@@ -66,6 +66,7 @@ def test_a_leak_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(AddressBook, "lookup", real)
     monkeypatch.setattr(_tables, "carries_address", lambda _: False)
+    monkeypatch.setattr(_tables, "NO_ADDRESS", compact_string(REAL[1].host) + bytes(2))
     monkeypatch.setattr(target, "DECODED_EVERY", 1)
     assert failures(corpus) == {"AssertionError": WITH_ADDRESSES}
 

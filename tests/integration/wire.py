@@ -100,6 +100,14 @@ def describe_broker_config(correlation_id: int, broker_id: int, name: str) -> by
     return request(DESCRIBE_CONFIGS, 1, correlation_id, body)
 
 
+def describe_quorum(correlation_id: int) -> bytes:
+    """DescribeQuorum v2 for the cluster's metadata. Source: DescribeQuorumRequest.json"""
+    name = b"__cluster_metadata"
+    partition = struct.pack(">i", 0) + b"\0"
+    topic = bytes([len(name) + 1]) + name + b"\2" + partition + b"\0"
+    return request(DESCRIBE_QUORUM, 2, correlation_id, b"\0\2" + topic + b"\0")
+
+
 def named(correlation_id: int, software: str) -> bytes:
     """ApiVersions v3 of a client that names its library. Source: ApiVersionsRequest.json"""
     name = bytes([len(software) + 1]) + software.encode()

@@ -28,6 +28,7 @@ RESPONSES = {
     3: ("metadata", "MetadataResponse", range(14)),
     10: ("find_coordinator", "FindCoordinatorResponse", range(7)),
     32: ("describe_configs", "DescribeConfigsResponse", range(1, 5)),
+    55: ("describe_quorum", "DescribeQuorumResponse", range(2, 3)),
     60: ("describe_cluster", "DescribeClusterResponse", range(3)),
     78: ("share_fetch", "ShareFetchResponse", range(1, 3)),
     79: ("share_acknowledge", "ShareAcknowledgeResponse", range(1, 3)),
@@ -51,6 +52,7 @@ CONFIG_NAMES = (
 HOSTS = ("", "k", "127.77.0.1", "kafka-1.example.org", "ünï.example", "h" * 126, "h" * 127, "h" * 300)
 
 Convert = Callable[[int, str, int], tuple[str, int]]
+ConvertListener = Callable[[str, int], tuple[str, int]]
 
 
 def response_class(key: int, version: int) -> type[Entity]:
@@ -169,14 +171,30 @@ def decode(key: int, version: int, framed: bytes) -> Entity:
     return entity
 
 
-def convert(entity: Entity, address: Convert, blank: Callable[[str], bool]) -> Entity:
-    """The same response with other addresses, and with the configurations blanked that carry one."""
-    return typing.cast(Entity, _convert(entity, address, blank, False))
+def no_address(_host: str, _port: int) -> tuple[str, int]:
+    """What is told of a controller's listener."""
+    return "", 0
 
 
-def _convert(entity: object, address: Convert, blank: Callable[[str], bool], enclosed: bool) -> object:
+def convert(
+    entity: Entity, address: Convert, blank: Callable[[str], bool], listener: ConvertListener = no_address
+) -> Entity:
+    """The same response with other addresses, and with the configurations blanked that carry one.
+
+    Args: listener: what is told of a controller's.
+    """
+    return typing.cast(Entity, _convert(entity, address, blank, listener, False))
+
+
+def _convert(
+    entity: object,
+    address: Convert,
+    blank: Callable[[str], bool],
+    listener: ConvertListener,
+    enclosed: bool,
+) -> object:
     if isinstance(entity, tuple):
-        return tuple(_convert(each, address, blank, enclosed) for each in entity)
+        return tuple(_convert(each, address, blank, listener, enclosed) for each in entity)
     if not dataclasses.is_dataclass(entity) or isinstance(entity, type):
         return entity
     names = [item.name for item in dataclasses.fields(entity)]
@@ -185,14 +203,16 @@ def _convert(entity: object, address: Convert, blank: Callable[[str], bool], enc
         enclosed = enclosed or blank(entity.name)  # type: ignore[attr-defined]
         if enclosed and entity.value:  # type: ignore[attr-defined]
             changes["value"] = ""
-    if {"host", "port"} <= set(names):
+    if {"name", "host", "port"} <= set(names):
+        changes["host"], changes["port"] = listener(entity.host, entity.port)  # type: ignore[attr-defined]
+    elif {"host", "port"} <= set(names):
         broker_id = getattr(entity, "node_id" if "node_id" in names else "broker_id")
         host, port = entity.host, entity.port  # type: ignore[attr-defined]
         if broker_id != -1 and host:
             changes["host"], changes["port"] = address(broker_id, host, port)
     for name in names:
         if name not in changes:
-            changes[name] = _convert(getattr(entity, name), address, blank, enclosed)
+            changes[name] = _convert(getattr(entity, name), address, blank, listener, enclosed)
     return dataclasses.replace(entity, **changes)
 
 

@@ -233,7 +233,10 @@ def sample(key: int, version: int, seed: int) -> Entity:
     def address(broker_id: int, _host: str, _port: int) -> tuple[str, int]:
         return f"real-broker-{abs(broker_id)}.internal", 19092
 
-    return kio_samples.convert(kio_samples.make(key, version, seed), address, lambda _: False)
+    def listener(_host: str, port: int) -> tuple[str, int]:
+        return "real-broker-controller.internal", port
+
+    return kio_samples.convert(kio_samples.make(key, version, seed), address, lambda _: False, listener)
 
 
 @cache

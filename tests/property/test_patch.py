@@ -69,6 +69,8 @@ def test_no_real_address_is_left(key: int, version: int, seed: int) -> None:
     for broker_id, host, port in kio_samples.addresses(entity):
         if broker_id != -1 and host:
             assert (host, port) == advertised(broker_id)
+    same = kio_samples.convert(entity, lambda _, host, port: (host, port), lambda _: False)
+    assert same == entity, "a controller's listener has an address"
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)

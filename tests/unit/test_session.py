@@ -214,7 +214,7 @@ def test_client_ids_that_do_not_fit_are_refused(length: int) -> None:
         (1, 19),
         (3, 14),
         (3, -1),
-        (55, 2),
+        (55, 3),
         (4, 0),
         (52, 0),
         (95, 0),

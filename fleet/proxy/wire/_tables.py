@@ -33,6 +33,8 @@ from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
 
 EMPTY_COMPACT = b"\x01"
 EMPTY_CLASSIC = b"\x00\x00"
+NO_ADDRESS = b"\x01\x00\x00"
+"""An empty compact host, and port 0 of two bytes."""
 
 
 def uneven(pos: int, stop: int) -> NoReturn:
@@ -1437,6 +1439,239 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
     return mark
 
 
+def describe_quorum_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
+    """DescribeQuorum response v2."""
+    mark = 4
+    pos = 8
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    length = buf[pos + 2]
+    pos += 3
+    if length > 127:
+        length, pos = varint(buf, pos - 1)
+    if length > 1:
+        pos += length - 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            length = buf[pos + 6]
+            pos += 7
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            count_3 = buf[pos + 16]
+            pos += 17
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if buf[pos + 44]:
+                    pos = skip_tags(buf, pos + 44)
+                else:
+                    pos += 45
+            count_3 = buf[pos]
+            pos += 1
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if buf[pos + 44]:
+                    pos = skip_tags(buf, pos + 44)
+                else:
+                    pos += 45
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        count_2 = buf[pos + 4]
+        pos += 5
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            host = pos
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            pos += 2
+            parts += (buf[mark:host], NO_ADDRESS)
+            mark = pos
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
+def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+    """DescribeQuorum response v2, in slices."""
+    mark = 4
+    pos = 8
+    pause = SLICE_BYTES
+    if buf[pos]:
+        pos = skip_tags(buf, pos)
+    else:
+        pos += 1
+    length = buf[pos + 2]
+    pos += 3
+    if length > 127:
+        length, pos = varint(buf, pos - 1)
+    if length > 1:
+        pos += length - 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        length = buf[pos]
+        pos += 1
+        if length > 127:
+            length, pos = varint(buf, pos - 1)
+        if length > 1:
+            pos += length - 1
+        count_2 = buf[pos]
+        pos += 1
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            length = buf[pos + 6]
+            pos += 7
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            count_3 = buf[pos + 16]
+            pos += 17
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
+                if buf[pos + 44]:
+                    pos = skip_tags(buf, pos + 44)
+                else:
+                    pos += 45
+            count_3 = buf[pos]
+            pos += 1
+            if count_3 > 127:
+                count_3, pos = varint(buf, pos - 1)
+            for _ in range(count_3 - 1):
+                if pos > pause:
+                    parts.append(buf[mark:pos])
+                    mark = pos
+                    yield
+                    pause = pos + SLICE_BYTES
+                if buf[pos + 44]:
+                    pos = skip_tags(buf, pos + 44)
+                else:
+                    pos += 45
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    count = buf[pos]
+    pos += 1
+    if count > 127:
+        count, pos = varint(buf, pos - 1)
+    for _ in range(count - 1):
+        if pos > pause:
+            parts.append(buf[mark:pos])
+            mark = pos
+            yield
+            pause = pos + SLICE_BYTES
+        count_2 = buf[pos + 4]
+        pos += 5
+        if count_2 > 127:
+            count_2, pos = varint(buf, pos - 1)
+        for _ in range(count_2 - 1):
+            if pos > pause:
+                parts.append(buf[mark:pos])
+                mark = pos
+                yield
+                pause = pos + SLICE_BYTES
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            host = pos
+            length = buf[pos]
+            pos += 1
+            if length > 127:
+                length, pos = varint(buf, pos - 1)
+            if length > 1:
+                pos += length - 1
+            pos += 2
+            parts += (buf[mark:host], NO_ADDRESS)
+            mark = pos
+            if buf[pos]:
+                pos = skip_tags(buf, pos)
+            else:
+                pos += 1
+        if buf[pos]:
+            pos = skip_tags(buf, pos)
+        else:
+            pos += 1
+    if pos > len(buf):
+        raise IndexError(pos)
+    return mark
+
+
 def describe_cluster_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     """DescribeCluster response v0."""
     mark = 4
@@ -2064,7 +2299,6 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
     return mark
 
 
-# DescribeQuorum is capped at v1: v2 carries the controllers' listeners, which no proxy stands for.
 # SaslHandshake begins at v1: after v0 tokens have no header, and nobody can tell a token from a request.
 APIS: dict[int, Api] = {
     0: Api("Produce", 3, 13, 9),
@@ -2115,7 +2349,7 @@ APIS: dict[int, Api] = {
     49: Api("AlterClientQuotas", 0, 1, 1),
     50: Api("DescribeUserScramCredentials", 0, 0, 0),
     51: Api("AlterUserScramCredentials", 0, 0, 0),
-    55: Api("DescribeQuorum", 0, 1, 0),
+    55: Api("DescribeQuorum", 0, 2, 0),
     57: Api("UpdateFeatures", 0, 2, 0),
     60: Api("DescribeCluster", 0, 2, 0),
     61: Api("DescribeProducers", 0, 0, 0),
@@ -2164,6 +2398,7 @@ PATCHED: tuple[tuple[int, int, int, Layout | Streamed], ...] = (
     (32, 1, 2, Layout("describe_configs_v1", describe_configs_v1, True, describe_configs_v1_slices)),
     (32, 3, 3, Layout("describe_configs_v3", describe_configs_v3, True, describe_configs_v3_slices)),
     (32, 4, 4, Layout("describe_configs_v4", describe_configs_v4, True, describe_configs_v4_slices)),
+    (55, 2, 2, Layout("describe_quorum_v2", describe_quorum_v2, True, describe_quorum_v2_slices)),
     (60, 0, 0, Layout("describe_cluster_v0", describe_cluster_v0, False)),
     (60, 1, 1, Layout("describe_cluster_v1", describe_cluster_v1, False)),
     (60, 2, 2, Layout("describe_cluster_v2", describe_cluster_v2, False)),

@@ -153,7 +153,7 @@ class Api(NamedTuple):
     """One API as brokers serve it and as the fleet offers it.
 
     Args:
-        max_version: the highest version to offer: the highest defined one, or a cap of the generator's.
+        max_version: the highest version to offer, which is the highest defined one.
         first_flexible: first version with compact encodings and tagged fields (request header v2, response
             header v1); ``NEVER_FLEXIBLE`` where there is none.
     """
