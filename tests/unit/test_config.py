@@ -794,6 +794,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"fleet: demo\nx: \xe4\n")
     with pytest.raises(ConfigError, match=r"latin\.yaml:2: is not UTF-8"):
         load(tmp_path / "latin.yaml", {})
+    (tmp_path / "utf-16.yaml").write_bytes(yaml.safe_dump(tree(1)).encode("utf-16"))
+    with pytest.raises(
+        ConfigError, match=r"utf-16\.yaml: the file is UTF-16 text with a byte-order mark; save it as UTF-8"
+    ):
+        load(tmp_path / "utf-16.yaml", {})
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + yaml.safe_dump(tree(1)).encode())
     assert load(tmp_path / "bom.yaml", {}).member("p1").data_dir == tmp_path / "d1"
 
