@@ -366,7 +366,7 @@ def test_names_of_brokers_need_tls() -> None:
     del data["listener_tls"]
     assert all("names are told in TLS alone; add `listener_tls: {external" in each for each in mistakes(data))
     data = changed("members.p1.listeners.external.broker_host", "b-{broker_id}.example")
-    assert "has no use where identities have ports; add `addressing: sni`" in only_mistake(data)
+    assert "has no use where identities have ports; remove this line, or add `addr" in only_mistake(data)
 
 
 def test_admin_addresses_have_the_certificates_of_links_unless_it_says_where() -> None:
@@ -637,8 +637,16 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("upstream.ssl", {}, "upstream.ssl: there is no such setting"),
         ("upstream.tls", "yes", 'upstream.tls: "yes": must be a map'),
         ("upstream.tls", {"ca": ""}, 'upstream.tls.ca: "": must not be empty'),
-        ("upstream.tls", {"certificate": "a"}, 'upstream.tls.certificate: "a": wants a key; add `key:`'),
-        ("upstream.tls", {"key": "a"}, 'upstream.tls.key: "a": wants a certificate; add `certificate:`'),
+        (
+            "upstream.tls",
+            {"certificate": "a"},
+            'upstream.tls.certificate: "a": wants a key; add `key: FILE.pem`',
+        ),
+        (
+            "upstream.tls",
+            {"key": "a"},
+            'upstream.tls.key: "a": wants a certificate; add `certificate: FILE.pem`',
+        ),
         ("upstream.tls", {"key": "a", "certificate": 5}, "upstream.tls.certificate: 5: must be text"),
         ("upstream.tls", {"check_hostname": "no"}, 'check_hostname: "no": must be true or false'),
         ("upstream.sasl", {**SASL, "mechanism": "GSSAPI"}, '"GSSAPI": is none of the values that there are'),
