@@ -788,6 +788,36 @@ def test_what_is_not_a_configuration_at_all(text: str, expected: str) -> None:
     assert any(expected in line for line in mistakes(text))
 
 
+DEPTH = 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * DEPTH,
+        "a: " + "[" * DEPTH + "]" * DEPTH,
+        "{a: " * DEPTH + "1" + "}" * DEPTH,
+        "- " * DEPTH + "x",
+        "? " * DEPTH,
+        "\n".join(" " * level + "a:" for level in range(DEPTH // 5)),
+        "a: " + "[" * 60 + "]" * 60,
+        "a: &x [*x]",
+    ],
+    ids=["open", "lists", "maps", "dashes", "keys", "indentation", "little", "alias"],
+)
+def test_deep_nesting_is_a_mistake(text: str) -> None:
+    (told,) = mistakes(f"fleet: demo\n{text}\n") if text.startswith("a:") else mistakes(text)
+    assert re.match(
+        r"fleet\.yaml:\d+: nested more than 50 levels deep, or an alias inside itself; close", told
+    )
+
+
+def test_deep_nesting_is_no_traceback_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text("x: " + "[" * DEPTH)
+    with pytest.raises(ConfigError, match=r"deep\.yaml:1: nested more than 50 levels deep"):
+        load(tmp_path / "deep.yaml", {})
+
+
 def test_aliases_cannot_blow_up_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
