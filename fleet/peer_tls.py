@@ -18,6 +18,8 @@ from fleet.pem import load_authorities, load_pair
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
 
+NOT_TLS: Final = "it does not speak TLS"
+
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
@@ -102,5 +104,5 @@ def explain(error: Exception) -> str:
     if reason == "CALLBACK_FAILED":  # the one callback that there is says so
         return "the server name that it gives is none of this listener's"
     if reason in _PLAINTEXT:
-        return "it does not speak TLS"
+        return NOT_TLS
     return f"TLS: {reason.lower().replace('_', ' ')}"

@@ -129,7 +129,7 @@ def port_warnings(settings: Settings, members: Iterable[MemberSettings]) -> tupl
         if trouble is not None:
             found.setdefault(trouble, []).append(member.proxy_id)
     return tuple(
-        f"members.{', members.'.join(names)}: {trouble.detail}; {trouble.fix}"
+        f"members.{', members.'.join(names)}: by the settings of this machine {trouble.detail}; {trouble.fix}"
         for trouble, names in found.items()
     )
 
