@@ -58,7 +58,7 @@ def load_sides(path: Path = TLS_PEERS) -> dict[str, dict[str, PeerLine]]:
 def _load(path: Path, kind: TypeAdapter[_Read]) -> _Read:
     try:
         return kind.validate_python(yaml.safe_load(path.read_text()) or {})
-    except (OSError, yaml.YAMLError, ValidationError) as error:
+    except (OSError, yaml.YAMLError, ValidationError, RecursionError) as error:
         raise BenchError(f"{path}: {error}") from error
 
 

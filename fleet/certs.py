@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -38,10 +39,12 @@ from fleet.config import (
 )
 from fleet.config.document import Problem
 from fleet.errors import CertificateError, ConfigError
+from fleet.file_faults import read_fault
 from fleet.listener_tls import probe_context, server_context
 from fleet.model import Endpoint, ProxyId
 from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
-from fleet.pem import load_pair
+from fleet.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
+from fleet.upstream_tls import broker_context
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
@@ -111,15 +114,8 @@ def renew(
     Args:   hosts: as of ``make``
     Raises: CertificateError: the authority is not there, or has expired, or a file cannot be written
     """
-    try:
-        certificate = x509.load_pem_x509_certificate((folder / CA).read_bytes())
-        key = load_pem_private_key((folder / CA_KEY).read_bytes(), None)
-    except OSError as error:
-        raise CertificateError(
-            f"{error.filename}: {error.strerror}; name the folder of `fleet certs init` with --out"
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise CertificateError(f"{folder}: {CA} or {CA_KEY} is not what `fleet certs init` wrote") from error
+    certificate = _own(folder / CA, "certificate", x509.load_pem_x509_certificate)
+    key = _own(folder / CA_KEY, "private key", lambda raw: load_pem_private_key(raw, None))
     if not isinstance(key, ec.EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
         raise CertificateError(f"{folder}: {CA_KEY} is not the key of {CA}")
     if certificate.not_valid_after_utc <= now:
@@ -127,6 +123,21 @@ def renew(
     until = min(now + timedelta(days=days), certificate.not_valid_after_utc)
     for proxy_id in members:
         _issue(Authority(certificate, key), fleet, proxy_id, folder, until, now, hosts.get(proxy_id, ()))
+
+
+def _own(path: Path, what: What, load: Callable[[bytes], T]) -> T:
+    """One of the two files of an authority. Raises: CertificateError: it cannot be used."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CertificateError(
+            f"{path}: {error.strerror}; name the folder of `fleet certs init` with --out"
+        ) from error
+    try:
+        return load(raw)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        rule, fix = pem_fault(raw, what) or (f"is not a PEM {what}", "name the right folder with --out")
+        raise CertificateError(f"{path}: is not what `fleet certs init` wrote: {rule}; {fix}") from error
 
 
 def hosts_of(settings: Settings) -> dict[ProxyId, tuple[str, ...]]:
@@ -297,21 +308,46 @@ class _Reader:
         shown = str(self.files.get(field, ""))
         self.problems.append(Problem(self._lines[field], (*self._section, field), shown, rule, fix))
 
-    def read(self, field: str, what: str, load: Callable[[bytes], T]) -> T | None:
+    def report_unusable(self, error: UnusableInput) -> None:
+        """Note what OpenSSL does not take, of a section whose files have all been read."""
+        if error.field in self._lines:
+            self.problems.append(
+                Problem(
+                    self._lines[error.field],
+                    (*self._section, error.field),
+                    error.value,
+                    error.rule,
+                    error.fix,
+                )
+            )
+        else:  # it is of the environment
+            self.problems.append(Problem(0, (error.field,), error.value, error.rule, error.fix))
+
+    def read(self, field: str, what: What, load: Callable[[bytes], T]) -> T | None:
         """What a file holds; None where there is none, or it is wrong."""
+        raw = self._read_bytes(field)
+        if raw is None:
+            self.complete = False
+            return None
         try:
-            return load(self.files[field].read_bytes())
+            return load(raw)
+        except UnsupportedAlgorithm:
+            self.report(field, "uses an algorithm that is not known here", "issue it with RSA or EC")
+        except (TypeError, ValueError):  # the former: it is encrypted
+            other = f"is not a PEM {what}", f"name the right file; {self._source}"
+            self.report(field, *(pem_fault(raw, what) or other))
+        self.complete = False
+        return None
+
+    def _read_bytes(self, field: str) -> bytes | None:
+        try:
+            return self.files[field].read_bytes()
         except FileNotFoundError:
             if self._must_be_there:
                 self.report(field, "there is no such file", f"copy it here; {self._source}")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if self._must_be_there:
-                self.report(field, f"cannot be read ({error.strerror})", "check its owner and mode")
-        except TypeError:
-            self.report(field, "is encrypted", "remove its passphrase: a member starts without a person")
-        except (ValueError, UnsupportedAlgorithm):
-            self.report(field, f"is not a PEM {what}", f"name the right file; {self._source}")
-        self.complete = False
+                self.report(field, *read_fault(error))
         return None
 
     def authorities(self, field: str) -> None:
@@ -328,7 +364,7 @@ class _Reader:
         if chain is not None and not _is_valid(chain[0], datetime.now(UTC)):
             fix = "renew it (`fleet certs renew` those of member links), or check the clock of this machine"
             self.report(certificate, _validity(chain[0]), fix)
-        if chain is not None and private is not None and chain[0].public_key() != private.public_key():
+        if chain is not None and private is not None and not _fits(chain[0], private):
             rule = f"is not the key of {self.files[certificate]}"
             self.report(key, rule, "copy certificate and key from the same place")
         return None if chain is None else chain[0]
@@ -389,6 +425,11 @@ def _upstream_problems(tls: UpstreamTlsSettings, must_be_there: bool) -> list[Pr
         reader.authorities("ca")
     if tls.certificate is not None:
         reader.pair("certificate", "key")
+    if not reader.problems and reader.complete:
+        try:
+            broker_context(tls)
+        except UnusableInput as error:
+            reader.report_unusable(error)
     return reader.problems
 
 
@@ -441,6 +482,8 @@ def _peer_problems(
     if not reader.problems and reader.complete:
         try:
             rehearse(*make_contexts(own))
+        except UnusableInput as error:
+            reader.report_unusable(error)
         except OSError as error:
             fix = "have it issued by an authority in peer_tls.ca, for servers and for clients"
             reader.report("certificate", f"links would be refused: {explain(error)}", fix)
@@ -458,12 +501,9 @@ def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool)
     if reader.problems or not reader.complete:
         return reader.problems
     try:
-        server = server_context(tls)
-    except ssl.SSLError as error:
-        reader.report("ciphers", explain(error), "write a list as `openssl ciphers` takes it")
-        return reader.problems
-    try:
-        rehearse(server, probe_context(tls))
+        rehearse(server_context(tls), probe_context(tls))
+    except UnusableInput as error:
+        reader.report_unusable(error)
     except OSError as error:
         field = "certificate" if tls.probe_certificate is None else "probe_certificate"
         fix = "have it issued for servers; that of the probe for clients, by an authority in client_ca"
@@ -481,12 +521,15 @@ def _admin_problems(tls: AdminTlsSettings, at: Endpoint, must_be_there: bool) ->
     reader.pair("certificate", "key")
     if reader.problems or not reader.complete:
         return reader.problems
-    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=judge)
-    load_pair(server, tls.certificate, tls.key)
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client.check_hostname = not is_wildcard(at.host)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        load_pair(server, tls.certificate, tls.key)
+        client = verifying_context(judge, "certificate" if judge is tls.certificate else "ca")
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        client.check_hostname = not is_wildcard(at.host)
         rehearse(server, client, at.tls_name)
+    except UnusableInput as error:
+        reader.report_unusable(error)
     except OSError as error:
         fix = f"have it issued for {at.host}, for servers, by an authority in admin.tls.ca"
         reader.report("certificate", f"commands would refuse it: {explain(error)}", fix)
@@ -499,6 +542,14 @@ def _uris(certificate: x509.Certificate) -> list[str]:
     except (x509.ExtensionNotFound, ValueError):  # the latter: extensions that are no extensions
         return []
     return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _fits(certificate: x509.Certificate, key: PrivateKeyTypes) -> bool:
+    """Whether the two belong together; also where that cannot be said here, and OpenSSL has to."""
+    try:
+        return certificate.public_key() == key.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return True
 
 
 def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:

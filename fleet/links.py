@@ -29,10 +29,11 @@ from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
 from fleet.crowd import Crowd, source_of
+from fleet.foreign_protocols import at_peer_address, name_protocol, of_dialled_peer
 from fleet.log_limit import LogLimit
 from fleet.model import Endpoint, ProxyId
 from fleet.outbound import LocalFailure, Resolver, connect
-from fleet.peer_tls import PeerTls, certificate_uris, explain, member_uri
+from fleet.peer_tls import NOT_TLS, PeerTls, certificate_uris, explain, member_uri
 from fleet.tcp import accept_connections, no_delay
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,8 @@ _LOG_INTERVAL_S: Final = 10.0
 _BACKLOG: Final = 128
 _BROKEN_HANDSHAKES: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """What can only happen to a dialled connection once it is there."""
-_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a handshake begin; no HELLO is as long as either would be."""
+_FIRST_BYTES: Final = 32
+"""Of a connection, to name a protocol by; no HELLO is as long as the first four of another one would be."""
 
 
 class Kind(IntEnum):
@@ -201,14 +202,17 @@ class _Connection(asyncio.Protocol):
             self.links._received(self, kind, payload)
 
     def _fault(self, length: int) -> str:
-        if self.peer is None and self._buffer.startswith(_TLS_RECORDS):
-            return "it speaks TLS, and this member has no peer_tls"
-        return f"sent a frame of {length} bytes"
+        protocol = name_protocol(bytes(self._buffer[:_FIRST_BYTES])) if self.peer is None else None
+        if protocol is None:
+            return f"sent a frame of {length} bytes"
+        return at_peer_address(protocol) if self.dialled is None else of_dialled_peer(protocol, self.dialled)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.reason:
             closed = "closed by the peer" if self.peer or not self.dialled else "refused; its log says why"
             self.reason = explain(exc) if exc else closed
+            if self.reason == NOT_TLS:
+                self.reason += "; all members need the same `peer_tls:`, and nobody else belongs here"
         self.links._lost(self)
         if not self.closed.done():
             self.closed.set_result(None)
@@ -498,6 +502,9 @@ class PeerLinks:
                 raise ValueError("not a HELLO")
             hello = Hello.decode(payload)
         except (ValueError, RecursionError):
+            first_bytes = _LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload[:_FIRST_BYTES]
+            if name_protocol(first_bytes) == "Kafka":
+                return at_peer_address("Kafka")
             return "a connection began with something else than a HELLO"
         who = f"{hello.proxy_id!r:.100}"
         if hello.protocol_version != PROTOCOL_VERSION:

@@ -10,7 +10,7 @@ from typing import Final
 from fleet.config import ListenerTlsSettings, Settings
 from fleet.followed import Followed
 from fleet.model import ProxyId
-from fleet.pem import load_pair, need
+from fleet.pem import load_authorities, load_pair, set_ciphers
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -23,18 +23,18 @@ _VERIFY: Final = {
 def server_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     """How clients are met, with the files as they are now.
 
-    Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Raises: UnusableInput: a file cannot be read, is not PEM, the key is not that of the certificate, or
+            there are no such ciphers
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION  # a way to have a server work for nothing
     if tls.ciphers is not None:
-        context.set_ciphers(tls.ciphers)
+        set_ciphers(context, tls.ciphers)
     load_pair(context, tls.certificate, tls.key)
     context.verify_mode = _VERIFY[tls.client_certificates]
     if tls.client_ca is not None:
-        need(tls.client_ca)
-        context.load_verify_locations(tls.client_ca)
+        load_authorities(context, tls.client_ca, "client_ca")
     return context
 
 
@@ -44,13 +44,14 @@ def probe_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     It does not verify whom it asks: it only wants to know whether a client would be answered, it says nothing
     that is secret, and a certificate that has expired is not for the fleet to go around.
 
-    Raises: OSError: as of ``server_context``
+    Raises: UnusableInput: as of ``server_context``
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if tls.probe_certificate is not None and tls.probe_key is not None:
-        load_pair(context, tls.probe_certificate, tls.probe_key)
+        fields = ("probe_certificate", "probe_key")
+        load_pair(context, tls.probe_certificate, tls.probe_key, fields)
     return context
 
 

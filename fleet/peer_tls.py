@@ -13,10 +13,12 @@ from typing import Any, Final, TypeAlias
 from fleet.config import PeerTlsFiles, Settings
 from fleet.followed import Followed
 from fleet.model import ProxyId
-from fleet.pem import load_pair, need
+from fleet.pem import load_authorities, load_pair
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
+
+NOT_TLS: Final = "it does not speak TLS"
 
 Contexts: TypeAlias = tuple[ssl.SSLContext, ssl.SSLContext]
 
@@ -58,16 +60,15 @@ def of_member(settings: Settings, proxy_id: ProxyId) -> PeerTls | None:
 def make_contexts(files: PeerTlsFiles) -> Contexts:
     """Contexts for the listening and for the dialling side.
 
-    Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
     """
-    need(files.ca, files.certificate, files.key)
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False  # members are known by their ids, wherever they are
     server.num_tickets = 0  # every connection is verified anew
     for context in (server, client):
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(files.ca)
+        load_authorities(context, files.ca, "ca")
         load_pair(context, files.certificate, files.key)
     return server, client
 
@@ -103,5 +104,5 @@ def explain(error: Exception) -> str:
     if reason == "CALLBACK_FAILED":  # the one callback that there is says so
         return "the server name that it gives is none of this listener's"
     if reason in _PLAINTEXT:
-        return "it does not speak TLS"
+        return NOT_TLS
     return f"TLS: {reason.lower().replace('_', ' ')}"

@@ -14,6 +14,7 @@ from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
 from fleet.brokers import BrokerWatch
 from fleet.config import MemberSettings, Settings
 from fleet.directories import Directories
+from fleet.ephemeral_ports import EphemeralPorts, PortTrouble, port_trouble, read_ephemeral_ports
 from fleet.errors import UnknownMember
 from fleet.followed import Followed
 from fleet.leader import Report
@@ -22,6 +23,7 @@ from fleet.membership import Detector
 from fleet.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.process import ChildSpec
 from fleet.raft_state import RaftStatus
+from fleet.sockets import listening_ports
 from fleet.state import Command, DrainSet, Outcome, PinSet
 from fleet.stderr_log import dropped_lines
 from fleet.takeovers import TakeoverWatch
@@ -84,6 +86,7 @@ class ControlSource:
     def __init__(self, control: Shown) -> None:
         self._control = control
         self._expiry: dict[Path, Followed[datetime | None]] = {}
+        self._judged_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         """Commit that a member is to own nothing, or may own again."""
@@ -128,6 +131,7 @@ class ControlSource:
             upstream_up=control.brokers.reachable,
             broker_troubles=control.brokers.troubles,
             member_troubles=tuple(control.member_troubles.values()),
+            port_trouble=self._port_trouble(),
             takeovers=control.takeovers.log,
             checks=self._checks(),
             certificate_expiry_s=self._certificate_expiry(),
@@ -136,6 +140,14 @@ class ControlSource:
             traced=control.tracing is not None,
             balanced_by=control.settings.balance.by,
         )
+
+    def _port_trouble(self) -> PortTrouble | None:
+        """Judged again where the kernel's settings have changed: there may be thousands of ports."""
+        kernel = read_ephemeral_ports()
+        if kernel != self._judged_ports[0]:
+            ports = listening_ports(self._control.settings, self._control.mine)
+            self._judged_ports = (kernel, port_trouble(ports, kernel))
+        return self._judged_ports[1]
 
     def _certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me

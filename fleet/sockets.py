@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings
+from fleet.ephemeral_ports import read_ephemeral_ports
 from fleet.errors import StartError
 from fleet.model import BrokerId, Endpoint
 from fleet.tcp import keep_alive
@@ -21,6 +22,7 @@ from fleet.tcp import keep_alive
 UNIX_PATH_LIMIT_BYTES: Final = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""
 
+FIRST_UNPRIVILEGED_PORT: Final = 1024
 SPARE_FDS: Final = 64
 BODY_FDS: Final = 130
 """For large bodies: a pipe, and two for each of `fleet.proxy.passage.MOST`."""
@@ -84,6 +86,13 @@ def open_all(settings: Settings, member: MemberSettings) -> Sockets:
         )
         undo.pop_all()
         return Sockets(peer, admin, control, data)
+
+
+def listening_ports(settings: Settings, member: MemberSettings) -> frozenset[int]:
+    """Every TCP port that a member listens on."""
+    listeners = () if member.witness else member.listeners
+    data = {endpoint.port for each in listeners for _, endpoint, _ in _ports(settings, each)}
+    return frozenset({member.peer.port, member.admin.port, *data})
 
 
 def _ports(settings: Settings, listener: ListenerSettings) -> Iterator[tuple[BrokerId | None, Endpoint, str]]:
@@ -156,23 +165,43 @@ def _bind(endpoint: Endpoint, field: str, limits: Limits) -> socket.socket:
         if sock is not None:
             sock.close()
         raise StartError(
-            f"{field}: cannot listen on {endpoint} ({error.strerror}); {_advice(error)}"
+            f"{field}: cannot listen on {endpoint} ({error.strerror}); {_advice(error, endpoint.port)}"
         ) from error
     return sock
 
 
-def _advice(error: OSError) -> str:
+def _advice(error: OSError, port: int) -> str:
     if isinstance(error, socket.gaierror):
         return "use an address of this machine, or a name that resolves to one"
     if error.errno == errno.EADDRINUSE:
-        return "stop the process that listens there (ss -ltnp names it), or configure another port"
+        return _advice_for_taken_port(port)
     if error.errno == errno.EADDRNOTAVAIL:
         return "bind 0.0.0.0 or an address of this machine, and say in `advertise` what clients see"
     if error.errno == errno.EACCES:
-        return "ports below 1024 need a privilege: configure a higher one"
+        if port < FIRST_UNPRIVILEGED_PORT:
+            return "ports below 1024 need a privilege: configure a higher one"
+        return (
+            "the system forbids it (SELinux, AppArmor): allow this port in its policy, or configure another"
+        )
     if error.errno == errno.EMFILE:
         return "raise the limit of open files (LimitNOFILE=, ulimit -n)"
     return "configure another address"
+
+
+def _advice_for_taken_port(port: int) -> str:
+    """A socket that has the port need not listen: it may be the near end of an outgoing connection."""
+    advice = (
+        f"another socket has this port: `ss -tanp 'sport = :{port}'` shows which; end its process, or "
+        "configure another port"
+    )
+    kernel = read_ephemeral_ports()
+    exposed = () if kernel is None else kernel.exposed((port,))
+    if kernel is None or not exposed:
+        return advice
+    return (
+        f"{advice}; if it is an outgoing connection, the port is in the ephemeral range {kernel}: reserve it "
+        f"({kernel.reserve_command(exposed)})"
+    )
 
 
 def _bind_control(member: MemberSettings, backlog: int) -> socket.socket:
@@ -194,6 +223,12 @@ def _bind_control(member: MemberSettings, backlog: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise StartError(
-            f"{field}: cannot make the socket {path} ({error.strerror}); remove what is there"
+            f"{field}: cannot make the socket {path} ({error.strerror}); {_advice_for_path(error)}"
         ) from error
     return sock
+
+
+def _advice_for_path(error: OSError) -> str:
+    if error.errno in (errno.EADDRINUSE, errno.EISDIR, errno.EPERM):
+        return "remove what is there"
+    return "check owner, mode and free space of its directory"

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.followed import Followed
 from fleet.peer_tls import explain
-from fleet.pem import load_pair, need
+from fleet.pem import load_pair, verifying_context
 
 BrokerTls: TypeAlias = Followed[ssl.SSLContext]
 
@@ -22,17 +22,24 @@ def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
 
 
 def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
-    """Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate."""
+    """Raises: OSError: a file cannot be used."""
     try:
-        need(*tls.files.values())
-        context = ssl.create_default_context(cafile=tls.ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python leaves that to OpenSSL
-        context.options |= ssl.OP_NO_RENEGOTIATION  # Kafka's brokers know none, either
-        context.check_hostname = tls.check_hostname
-        if tls.certificate is not None and tls.key is not None:
-            load_pair(context, tls.certificate, tls.key)
+        return broker_context(tls)
     except OSError as error:
         raise ssl.SSLError(f"the files of upstream.tls cannot be used: {error}") from error
+
+
+def broker_context(tls: UpstreamTlsSettings) -> ssl.SSLContext:
+    """How brokers are met, with the files as they are now.
+
+    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
+    """
+    context = verifying_context(tls.ca)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python leaves that to OpenSSL
+    context.options |= ssl.OP_NO_RENEGOTIATION  # Kafka's brokers know none, either
+    context.check_hostname = tls.check_hostname
+    if tls.certificate is not None and tls.key is not None:
+        load_pair(context, tls.certificate, tls.key)
     return context
 
 

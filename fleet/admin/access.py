@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +14,13 @@ from fleet.config import AdminTlsSettings, Settings
 from fleet.config.document import Problem
 from fleet.config.secrets import Secret
 from fleet.errors import ConfigError
+from fleet.pem import UnusableInput, verifying_context
 
 TOKEN_ENV: Final = "FLEET_TOKEN"
 TOKEN_FILE_ENV: Final = "FLEET_TOKEN_FILE"
+_MISSING_CA: Final = (
+    "copy the authority's certificate here, or write `ca: null` for those that the system believes"
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,11 +109,13 @@ def believing(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
     Raises: ConfigError: the file ``admin.tls.ca`` cannot be used
     """
     try:
-        context = ssl.create_default_context(cafile=tls.ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        return context
-    except OSError as error:
-        rule = f"cannot be used ({(error.strerror or str(error)).lower()})"
-        fix = "copy the authority's certificate here, or write `ca: null` for those that the system believes"
-        problem = Problem(tls.lines["ca"], ("admin", "tls", "ca"), str(tls.ca), rule, fix)
+        context = verifying_context(tls.ca)
+    except UnusableInput as error:
+        is_of_file = error.field in tls.lines
+        path = ("admin", "tls", error.field) if is_of_file else (error.field,)
+        problem = Problem(tls.lines.get(error.field, 0), path, error.value, error.rule, error.fix)
+        if tls.ca is not None and not tls.ca.exists():
+            problem = replace(problem, fix=_MISSING_CA)
         raise ConfigError(problem.text(source)) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

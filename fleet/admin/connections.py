@@ -21,7 +21,9 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from aiohttp import web
 
 from fleet.crowd import Crowd, source_of
+from fleet.foreign_protocols import at_admin_address, name_protocol
 from fleet.log_limit import LogLimit
+from fleet.peer_tls import NOT_TLS, explain
 from fleet.tcp import accept_connections
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class _Connection(asyncio.Protocol):
         self.unread: tuple[float, int] | None = None
         """While the peer does not read all: since when, and how many bytes were left then."""
         self._owner = owner
+        self._has_spoken = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -103,6 +106,9 @@ class _Connection(asyncio.Protocol):
         self.handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if not self._has_spoken:
+            self._has_spoken = True
+            self._owner.note_first_bytes(self, data)
         self.request_bytes += len(data)
         if self.request_bytes > MAX_REQUEST_BYTES:
             self._owner.drop(self, "oversize")
@@ -204,9 +210,11 @@ class Connections:
         loop = asyncio.get_running_loop()
         try:
             await loop.connect_accepted_socket(lambda: connection, sock, **secured)
-        except OSError:  # no TLS, or none in time
+        except OSError as error:  # no TLS, or none in time
             sock.close()
             self.forget(connection)
+            if explain(error) == NOT_TLS:
+                self._warn(connection, f"{NOT_TLS}, and admin.tls is configured; ask by https")
 
     def _end_handshake(self, task: asyncio.Task[None], connection: _Connection, sock: socket.socket) -> None:
         self._handshakes.discard(task)
@@ -227,6 +235,17 @@ class Connections:
         connection.abort()
         if self._logged.is_due(time.monotonic()):
             log.warning("closed a connection from %s to the admin address: %s", connection.source, reason)
+
+    def note_first_bytes(self, connection: _Connection, data: bytes) -> None:
+        """A connection has begun so; log what is no HTTP, which aiohttp refuses without a word in the log."""
+        protocol = name_protocol(data)
+        trouble = None if protocol is None else at_admin_address(protocol)
+        if trouble is not None:
+            self._warn(connection, trouble)
+
+    def _warn(self, connection: _Connection, trouble: str) -> None:
+        if self._logged.is_due(time.monotonic(), trouble):
+            log.warning("a connection from %s to the admin address: %s", connection.source, trouble)
 
     async def sweep(self) -> None:
         """Drop connections whose peers do not read, until cancelled."""

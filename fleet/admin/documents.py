@@ -163,6 +163,14 @@ class BrokerTroubleDocument:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineTroubleDocument:
+    """What is wrong with a member's machine, as the member found it, and what to do about it."""
+
+    trouble: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
 class TakeoverDocument:
     """One takeover: wall milliseconds for people, seconds of the machine's monotonic clock for intervals."""
 
@@ -194,6 +202,7 @@ class OwnershipDocument:
             copy): it counts none of their votes until they have caught up.
         broker_troubles: of brokers that this member does not reach, or that have no port, or lead back here.
         member_troubles: why this member cannot ask others, for reasons of its own.
+        machine_troubles: what may keep this member from starting again on its machine.
     """
 
     fleet: str
@@ -220,6 +229,7 @@ class OwnershipDocument:
     distrusted_voters: tuple[ProxyId, ...] = ()
     broker_troubles: tuple[BrokerTroubleDocument, ...] = ()
     member_troubles: tuple[str, ...] = ()
+    machine_troubles: tuple[MachineTroubleDocument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

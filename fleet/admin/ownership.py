@@ -9,6 +9,7 @@ from fleet.admin.documents import (
     CheckDocument,
     IdentityDocument,
     ListenerEndpoints,
+    MachineTroubleDocument,
     MemberDocument,
     OwnershipDocument,
     QuorumDocument,
@@ -49,6 +50,11 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         balanced_by=view.balanced_by,
         distrusted_voters=view.raft.distrusted,
         member_troubles=view.member_troubles,
+        machine_troubles=(
+            ()
+            if view.port_trouble is None
+            else (MachineTroubleDocument(view.port_trouble.detail, view.port_trouble.fix),)
+        ),
         broker_troubles=tuple(
             BrokerTroubleDocument(broker_id, trouble)
             for broker_id, trouble in sorted(view.broker_troubles.items())

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def make_context(files: AdminTlsSettings) -> ssl.SSLContext:
     """How a member answers with one certificate and its key.
 
-    Raises: OSError: a file cannot be read, is not PEM, or the key is not that of the certificate
+    Raises: UnusableInput: a file cannot be read, is not PEM, or the key is not that of the certificate
     """
     context = _context()
     load_pair(context, files.certificate, files.key)

@@ -14,6 +14,7 @@ from math import ceil
 from typing import Final, Protocol, get_args
 
 from fleet.admin.documents import Role, State
+from fleet.ephemeral_ports import PortTrouble
 from fleet.ipc import WorkerCounters
 from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Member, MemberStatus, ProxyId
 from fleet.state import Outcome
@@ -249,6 +250,7 @@ class FleetView:
         upstream_up: broker → whether it can be reached from here.
         broker_troubles: broker → what is wrong with it, in words for an operator.
         member_troubles: why this member cannot ask others, for reasons of its own.
+        port_trouble: ports that may be taken when this member starts again; None where all is well.
         checks: what ``/readyz`` asks for.
         events: None where none are sent.
         thread_restarts: thread of the control process → how often it ended by an error, and was restarted.
@@ -274,6 +276,7 @@ class FleetView:
     upstream_up: Mapping[BrokerId, bool] = field(default_factory=dict)
     broker_troubles: Mapping[BrokerId, str] = field(default_factory=dict)
     member_troubles: tuple[str, ...] = ()
+    port_trouble: PortTrouble | None = None
     takeovers: TakeoverLog = field(default_factory=TakeoverLog)
     checks: tuple[Check, ...] = ()
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)

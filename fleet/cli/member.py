@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Final
 
@@ -15,9 +16,10 @@ from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, No
 from fleet.admin.tokens import check_tokens
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
-from fleet.config import Settings, UpstreamSettings, advice, survives
+from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
 from fleet.config.document import Problem
 from fleet.config.file import load
+from fleet.ephemeral_ports import PortTrouble, port_trouble, read_ephemeral_ports
 from fleet.errors import ConfigError
 from fleet.model import ProxyId
 
@@ -82,7 +84,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
         elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
     elsewhere += check_tokens(settings, must_be_there=node is not None)
     elsewhere += _check_tracing(settings, must_be_there=node is not None)
-    document = config_document(settings, unverified, elsewhere)
+    document = config_document(settings, unverified, elsewhere, port_warnings(settings, here))
     print_document(document, CHECK, as_json, tables.print_config)
     return OK
 
@@ -116,6 +118,22 @@ def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
     return tuple(elsewhere)
 
 
+def port_warnings(settings: Settings, members: Iterable[MemberSettings]) -> tuple[str, ...]:
+    """A sentence for each set of ports that this machine's kernel may give to an outgoing connection."""
+    from fleet.sockets import listening_ports
+
+    kernel = read_ephemeral_ports()
+    found: dict[PortTrouble, list[ProxyId]] = {}
+    for member in members:
+        trouble = port_trouble(listening_ports(settings, member), kernel)
+        if trouble is not None:
+            found.setdefault(trouble, []).append(member.proxy_id)
+    return tuple(
+        f"members.{', members.'.join(names)}: by the settings of this machine {trouble.detail}; {trouble.fix}"
+        for trouble, names in found.items()
+    )
+
+
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
@@ -124,15 +142,19 @@ def _is_installed(package: str) -> bool:
 
 
 def config_document(
-    settings: Settings, unverified: tuple[ProxyId, ...] = (), elsewhere: tuple[str, ...] = ()
+    settings: Settings,
+    unverified: tuple[ProxyId, ...] = (),
+    elsewhere: tuple[str, ...] = (),
+    of_ports: tuple[str, ...] = (),
 ) -> ConfigDocument:
     """What is said of a file that is right.
 
     Args:
         unverified: members whose certificates are not all here.
         elsewhere: what else is not here, in words of the configuration.
+        of_ports: what is said of ports that this machine's kernel may give away.
     """
-    warnings = advice(settings)
+    warnings = advice(settings) + of_ports
     if unverified:
         names = ", ".join(unverified)
         warnings += (f"the certificates of {names} are not all on this machine, and were not verified",)

@@ -13,6 +13,7 @@ Path: TypeAlias = tuple[str, ...]
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
 
 MAX_NODES = 100_000
+MAX_DEPTH = 50
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
@@ -83,6 +84,14 @@ class _TooManyNodes(Exception):
     pass
 
 
+class _TooDeep(Exception):
+    """Args: line: of the first value below the last level."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
 class _Reader:
     """Walks the node tree of one document once, and notes lines on the way."""
 
@@ -101,6 +110,10 @@ class _Reader:
             self.document.report(
                 (), None, f"more than {MAX_NODES} values, or an alias inside itself", "remove aliases"
             )
+        except _TooDeep as error:
+            self._report_depth(error.line)
+        except RecursionError:  # the parser itself calls itself for each level
+            self._report_depth(self._loader.line + 1)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
             rule = f"not YAML: {error.problem or error.context}"
@@ -109,10 +122,16 @@ class _Reader:
             self._loader.dispose()
         return self.document
 
+    def _report_depth(self, line: int) -> None:
+        rule = f"nested more than {MAX_DEPTH} levels deep, or an alias inside itself"
+        self.document.report((), None, rule, "close brackets, and look at the indentation", line)
+
     def _value(self, node: yaml.Node, path: Path) -> Value:
         self._nodes += 1
-        if self._nodes > MAX_NODES or len(path) > 50:
+        if self._nodes > MAX_NODES:
             raise _TooManyNodes
+        if len(path) > MAX_DEPTH:
+            raise _TooDeep(node.start_mark.line + 1)
         self.document.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)

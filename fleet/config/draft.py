@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from fleet.config.document import Document, Path, Value
 from fleet.config.schema import (
@@ -56,6 +56,12 @@ from fleet.config.settings import (
 from fleet.model import Endpoint, IdentitySpace, ProxyId
 
 DEFAULT_VOTERS = 3
+_SASL_EXAMPLES: Final = {
+    "mechanism": "mechanism: SCRAM-SHA-512",
+    "username": "username: NAME",
+    "password": "password: {file: PATH}",
+    "token": "token: {file: PATH}",
+}
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """Source: RFC 9110, token."""
 T = TypeVar("T")
@@ -207,10 +213,6 @@ def _listener(name: str, value: Value, path: Path, proxy_id: ProxyId, document: 
     if problem:
         document.report(path, None, f"listener name {problem[0]}", problem[1])
     shape, wrong = check_shape(ListenerShape, value, path, document)
-    places = {"bind", "broker_host" if shape.addressing == "sni" else "first_port"}
-    for field in sorted(places if "addressing" not in wrong else {"bind"}):
-        if getattr(shape, field) is None and field not in wrong:
-            document.report((*path, field), None, "is required", f"add `{field}:` to the listener")
     return ListenerDraft(name, path, shape, proxy_id, wrong)
 
 
@@ -302,7 +304,8 @@ def _upstream_tls(value: Value, path: Path, base: FilePath, document: Document) 
     shape, wrong = check_shape(UpstreamTlsShape, value, path, document)
     for field, other in (("certificate", "key"), ("key", "certificate")):
         if getattr(shape, field) is not None and getattr(shape, other) is None and other not in wrong:
-            document.report((*path, field), getattr(shape, field), f"wants a {other}", f"add `{other}:`")
+            fix = f"add `{other}: FILE.pem`"
+            document.report((*path, field), getattr(shape, field), f"wants a {other}", fix)
     paths = {
         field: None if named is None else FilePath(os.path.normpath(base / named))
         for field, named in (("ca", shape.ca), ("certificate", shape.certificate), ("key", shape.key))
@@ -318,7 +321,7 @@ def _sasl(value: Value, path: Path, base: FilePath, document: Document) -> SaslS
     for field in SaslShape.model_fields:
         there = (*path, field) in document.lines
         if field in wanted and not there:
-            document.report((*path, field), None, "is required", f"add `{field}:`; see docs/configuration.md")
+            document.report((*path, field), None, "is required", f"add `{_SASL_EXAMPLES[field]}`")
         elif there and field not in wanted and shape.mechanism is not None:
             document.report((*path, field), None, f"is not for {shape.mechanism}", f"remove `{field}:`")
     field = wanted[-1]

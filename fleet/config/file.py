@@ -14,6 +14,7 @@ from fleet.config.draft import draft
 from fleet.config.rules import check_rules
 from fleet.config.settings import Settings
 from fleet.errors import ConfigError
+from fleet.file_faults import encoding_fault, read_fault
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
@@ -27,13 +28,16 @@ def _read(path: Path, source: str) -> str:
     except IsADirectoryError:
         raise ConfigError(f"{source}: is a directory; name the file in it") from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{source}: cannot be read ({reason}); check its owner and mode") from None
+        rule, fix = read_fault(error)
+        raise ConfigError(f"{source}: {rule}; {fix}") from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"{source}: is above {MAX_FILE_BYTES} bytes; is it the right file?")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        fault = encoding_fault(raw)  # one of UTF-8 is left out before
+        if fault is not None:
+            raise ConfigError(f"{source}: {fault[0]}; {fault[1]}") from None
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{source}:{line}: is not UTF-8 text; save it as UTF-8") from None
 

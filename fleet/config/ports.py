@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fleet.config.document import Document, Path
 from fleet.config.draft import Draft, ListenerDraft, MemberDraft
+from fleet.config.schema import MAX_PORT
 from fleet.config.settings import is_loopback, is_wildcard
 from fleet.model import IdentitySpace, ProxyId
 
@@ -40,6 +41,40 @@ def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
         else:
             runs.append((offset, offset))
     return tuple(runs)
+
+
+class FreePorts:
+    """Ports for examples in fixes: whoever writes them as they are told breaks no other rule.
+
+    Each one is given once, and none that the file has, on whichever host.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._identities = draft.identity_space()
+        self._taken = [
+            (span.first, span.last) for member in draft.members for span in _bound(member, self._identities)
+        ]
+
+    def take(self, wanted: int, count: int = 1) -> int:
+        """The first of so many neighbours, at the wanted port or above."""
+        first = wanted
+        while first + count - 1 <= MAX_PORT:
+            last = first + count - 1
+            beyond = max((high for low, high in self._taken if low <= last and first <= high), default=0)
+            if not beyond:
+                break
+            first = beyond + 1
+        self._taken.append((first, first + count - 1))
+        return first
+
+    def take_identities(self, wanted: int) -> int:
+        """The first of as many as the identities need."""
+        runs = () if self._identities is None else offsets(self._identities)
+        return self.take(wanted, 1 + max((last for _, last in runs), default=0))
+
+    def keep(self, port: int) -> int:
+        """A port that the file has where it has it once, else another one."""
+        return port if sum(low <= port <= high for low, high in self._taken) <= 1 else self.take(port + 1)
 
 
 def _host(host: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from fleet.config.document import Document, Path
-from fleet.config.draft import Draft, MemberDraft
-from fleet.config.ports import check_ports
+from fleet.config.draft import Draft, ListenerDraft, MemberDraft
+from fleet.config.ports import FreePorts, check_ports
 from fleet.config.settings import (
     CONTROL_SOCKET,
     PRIVATE_FOLDER,
@@ -18,7 +19,7 @@ from fleet.config.settings import (
     is_loopback,
     is_wildcard,
 )
-from fleet.model import ProxyId
+from fleet.model import BROKER_ID, ProxyId
 
 MAX_VOTERS: Final = 9
 MAX_SOCKET_PATH_BYTES: Final = 107
@@ -33,10 +34,12 @@ _FIX_TOP: Final = {
     "members": "list at least one member below `members:`",
 }
 _FIX_MEMBER: Final = {
-    "peer": "add `peer: 127.0.0.1:7101`, the address for the other members",
-    "admin": "add `admin: 127.0.0.1:7201`, the address for metrics and `fleet status`",
+    "peer": "add `peer: 127.0.0.1:{peer}`, the address for the other members",
+    "admin": "add `admin: 127.0.0.1:{admin}`, the address for metrics and `fleet status`",
     "data_dir": "add `data_dir: ./data/{id}`",
 }
+_FIRST_PORTS: Final = {"peer": 7101, "admin": 7201}
+_FIRST_BIND_PORT: Final = 9100
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,14 @@ def _check_identities(draft: Draft, document: Document) -> None:
         if shape.first_id is not None or shape.count is not None:
             document.report(path, None, "either ids, or first_id and count", "remove one of the two")
         by_offset: dict[int, int] = {}
+        taken = set(shape.ids.values())
         for broker_id, offset in shape.ids.items():
             first = by_offset.setdefault(offset, broker_id)
             if first != broker_id:
                 rule = f"broker {first} already has port offset {offset}"
-                fix = f"use {max(shape.ids.values()) + 1}"
-                document.report((*path, "ids", str(broker_id)), offset, rule, fix)
+                free = next(each for each in count() if each not in taken)
+                taken.add(free)
+                document.report((*path, "ids", str(broker_id)), offset, rule, f"use {free}")
         return
     for field in ("first_id", "count"):
         if getattr(shape, field) is None:
@@ -157,6 +162,14 @@ def _check_admin(draft: Draft, document: Document) -> None:
             return
 
 
+def _voters_fix(voters: list[MemberDraft]) -> str:
+    """A witness is there to vote, so another member has to give up its vote."""
+    others = [each.proxy_id for each in voters if not each.shape.witness]
+    if voters[MAX_VOTERS].shape.witness and others:
+        return f"write `voter: false` at {others[-1]}"
+    return "remove this member" if voters[MAX_VOTERS].shape.witness else "write `voter: false`"
+
+
 def _check_voters(draft: Draft, document: Document) -> None:
     voters = [member for member in draft.members if member.voter]
     if draft.members and not voters:
@@ -164,38 +177,42 @@ def _check_voters(draft: Draft, document: Document) -> None:
     if len(voters) > MAX_VOTERS:
         at = (*voters[MAX_VOTERS].path, "voter")
         document.report(
-            at, True, f"at most {MAX_VOTERS} members vote, not {len(voters)}", "write voter: false"
+            at, True, f"at most {MAX_VOTERS} members vote, not {len(voters)}", _voters_fix(voters)
         )
     for member in draft.members:
         if member.shape.witness and not member.voter:
             document.report((*member.path, "voter"), False, "a witness is there to vote", "remove this line")
     if draft.members and all(member.shape.witness for member in draft.members):
         rule = "at least one member must carry traffic"
-        document.report(("members",), None, rule, "remove `witness: true` from one member")
+        fix = "remove `witness: true` from one member, and give it listeners"
+        document.report(("members",), None, rule, fix)
 
 
-def _check_peer(member: MemberDraft, secured: bool, document: Document) -> None:
+def _check_peer(member: MemberDraft, secured: bool, document: Document, free: FreePorts) -> None:
     peer, path = member.shape.peer, (*member.path, "peer")
     if peer is None:
         return
     if is_wildcard(peer.host):
         rule, fix = "is a wildcard, which no member can dial", "use a name or an address of this member"
+        if not secured:
+            fix = f"use 127.0.0.1:{free.keep(peer.port)}, or add `peer_tls:` and {fix}"
         document.report(path, str(peer), rule, fix)
     elif not secured and not is_loopback(peer.host):
         rule = "host must be loopback as long as member links are not authenticated"
-        document.report(path, str(peer), rule, f"add `peer_tls:`, or use 127.0.0.1:{peer.port}")
+        document.report(path, str(peer), rule, f"add `peer_tls:`, or use 127.0.0.1:{free.keep(peer.port)}")
 
 
-def _check_member(member: MemberDraft, document: Document) -> None:
+def _check_member(member: MemberDraft, draft: Draft, document: Document, free: FreePorts) -> None:
     shape, path = member.shape, member.path
     for field, fix in _FIX_MEMBER.items():
         if getattr(shape, field) is None and field not in member.wrong:
-            document.report((*path, field), None, "is required", fix.format(id=member.proxy_id))
+            ports = {field: free.take(_FIRST_PORTS[field])} if field in _FIRST_PORTS else {}
+            document.report((*path, field), None, "is required", fix.format(id=member.proxy_id, **ports))
     if shape.witness and shape.listeners:
         rule = "a witness has no data plane"
         document.report((*path, "listeners"), None, rule, "remove the listeners, or `witness: true`")
     if not shape.witness and not shape.listeners and "listeners" not in member.wrong:
-        fix = "add one, such as `external: {bind: 127.0.0.1:9100, first_port: 9101}`"
+        fix = _listeners_fix(draft, free)
         document.report((*path, "listeners"), None, "at least one listener is required", fix)
     if member.data_dir is not None:
         socket_path = member.data_dir / PRIVATE_FOLDER / CONTROL_SOCKET
@@ -203,12 +220,42 @@ def _check_member(member: MemberDraft, document: Document) -> None:
         if size > MAX_SOCKET_PATH_BYTES:
             rule = f"{socket_path} has {size} bytes; a Unix socket may have {MAX_SOCKET_PATH_BYTES}"
             document.report((*path, "data_dir"), shape.data_dir, rule, "use a shorter path")
-    _check_listeners(member, document)
+    _check_listeners(member, document, free)
 
 
-def _check_listeners(member: MemberDraft, document: Document) -> None:
+def _listeners_fix(draft: Draft, free: FreePorts) -> str:
+    """What to add where a member has no listener: all members have the same ones."""
+    others = next(((each.proxy_id, each.listeners) for each in draft.members if each.listeners), None)
+    if others is not None:
+        proxy_id, listeners = others
+        if len(listeners) > 1 or listeners[0].shape.addressing == "sni":
+            return f"add those that {proxy_id} has, with addresses of this member's own"
+    name = "external" if others is None else others[1][0].name
+    first = free.take_identities(_FIRST_BIND_PORT + 1)
+    return (
+        f"add one, such as `{name}: {{bind: 127.0.0.1:{free.take(_FIRST_BIND_PORT)}, first_port: {first}}}`"
+    )
+
+
+def _check_required(listener: ListenerDraft, document: Document, free: FreePorts) -> None:
+    shape = listener.shape
+    places = {"bind", "broker_host" if shape.addressing == "sni" else "first_port"}
+    for field in sorted(places if "addressing" not in listener.wrong else {"bind"}):
+        if getattr(shape, field) is not None or field in listener.wrong:
+            continue
+        if field == "bind":
+            fix = f"add `bind: 127.0.0.1:{free.take(_FIRST_BIND_PORT)}` to the listener"
+        elif field == "first_port":
+            fix = f"add `first_port: {free.take_identities(_FIRST_BIND_PORT + 1)}` to the listener"
+        else:
+            fix = f"add `broker_host: broker-{BROKER_ID}.{PROXY_ID}.kafka.example` to the listener"
+        document.report((*listener.path, field), None, "is required", fix)
+
+
+def _check_listeners(member: MemberDraft, document: Document, free: FreePorts) -> None:
     for listener in member.listeners:
         shape = listener.shape
+        _check_required(listener, document, free)
         if (
             shape.bind is not None
             and listener.advertise is None
@@ -235,10 +282,11 @@ def _check_addressing(draft: Draft, document: Document) -> None:
             if shape.addressing != "sni":
                 if shape.broker_host is not None and "addressing" not in listener.wrong:
                     rule = "has no use where identities have ports"
-                    document.report((*path, "broker_host"), shape.broker_host, rule, "add `addressing: sni`")
+                    fix = "remove this line, or add `addressing: sni`, which needs `listener_tls`"
+                    document.report((*path, "broker_host"), shape.broker_host, rule, fix)
                 continue
             if listener.name not in secured:
-                fix = f"add `listener_tls: {{{listener.name}: ...}}`"
+                fix = f"add `listener_tls: {{{listener.name}: {{certificate: FILE.pem, key: FILE.pem}}}}`"
                 document.report((*path, "addressing"), "sni", "names are told in TLS alone", fix)
             for field in ("first_port", "advertise_first_port"):
                 if getattr(shape, field) is not None:
@@ -299,7 +347,7 @@ def _check_listener_tls(draft: Draft, document: Document) -> None:
         for field in ("client_ca", "probe_certificate", "probe_key"):
             if getattr(shape, field) is not None and shape.client_certificates == "none":
                 rule = "has no use where clients are not asked for a certificate"
-                fix = "add `client_certificates: required` (or allowed), or remove this line"
+                fix = "remove this line, or add `client_certificates: allowed` and `client_ca: FILE.pem`"
                 document.report((*each.path, field), getattr(shape, field), rule, fix)
 
 
@@ -333,6 +381,7 @@ def check_rules(draft: Draft, document: Document) -> None:
     )
     for check in checks:
         check(draft, document)
+    free = FreePorts(draft)
     for member in draft.members:
-        _check_member(member, document)
-        _check_peer(member, draft.peer_tls is not None, document)
+        _check_member(member, draft, document, free)
+        _check_peer(member, draft.peer_tls is not None, document, free)

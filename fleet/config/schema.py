@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from dataclasses import fields
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +35,11 @@ from fleet.weighing import BalancedBy
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*://")
+"""As in Kafka's `listeners` and `advertised.listeners`."""
+MAX_PORT: Final = 65535
+EXAMPLE_PORT: Final = 9092
+"""In fixes for what has no port: Kafka's own."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 MAX_TIMING_S: Final = 3600.0
 MAX_IDENTITIES: Final = 20_000
@@ -59,28 +65,73 @@ def parse_endpoint(value: object) -> Endpoint:
     """``host:port`` or ``[v6 address]:port``.
 
     Raises:
-        PydanticCustomError: it is neither.
+        PydanticCustomError: it is neither; where another spelling is meant, the fix is one that is accepted.
     """
     if isinstance(value, Endpoint):
         return value
     if not isinstance(value, str):
-        raise wrong("must be host:port", 'write it as "127.0.0.1:9100"')
-    host, colon, port_text = value.rpartition(":")
-    if not colon or not host:
-        raise wrong("must be host:port", 'write it as "127.0.0.1:9100"')
+        is_port = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PORT
+        raise wrong("must be host:port", f'write it as "127.0.0.1:{value if is_port else EXAMPLE_PORT}"')
+    found = _endpoint_of(value)
+    if isinstance(found, Endpoint):
+        return found
+    rule, fix = found
+    meant = _meant_endpoint(value)
+    if "," in value:
+        first = _meant_endpoint(value.partition(",")[0]) or f"kafka-1:{EXAMPLE_PORT}"
+        raise wrong("is more than one address", f'write each one in a place of its own, such as "{first}"')
+    raise wrong(rule, fix if meant is None else f'write it as "{meant}"')
+
+
+def _endpoint_of(text: str) -> Endpoint | tuple[str, str]:
+    """The endpoint, or the rule that the text breaks and what to do where no other spelling is meant."""
+    scheme = _SCHEME.match(text)
+    if scheme:
+        return f"must be host:port, without {scheme[0]}", f'write it as "kafka-1:{EXAMPLE_PORT}"'
+    host, colon, port_text = text.rpartition(":")
+    if not colon or not host or (_is_ipv6(text.strip("[]")) and not _is_ipv6(host.strip("[]"))):
+        return "must be host:port", f'write it as "127.0.0.1:{EXAMPLE_PORT}"'
     if not re.fullmatch(r"[0-9]{1,9}", port_text):
-        raise wrong("port must be a number", "write digits after the last colon")
-    if not 1 <= int(port_text) <= 65535:
-        raise wrong("port must be 1..65535", "use a port below 65536 and above 0")
+        return "port must be a number", "write digits after the last colon"
+    if not 1 <= int(port_text) <= MAX_PORT:
+        return "port must be 1..65535", "use a port below 65536 and above 0"
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        if ":" not in host or not _IPV6.fullmatch(host):
-            raise wrong("only an IPv6 address stands in brackets", "remove the brackets")
-    elif ":" in host:
-        raise wrong("an IPv6 address stands in brackets", f'write it as "[{host}]:{port_text}"')
+        if not _is_ipv6(host):
+            return "only an IPv6 address stands in brackets", f'write it as "[::1]:{port_text}", or as a name'
+    elif _is_ipv6(host.strip("[]")):
+        return "an IPv6 address stands in brackets", f'write it as "[{host}]:{port_text}"'
     elif not _HOST.fullmatch(host):
-        raise wrong("host must be a name or an address", "use letters, digits, dots and dashes")
+        return (
+            "host must be a name or an address",
+            "use letters, digits, dots and dashes, with a letter or digit at both ends",
+        )
     return Endpoint(host, int(port_text))
+
+
+def _is_ipv6(text: str) -> bool:
+    if not _IPV6.fullmatch(text):
+        return False
+    try:
+        return ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _meant_endpoint(text: str) -> str | None:
+    """What is probably meant by a text that is no endpoint: an endpoint, or None."""
+    bare = _SCHEME.sub("", text.strip().strip("'\""), count=1)
+    bare = re.sub(r"(:[0-9]+)[/?#].*$", r"\1", bare).rstrip("/").rpartition("@")[2]
+    host, _, port_text = bare.rpartition(":")
+    inside = bare.strip("[]")
+    candidates = (
+        bare,
+        f"[{host.strip('[]')}]:{port_text}",
+        f"{host.strip('[]')}:{port_text}",
+        f"[{inside}]:{EXAMPLE_PORT}",
+        f"{inside}:{EXAMPLE_PORT}",
+    )
+    return next((each for each in candidates if isinstance(_endpoint_of(each), Endpoint)), None)
 
 
 def _name(value: object) -> str:
@@ -339,7 +390,7 @@ _MUST_BE: Final = {
     "string_too_short": ("must not be empty", "write a value, or remove the field"),
     "dict_type": ("must be a map", "write `name: value` lines below it"),
     "model_type": ("must be a map", "write `name: value` lines below it"),
-    "list_type": ("must be a list", "write [a, b] or one `- a` line each"),
+    "list_type": ("must be a list", "write [kafka-1:9092, kafka-2:9092], or one `- kafka-1:9092` line each"),
     "literal_error": ("is none of the values that there are", "see docs/configuration.md"),
     "too_short": ("must not be empty", "write at least one entry"),
 }

@@ -14,7 +14,9 @@ from typing import Final
 
 from fleet.config.document import Document, Path, Problem, Value
 from fleet.errors import ConfigError
+from fleet.file_faults import encoding_fault, read_fault
 
+_BOM: Final = "\ufeff"
 MAX_SECRET_BYTES: Final = 16_384
 """Tokens that name many groups are long."""
 
@@ -55,6 +57,8 @@ class Secret:
             text = environ.get(self.env or "", "")
             if not text:
                 raise self._wrong(source, "is not set, or empty", f"set the variable {self.env}")
+            if text.startswith(_BOM):
+                raise self._wrong(source, "begins with a byte-order mark", "set it without this character")
         else:
             text = self._read_file(self.file, source).rstrip("\r\n")
             if not text:
@@ -69,15 +73,16 @@ class Secret:
                 status = os.fstat(opened.fileno())
                 raw = opened.read(MAX_SECRET_BYTES + 1)
         except (OSError, ValueError) as error:
-            reason = str(getattr(error, "strerror", None) or error).lower()
-            rule = f"cannot be read ({reason})"
-            raise self._wrong(source, rule, "check its path, owner and mode") from None
+            raise self._wrong(source, *read_fault(error)) from None
         # Of another owner, as what Kubernetes and systemd put there, the group may be this process's own.
         forbidden = 0o077 if status.st_uid == os.geteuid() else 0o037
         if stat.S_ISREG(status.st_mode) and status.st_mode & forbidden:
             raise self._wrong(source, "nobody but its owner may read it", f"chmod 600 {file}")
         if len(raw) > MAX_SECRET_BYTES:
             raise self._wrong(source, f"is above {MAX_SECRET_BYTES} bytes", "is it the right file?")
+        fault = encoding_fault(raw)
+        if fault is not None:
+            raise self._wrong(source, *fault)
         try:
             return raw.decode()
         except UnicodeDecodeError:

@@ -26,6 +26,7 @@ from fleet.client_settings import LIBRDKAFKA_TAKEOVER
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.spawn import end, spawn_module, tail
 from fleet.errors import ConfigError, DemoError
+from fleet.file_faults import encoding_fault, read_fault
 
 ClientSettings = Literal["default", "recommended"]
 Acks = Literal["all", "1", "0"]
@@ -160,16 +161,24 @@ def properties(path: Path | str | None) -> dict[str, str]:
     if not path:
         return {}
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        raw = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        rule, fix = read_fault(error)
+        raise ConfigError(f"{path}: {rule}; {fix}") from error
+    try:
+        lines = raw.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        rule, fix = encoding_fault(raw) or ("is not UTF-8 text", "save it as UTF-8")
+        raise ConfigError(f"{path}: {rule}; {fix}") from error
     found = {}
     for number, line in enumerate(lines, 1):
         key, equals, value = line.strip().partition("=")
         if not key or key.startswith("#"):
             continue
         if not equals:
-            raise ConfigError(f"{path}:{number}: is no key=value")
+            raise ConfigError(
+                f"{path}:{number}: is no key=value; write one setting of librdkafka on each line"
+            )
         found[key.strip()] = value.strip()
     return found
 

@@ -52,6 +52,8 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if answer.raft_trouble is not None:
             mend = f"fleet journal check --node {answer.proxy_id}"
             yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, mend)
+        for each in answer.machine_troubles:
+            yield Finding("members", answer.proxy_id, "warning", each.trouble, each.mend)
     distrusted = {(voter, answer.proxy_id) for answer in given for voter in answer.distrusted_voters}
     for voter, proxy_id in sorted(distrusted):
         detail = f"{proxy_id} counts none of its votes: its disk was emptied, or restored from a copy"

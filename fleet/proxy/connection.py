@@ -27,6 +27,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
+from fleet.foreign_protocols import at_listener, name_protocol
 from fleet.proxy.passage import LARGE_BYTES, PIPE_BYTES, Passage
 from fleet.proxy.patience import Watch
 from fleet.proxy.rewriter import PIECE_BYTES
@@ -285,7 +286,7 @@ class ClientConnection(asyncio.Protocol):
                 passes = session.receive_sampled(data)
                 self._host.sampled(self)
         except WireError as error:
-            self.refuse(error)
+            self.refuse(self._explained(error, data))
             return
         piece: bytes | memoryview = data
         if passes < len(data) or session.local_replies:
@@ -314,7 +315,8 @@ class ClientConnection(asyncio.Protocol):
         # In a drain whole requests are kept, too.
         cut_off = self._kept or not self.session.at_boundary
         if cut_off and not self.draining and self.state is not State.LEAVING:
-            self._host.refused(self, TruncatedFrame("client", "it ends the connection inside a request"))
+            error = TruncatedFrame("client", "it ends the connection inside a request")
+            self._host.refused(self, self._explained(error, self._kept))
         self.close()
         return False
 
@@ -520,7 +522,7 @@ class ClientConnection(asyncio.Protocol):
         """Close both sides for an error, once."""
         if not self._transport.is_closing():
             self.end = "refused"
-            self._host.refused(self, error)
+            self._host.refused(self, self._explained(error, self._kept) if self._kept else error)
             self.close()
 
     def evict(self, error: LimitReached) -> None:
@@ -605,6 +607,20 @@ class ClientConnection(asyncio.Protocol):
             self._abort_later()
 
     # ---- inside
+
+    def _explained(self, error: WireError | LimitReached, received: bytes) -> WireError | LimitReached:
+        """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
+        if self.state is not State.IDLE or self.answered:
+            return error
+        protocol = name_protocol(received)
+        if protocol is None:
+            return error
+        detail = at_listener(protocol, self.listener, secured=_secured(self._transport))
+        if detail is None:
+            return error
+        if isinstance(error, LimitReached):
+            return LimitReached(error.reason, f"{error}: {detail}")
+        return type(error)(error.peer, detail)
 
     def _note_vanished(self, exc: Exception | None) -> None:
         if is_gone(exc):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from fleet.foreign_protocols import NotTls, in_place_of_tls
 from fleet.model import BrokerId
 from fleet.peer_tls import explain
 from fleet.proxy.server_names import ServerNames
@@ -31,6 +32,7 @@ class TlsServer:
 
     Args:
         sock: listens; closed by ``close``.
+        listener: its name, for what is said of clients.
         context: how a client that comes now is met; raises OSError.
         factory: of the protocol that is given a client once its handshake is done.
         refused: told of each client whose handshake failed, and why.
@@ -41,6 +43,7 @@ class TlsServer:
     def __init__(
         self,
         sock: socket.socket,
+        listener: str,
         context: Callable[[], ssl.SSLContext],
         factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         refused: Callable[[str, str], None],
@@ -48,6 +51,7 @@ class TlsServer:
         room: TlsRoom,
     ) -> None:
         self._sock = sock
+        self._listener = listener
         self._context = context
         self._factory = factory
         self._refused = refused
@@ -86,6 +90,9 @@ class TlsServer:
                 await transport.handshake()
         except TimeoutError:
             self._refused(peer, f"no handshake within {self._handshake_s:g} s")
+            sock.close()
+        except NotTls as error:
+            self._refused(peer, in_place_of_tls(error, self._listener))
             sock.close()
         except OSError as error:
             self._refused(peer, explain(error))

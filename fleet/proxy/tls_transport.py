@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
+from fleet.foreign_protocols import NotTls, name_protocol
 from fleet.proxy.deadlines import Deadlines
 
 RECORD_BYTES: Final = 16 * 1024
@@ -144,7 +145,7 @@ class TlsTransport(asyncio.Protocol):
             plain = self._decrypt_slices(data) if len(data) > SLICE_BYTES else self._decrypt(data)
         else:
             self._room.incoming.write(data)
-            if not self._shake_hands():
+            if not self._shake_hands(data):
                 return
             plain = self._decrypt(b"")
         if protocol is None:
@@ -265,8 +266,8 @@ class TlsTransport(asyncio.Protocol):
         if not (self._full and self._tls.server_side):
             self._socket.resume_reading()
 
-    def _shake_hands(self) -> bool:
-        """Go on with it; whether it is done."""
+    def _shake_hands(self, received: bytes = b"") -> bool:
+        """Go on with it, with what has just been received; whether it is done."""
         try:
             self._tls.do_handshake()
         except _WantRead:
@@ -274,7 +275,8 @@ class TlsTransport(asyncio.Protocol):
             return False
         except OSError as error:
             self._room.incoming.read()
-            self._tell(error)
+            protocol = name_protocol(received)
+            self._tell(error if protocol is None or protocol == "TLS" else NotTls(protocol))
             self._break_off()
             return False
         self._flush()

@@ -250,6 +250,7 @@ class Worker(Host):
         serve = partial(
             TlsServer,
             sock,
+            listener,
             refused=self._no_handshake,
             handshake_s=self._limits.first_request_timeout_s,
             room=self._tls_room,

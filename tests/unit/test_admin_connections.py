@@ -403,6 +403,44 @@ async def test_cleanup_waits_for_nobody(address: Address) -> None:
         assert await peer.closed() == b""
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (CLIENT_HELLO, "it speaks TLS, and there is no admin.tls; ask by http, or add `admin: {tls: {}}`"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 9092\r\n", "it speaks PROXY protocol v1; switch the"),
+        (b"\x00\x00\x00\x19\x00\x12\x00\x03\x00\x00\x00\x01\x00\x05", "it speaks Kafka; point clients at a"),
+    ],
+    ids=["TLS", "PROXY", "Kafka"],
+)
+async def test_other_protocol_is_named_in_the_log_once(
+    address: Address, caplog: pytest.LogCaptureFixture, data: bytes, said: str
+) -> None:
+    await address.serve()
+    for _ in range(2):
+        peer = await address.connect()
+        await peer.send(data)
+        await peer.closed()
+    lines = [
+        each for each in caplog.messages if f"a connection from {HOST} to the admin address: {said}" in each
+    ]
+    assert len(lines) == 1
+    assert (await address.ask()).startswith(b"HTTP/1.1 200")
+    assert len([each for each in caplog.messages if "to the admin address: it speaks" in each]) == 1
+
+
+async def test_plaintext_at_an_admin_address_with_tls_is_logged(
+    address: Address, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    files = secured(tmp_path).admin.tls
+    assert files is not None
+    await address.serve(context=tls.make_context(files.of("p1")))
+    peer = await address.connect()
+    await peer.send(HEALTH)
+    await peer.closed()
+    said = "to the admin address: it does not speak TLS, and admin.tls is configured; ask by https"
+    await until(lambda: said in caplog.text)
+
+
 async def test_what_is_no_request_is_logged_once_and_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,10 +226,11 @@ async def test_the_client_gives_up_on_who_does_not_answer() -> None:
     assert "did not answer within 0.1 s" in str(answers["p1"])
 
 
-async def test_the_client_does_not_take_anything_for_a_member() -> None:
+@pytest.mark.parametrize("body", [b"{}", b"[" * 5_000, b'{"fleet":' * 5_000], ids=["empty", "lists", "maps"])
+async def test_the_client_does_not_take_anything_for_a_member(body: bytes) -> None:
     async def anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
         writer.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import shutil
 import socket
@@ -184,11 +185,21 @@ def test_an_authority_that_is_not_here_is_named(tmp_path: Path) -> None:
     settings = secured(tmp_path)
     (tmp_path / "certs" / "ca.pem").unlink()
     with pytest.raises(
-        ConfigError, match=r"admin\.tls\.ca: .*/certs/ca\.pem: cannot be used \(no such file or"
+        ConfigError,
+        match=r"admin\.tls\.ca: .*/certs/ca\.pem: cannot be read \(no such file or directory\); copy",
     ):
         access_to(settings, {})
     (tmp_path / "certs" / "ca.pem").write_text("no certificate")
-    with pytest.raises(ConfigError, match=r"admin\.tls\.ca: .*/certs/ca\.pem: cannot be used"):
+    with pytest.raises(ConfigError, match=r"admin\.tls\.ca: .*/certs/ca\.pem: is not a PEM certificate"):
+        access_to(settings, {})
+
+
+def test_authority_that_commands_cannot_use_is_explained(tmp_path: Path) -> None:
+    settings = secured(tmp_path)
+    file = tmp_path / "certs" / "ca.pem"
+    file.write_bytes(2 * codecs.BOM_UTF8 + file.read_bytes())
+    said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {said}"):
         access_to(settings, {})
 
 

@@ -228,6 +228,7 @@ def test_peers_of_two_differ_from_those_of_one_in_that_alone() -> None:
         "a: 1",
         "[",
         "a: {start: x, forwards: maybe}",
+        "[" * 5_000,
     ],
 )
 def test_a_peer_file_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:

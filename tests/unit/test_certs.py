@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import re
+import ssl
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,13 +14,16 @@ from typing import Any
 import pytest
 import yaml
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet import certs
 from fleet.config import Settings
@@ -28,6 +34,32 @@ from tests.certificates import Authority
 from tests.unit.test_config import tree
 
 NOW = datetime.now(UTC)
+_NO_BOM = "save it as UTF-8 without BOM"
+BROKEN: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
+    "marked twice": (
+        lambda raw: 2 * codecs.BOM_UTF8 + raw,
+        "the file begins with a byte-order mark",
+        _NO_BOM,
+    ),
+    "marked below": (
+        lambda raw: b"\n" + codecs.BOM_UTF8 + raw,
+        "line 2 begins with a byte-order mark",
+        _NO_BOM,
+    ),
+    "utf-16": (
+        lambda raw: raw.decode().encode("utf-16"),
+        "the file is UTF-16 text with a byte-order mark",
+        _NO_BOM,
+    ),
+    "indented": (
+        lambda raw: b"  " + raw,
+        "line 1 has something before -----BEGIN",
+        "let -----BEGIN be at the beginning of a line",
+    ),
+    "empty": (lambda _: b"", "is empty", "write the "),
+    "der": (lambda _: b"\x30\x82\x01\x00\x30\x82", "is DER, not PEM", "convert it: openssl "),
+}
+"""Ways to break a file, of which OpenSSL 3 takes none; with the rule and the fix."""
 MEMBERS = ("p1", "p2", "p3")
 
 
@@ -43,6 +75,23 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def folder(settings: Settings, tmp_path: Path) -> Path:
     return tmp_path / "certs"
+
+
+@pytest.fixture
+def old_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As OpenSSL before 3.0, which finds no block behind a byte-order mark."""
+
+    def refusing(load: Callable[..., None]) -> Callable[..., None]:
+        def load_unmarked(context: ssl.SSLContext, *paths: Path, **more: Any) -> None:
+            for path in paths:
+                if path.read_bytes().startswith(codecs.BOM_UTF8):
+                    raise ssl.SSLError(524297, "[SSL] PEM lib (_ssl.c:3926)")
+            load(context, *paths, **more)
+
+        return load_unmarked
+
+    for name in ("load_cert_chain", "load_verify_locations"):
+        monkeypatch.setattr(ssl.SSLContext, name, refusing(getattr(ssl.SSLContext, name)))
 
 
 def read(path: Path) -> x509.Certificate:
@@ -178,7 +227,7 @@ class TestChecking:
         (folder / "p1.key").unlink()
         (folder / "p1.key").mkdir()
         (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
-        assert "p1.key: cannot be read (Is a directory); check its owner and mode" in found
+        assert "p1.key: cannot be read (is a directory); name the file in it" in found
 
     def test_a_key_with_a_passphrase(self, settings: Settings, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
@@ -239,6 +288,29 @@ class TestChecking:
             (tmp_path / "fresh" / f"p2.{end}").replace(folder / f"p2.{end}")
         for proxy_id in MEMBERS:
             certs.check_member(settings, proxy_id)
+
+    @pytest.mark.parametrize("kind", BROKEN)
+    @pytest.mark.parametrize(
+        ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
+    )
+    def test_broken_file_is_reported_in_the_field_that_names_it(
+        self, settings: Settings, folder: Path, name: str, field: str, kind: str
+    ) -> None:
+        change, rule, fix = BROKEN[kind]
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert f": peer_tls.{field}: {folder}/{name}: " in found
+        assert f"{rule}; {fix}" in found
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
+def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"")
+    with pytest.raises(CertificateError) as caught:
+        certs.renew("demo", ["p1"], folder, 30, NOW)
+    assert str(caught.value).startswith(
+        f"{folder}/{name}: is not what `fleet certs init` wrote: is empty; write the "
+    )
 
 
 def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
@@ -307,6 +379,52 @@ class TestListeners:
         (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
         assert "listener_tls.external.ciphers: " in found
         assert "openssl ciphers" in found
+
+    @pytest.mark.parametrize("kind", BROKEN)
+    @pytest.mark.parametrize(
+        ("name", "field"),
+        [
+            ("p1-external.crt", "certificate"),
+            ("p1-external.key", "key"),
+            ("ca.pem", "client_ca"),
+            ("probe.crt", "probe_certificate"),
+            ("probe.key", "probe_key"),
+        ],
+    )
+    def test_broken_file_is_reported_in_the_field_that_names_it(
+        self, settings: Settings, tmp_path: Path, name: str, field: str, kind: str
+    ) -> None:
+        file = tmp_path / "tls" / name
+        change, rule, fix = BROKEN[kind]
+        file.write_bytes(change(file.read_bytes()))
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        line = settings.listener_tls["external"].lines[field]
+        assert found.startswith(f"{settings.source}:{line}: listener_tls.external.{field}: {file}: ")
+        assert f"{rule}; {fix}" in found
+
+    @pytest.mark.parametrize("name", ["p1-external.crt", "p1-external.key", "ca.pem"])
+    def test_byte_order_mark_that_openssl_refuses_is_reported_in_its_field(
+        self, settings: Settings, tmp_path: Path, name: str, old_openssl: None
+    ) -> None:
+        file = tmp_path / "tls" / name
+        file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+        assert f"{file}: {said}" in found
+        assert ".ciphers" not in found
+
+    def test_weak_certificate_is_reported_in_its_field(self, settings: Settings, tmp_path: Path) -> None:
+        key = rsa.generate_private_key(65537, 1024)
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "weak")])
+        builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(NOW - timedelta(days=1)).not_valid_after(NOW + timedelta(days=1))
+        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / "tls" / "p1-external.key").write_bytes(private)
+        signed = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        (tmp_path / "tls" / "p1-external.crt").write_bytes(signed)
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert "listener_tls.external.certificate: " in found
+        assert "is too weak for OpenSSL here (ee key too small); issue it with" in found
 
     def test_a_witness_has_no_listener(self, authority: Authority, tmp_path: Path) -> None:
         document = yaml.safe_load(self.file(tmp_path).read_text())
@@ -395,6 +513,29 @@ class TestAdmin:
         (found,) = mistakes(lambda: certs.check_present(settings))
         assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
+    @pytest.mark.parametrize("kind", BROKEN)
+    @pytest.mark.parametrize(
+        ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
+    )
+    def test_broken_file_is_reported_in_the_field_that_names_it(
+        self, settings: Settings, folder: Path, name: str, field: str, kind: str
+    ) -> None:
+        change, rule, fix = BROKEN[kind]
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert f": admin.tls.{field}: {folder}/{name}: " in found
+        assert f"{rule}; {fix}" in found
+
+    def test_key_log_that_cannot_be_written_is_not_blamed_on_a_file(
+        self, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSLKEYLOGFILE", f"{folder}/none/keys")
+        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        assert found.endswith(
+            f"SSLKEYLOGFILE: {folder}/none/keys: cannot be written (no such file or directory); "
+            "unset this variable"
+        )
+
     def test_a_wildcard_wants_no_name_in_particular(self, tmp_path: Path) -> None:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
@@ -457,6 +598,17 @@ class TestUpstream:
             f"chmod 600 {where}/password",
         ]
         assert all(each.startswith(f"{at}:") for each in found)
+
+    @pytest.mark.parametrize("kind", BROKEN)
+    @pytest.mark.parametrize(("name", "field"), [("ca.pem", "ca"), ("own.pem", "(certificate|key)")])
+    def test_broken_file_is_reported_in_the_field_that_names_it(
+        self, settings: Settings, tmp_path: Path, name: str, field: str, kind: str
+    ) -> None:
+        change, rule, fix = BROKEN[kind]
+        (tmp_path / name).write_bytes(change((tmp_path / name).read_bytes()))
+        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        assert re.search(rf": upstream\.tls\.{field}: {tmp_path / name}: ", found[0])
+        assert f"{rule}; {fix}" in found[0]
 
     def test_a_variable_is_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"env": "KAFKA_PASSWORD"}}

@@ -30,7 +30,9 @@ from fleet.admin.ownership import ownership_document
 from fleet.admin.tables import print_plan
 from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
+from fleet.cli import member as cli_member
 from fleet.config.file import load
+from fleet.ephemeral_ports import EphemeralPorts
 from fleet.errors import AdminError, FleetError, UnknownMember
 from fleet.model import Endpoint
 from fleet.weighing import Weighing
@@ -565,6 +567,27 @@ def test_what_tracing_needs_and_is_not_on_this_machine_is_named(
         "packages of tracing (opentelemetry.sdk), tracing.headers.Authorization: "
         "not on this machine, and not verified"
     ]
+
+
+@pytest.mark.parametrize("node", [(), ("--node", "p1")])
+def test_check_warns_of_ports_that_the_kernel_may_give_away(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, node: tuple[str, ...]
+) -> None:
+    config = tmp_path / "fleet.yaml"
+    config.write_text(yaml.safe_dump(tree()))
+    kernel = EphemeralPorts(9101, 9110, ((9105, 9105),))
+    monkeypatch.setattr(cli_member, "read_ephemeral_ports", lambda: kernel)
+    code, told = run_json(capsys, "check", "-c", str(config), *node)
+    assert code == 0, "a warning is no mistake"
+    (said,) = told["warnings"]
+    ports = "9101-9104, 9106-9110"
+    by = "members.p1: by the settings of this machine"
+    assert said.startswith(f"{by} ports {ports} are in the range of outgoing connections, 9101-9110 (")
+    assert "net.ipv4.ip_local_reserved_ports=9101-9110, and" in said
+    assert cli.run(["check", "-c", str(config), *node]) == 0
+    assert f"warning: {by} ports {ports} are" in capsys.readouterr().out
+    monkeypatch.setattr(cli_member, "read_ephemeral_ports", lambda: None)
+    assert run_json(capsys, "check", "-c", str(config), *node)[1]["warnings"] == []
 
 
 @pytest.fixture

@@ -366,7 +366,7 @@ def test_names_of_brokers_need_tls() -> None:
     del data["listener_tls"]
     assert all("names are told in TLS alone; add `listener_tls: {external" in each for each in mistakes(data))
     data = changed("members.p1.listeners.external.broker_host", "b-{broker_id}.example")
-    assert "has no use where identities have ports; add `addressing: sni`" in only_mistake(data)
+    assert "has no use where identities have ports; remove this line, or add `addr" in only_mistake(data)
 
 
 def test_admin_addresses_have_the_certificates_of_links_unless_it_says_where() -> None:
@@ -637,8 +637,16 @@ def test_merge_keys_and_anchors_share_settings() -> None:
         ("upstream.ssl", {}, "upstream.ssl: there is no such setting"),
         ("upstream.tls", "yes", 'upstream.tls: "yes": must be a map'),
         ("upstream.tls", {"ca": ""}, 'upstream.tls.ca: "": must not be empty'),
-        ("upstream.tls", {"certificate": "a"}, 'upstream.tls.certificate: "a": wants a key; add `key:`'),
-        ("upstream.tls", {"key": "a"}, 'upstream.tls.key: "a": wants a certificate; add `certificate:`'),
+        (
+            "upstream.tls",
+            {"certificate": "a"},
+            'upstream.tls.certificate: "a": wants a key; add `key: FILE.pem`',
+        ),
+        (
+            "upstream.tls",
+            {"key": "a"},
+            'upstream.tls.key: "a": wants a certificate; add `certificate: FILE.pem`',
+        ),
         ("upstream.tls", {"key": "a", "certificate": 5}, "upstream.tls.certificate: 5: must be text"),
         ("upstream.tls", {"check_hostname": "no"}, 'check_hostname: "no": must be true or false'),
         ("upstream.sasl", {**SASL, "mechanism": "GSSAPI"}, '"GSSAPI": is none of the values that there are'),
@@ -780,6 +788,36 @@ def test_what_is_not_a_configuration_at_all(text: str, expected: str) -> None:
     assert any(expected in line for line in mistakes(text))
 
 
+DEPTH = 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * DEPTH,
+        "a: " + "[" * DEPTH + "]" * DEPTH,
+        "{a: " * DEPTH + "1" + "}" * DEPTH,
+        "- " * DEPTH + "x",
+        "? " * DEPTH,
+        "\n".join(" " * level + "a:" for level in range(DEPTH // 5)),
+        "a: " + "[" * 60 + "]" * 60,
+        "a: &x [*x]",
+    ],
+    ids=["open", "lists", "maps", "dashes", "keys", "indentation", "little", "alias"],
+)
+def test_deep_nesting_is_a_mistake(text: str) -> None:
+    (told,) = mistakes(f"fleet: demo\n{text}\n") if text.startswith("a:") else mistakes(text)
+    assert re.match(
+        r"fleet\.yaml:\d+: nested more than 50 levels deep, or an alias inside itself; close", told
+    )
+
+
+def test_deep_nesting_is_no_traceback_of_a_command(tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text("x: " + "[" * DEPTH)
+    with pytest.raises(ConfigError, match=r"deep\.yaml:1: nested more than 50 levels deep"):
+        load(tmp_path / "deep.yaml", {})
+
+
 def test_aliases_cannot_blow_up_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
@@ -794,6 +832,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"fleet: demo\nx: \xe4\n")
     with pytest.raises(ConfigError, match=r"latin\.yaml:2: is not UTF-8"):
         load(tmp_path / "latin.yaml", {})
+    (tmp_path / "utf-16.yaml").write_bytes(yaml.safe_dump(tree(1)).encode("utf-16"))
+    with pytest.raises(
+        ConfigError, match=r"utf-16\.yaml: the file is UTF-16 text with a byte-order mark; save it as UTF-8"
+    ):
+        load(tmp_path / "utf-16.yaml", {})
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbf" + yaml.safe_dump(tree(1)).encode())
     assert load(tmp_path / "bom.yaml", {}).member("p1").data_dir == tmp_path / "d1"
 

@@ -11,11 +11,18 @@ import pytest
 
 from fleet import __version__
 from fleet.admin.access import OPEN
-from fleet.admin.documents import BrokerTroubleDocument, Finding, OwnershipDocument, QuorumDocument
+from fleet.admin.documents import (
+    BrokerTroubleDocument,
+    Finding,
+    MachineTroubleDocument,
+    OwnershipDocument,
+    QuorumDocument,
+)
 from fleet.admin.ownership import ownership_document
 from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
+from fleet.ephemeral_ports import PortTrouble
 from fleet.errors import AdminError
 from fleet.model import Endpoint
 from fleet.text import no_port
@@ -23,6 +30,7 @@ from tests.unit.sample_view import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
 REFUSED: Final = "[Errno 111] Connection refused"
+EXPOSED: Final = MachineTroubleDocument("port 40000 is in the range of outgoing connections", "reserve it")
 OWN: Final = {
     Address("p1", "external", Endpoint("proxy1.test", 9100)): None,
     Address("p1", "external", Endpoint("proxy1.test", 9101), 1): None,
@@ -52,6 +60,12 @@ WELL: Final = Facts(
     certificates=(Shown("p1 external", NOW + timedelta(days=15)),),
     now=NOW,
 )
+
+
+def test_member_tells_of_ports_that_the_kernel_may_give_away() -> None:
+    told = ownership_document(replace(view(), port_trouble=PortTrouble("port 40000", "reserve it")))
+    assert told.machine_troubles == (MachineTroubleDocument("port 40000", "reserve it"),)
+    assert ownership_document(view()).machine_troubles == ()
 
 
 def wrong(facts: Facts) -> list[Finding]:
@@ -91,6 +105,10 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
         (
             {"answers": {**WHOLE, "p2": answer("p2", leader="p2")}},
             *("members", "leader", "warning", "different leaders: p1, p2"),
+        ),
+        (
+            {"answers": {**WHOLE, "p2": answer("p2", machine_troubles=(EXPOSED,))}},
+            *("members", "p2", "warning", "port 40000 is in the range"),
         ),
         ({"offsets_s": {"p1": 0.0, "p2": 1.5}}, "clocks", "p2", "warning", "1.5 s ahead of"),
         ({"offsets_s": {"p1": -700.0, "p2": 0.5}}, "clocks", "p1", "warning", "700.0 s behind"),

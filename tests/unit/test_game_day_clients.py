@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,6 +18,8 @@ from fleet.game_day.clients import Topic, reports_in
 from fleet.game_day.plan import Options
 from fleet.game_day.verdict import Report
 from tests.unit.sample_game_day import PLAN
+
+TEXT = "# of the game day\n\nsasl.username = day\nsasl.password=a=b\nbootstrap.servers=elsewhere:1\n"
 
 
 class Admin:
@@ -98,14 +101,15 @@ def test_clients_have_the_settings_of_a_file(
     topic: Callable[..., tuple[Topic, Admin]], tmp_path: Path
 ) -> None:
     path = tmp_path / "client.properties"
-    path.write_text(
-        "# of the game day\n\nsasl.username = day\nsasl.password=a=b\nbootstrap.servers=elsewhere:1\n"
-    )
+    path.write_text(TEXT)
     assert properties(path) == {
         "sasl.username": "day",
         "sasl.password": "a=b",
         "bootstrap.servers": "elsewhere:1",
     }
+    path.write_bytes(codecs.BOM_UTF8 + b"sasl.username=day\n")
+    assert properties(path) == {"sasl.username": "day"}
+    path.write_text(TEXT)
     assert properties(None) == properties("") == {}
     made, admin = topic(client_config=path)
     made.create()

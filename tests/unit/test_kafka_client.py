@@ -78,5 +78,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "password").chmod(0o644)
     with pytest.raises(ConfigError, match=r"^fleet\.yaml:3: upstream\.sasl\.password: .* chmod 600"):
         access.options()
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(
+        OSError, match=r"upstream\.tls cannot be used: ca: .*no such file or directory\); check"
+    ):
         KafkaAccess(UpstreamSettings(tls(tmp_path / "none")), "f").options()

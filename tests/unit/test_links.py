@@ -328,6 +328,32 @@ class TestHello:
         await until(lambda: one.links.connected)
         await stranger.close()
 
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            (b"GET / HTTP/1.1\r\nHost: fleet\r\n\r\n", "it speaks HTTP to the address for members; send"),
+            (
+                b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+                "it speaks TLS, and this member has no peer_tls",
+            ),
+            (b"SSH-2.0-OpenSSH_9.2p1\r\n", "it speaks SSH to the address for members; correct the port"),
+            (
+                bytes.fromhex("00000013 0012 0003 00000001 0005") + b"adminxxxx",
+                "it speaks Kafka to the address for members; point clients at a listener",
+            ),
+        ],
+        ids=["HTTP", "TLS", "SSH", "Kafka"],
+    )
+    async def test_other_protocol_is_named_in_the_log(
+        self, network: Network, caplog: pytest.LogCaptureFixture, data: bytes, said: str
+    ) -> None:
+        await network.start("p1", hello_timeout_s=60.0)
+        stranger = await network.connect("p1")
+        stranger.writer.write(data)
+        assert await stranger.closed() == b""
+        await stranger.close()
+        assert f"no link: a connection from 127.0.0.1: {said}" in caplog.text
+
     async def test_silence_is_closed(self, network: Network) -> None:
         await network.start("p1", hello_timeout_s=0.05, ping_s=0.01)
         stranger = await network.connect("p1")

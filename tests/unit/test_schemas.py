@@ -179,7 +179,7 @@ def test_what_is_printed_fits_its_schema(name: str) -> None:
         checker.validate(json.loads(sample))
 
 
-ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "troubles"})
+ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})
 """A member of 0.2.0 does not write them, and commands of this version read what it writes."""
 
 

@@ -70,6 +70,8 @@ def test_a_file_of_another_owner_may_be_read_by_the_group_that_it_was_given_to(t
         (HIDDEN.encode() + b"\nmore", "is not one line of text"),
         (HIDDEN.encode() + b"\x00", "is not one line of text"),
         (HIDDEN.encode() + b"\xff", "is not UTF-8 text"),
+        (HIDDEN.encode("utf-8-sig"), "the file begins with a byte-order mark; save it as UTF-8 without BOM"),
+        (HIDDEN.encode("utf-16"), "the file is UTF-16 text with a byte-order mark; save it as UTF-8"),
         (HIDDEN.encode() * MAX_SECRET_BYTES, f"is above {MAX_SECRET_BYTES} bytes"),
     ],
 )
@@ -81,10 +83,12 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     missing = Secret(tmp_path / "none", None, ("sasl", "password"), 7)
     assert f"{tmp_path}/none: cannot be read (no such file or directory)" in mistake(missing)
     folder = Secret(tmp_path, None, ("sasl", "password"), 7)
-    assert "cannot be read (is a directory)" in mistake(folder)
+    assert "cannot be read (is a directory); name the file in it" in mistake(folder)
     said = "fleet.yaml:7: sasl.password: $PASSWORD: is not set, or empty; set the variable PASSWORD"
     assert mistake(in_variable()) == said
     assert mistake(in_variable(), {"PASSWORD": ""}) == said
+    marked = mistake(in_variable(), {"PASSWORD": f"\ufeff{HIDDEN}"})
+    assert marked.endswith("$PASSWORD: begins with a byte-order mark; set it without this character")
 
 
 def test_whether_there_is_one_here(tmp_path: Path) -> None:

@@ -8,9 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 
-from fleet import certs
+from fleet import certs, show
+from fleet.config.file import parse_text
+from fleet.ephemeral_ports import EphemeralPorts
 from fleet.show import ControlSource
+from tests.unit.test_config import tree
 
 
 def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +42,20 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
     assert read == [path] * 2
     path.unlink()
     assert source._certificate_expiry() == {}
+
+
+def test_ports_are_judged_again_once_the_kernel_has_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = parse_text(yaml.safe_dump(tree(1)), {}, "fleet.yaml", Path("/fleet"))
+    control = SimpleNamespace(settings=settings, mine=settings.members["p1"], me="p1")
+    source = ControlSource(cast(Any, control))
+    judged: list[EphemeralPorts | None] = []
+
+    def judge(_: object, kernel: EphemeralPorts | None) -> None:
+        judged.append(kernel)
+
+    monkeypatch.setattr(show, "port_trouble", judge)
+    kernel: EphemeralPorts | None
+    for kernel in (None, EphemeralPorts(9100, 9200), EphemeralPorts(9100, 9200), None):
+        monkeypatch.setattr(show, "read_ephemeral_ports", lambda found=kernel: found)
+        source._port_trouble()
+    assert judged == [EphemeralPorts(9100, 9200), None]

@@ -1,5 +1,6 @@
 """The supervisor as a process of its own, with children that do nothing but report what happens to them."""
 
+import errno
 import fcntl
 import os
 import resource
@@ -21,6 +22,7 @@ from pydantic import TypeAdapter
 from fleet import data_dir, process, sockets
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.demo.ports import free_ports
+from fleet.ephemeral_ports import EphemeralPorts
 from fleet.errors import StartError
 from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec
@@ -550,6 +552,48 @@ def test_port_in_use_names_the_field_and_frees_the_others(tmp_path: Path, field:
     assert said.startswith(f"members.p1.{field}: cannot listen on 127.0.0.1:{ports[field]}")
     assert "another port" in said
     sockets.open_all(settings, member).close()
+
+
+def test_port_of_an_outgoing_connection_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(tmp_path)
+    member = settings.members["p1"]
+    member.private_dir.mkdir(parents=True)
+    port = member.peer.port
+    monkeypatch.setattr(sockets, "read_ephemeral_ports", lambda: EphemeralPorts(port - 1, port + 1))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        client.bind(("127.0.0.1", port))
+        client.connect(server.getsockname())
+        said = refusal(settings)
+        monkeypatch.setattr(sockets, "read_ephemeral_ports", lambda: None)
+        elsewhere = refusal(settings)
+    assert "stop the process" not in said
+    assert f"; another socket has this port: `ss -tanp 'sport = :{port}'` shows which; end its" in said
+    assert said.endswith(
+        f"if it is an outgoing connection, the port is in the ephemeral range {port - 1}-{port + 1}: "
+        f"reserve it (sysctl -w net.ipv4.ip_local_reserved_ports={port})"
+    )
+    assert elsewhere.endswith("or configure another port"), "where the system does not say its range"
+
+
+@pytest.mark.parametrize(
+    ("port", "said"), [(1023, "ports below 1024 need a privilege"), (9100, "the system forbids it (SELinux")]
+)
+def test_forbidden_port_is_explained_by_its_number(port: int, said: str) -> None:
+    assert said in sockets._advice(PermissionError(errno.EACCES, "Permission denied"), port)
+
+
+def test_full_disk_is_no_reason_to_remove_the_control_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path)
+    settings.members["p1"].private_dir.mkdir(parents=True)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "chmod", fail)
+    said = refusal(settings)
+    assert said.endswith("(No space left on device); check owner, mode and free space of its directory")
 
 
 def test_address_of_another_machine_is_refused(tmp_path: Path) -> None:

@@ -450,6 +450,77 @@ async def test_a_connection_ends_with_its_last_reference(
         gc.enable()
 
 
+@pytest.mark.parametrize("cut", [0, 3])
+@pytest.mark.parametrize(
+    ("first_bytes", "said"),
+    [
+        (bytes.fromhex("16030100f8010000f40303ab12cd") + bytes(240), "it speaks TLS to the plaintext"),
+        (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", "it speaks HTTP to the plaintext"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "it speaks HTTP/2 to the plaintext"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 9092\r\n", "it speaks PROXY protocol v1 to"),
+        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", "it speaks PROXY protocol v2 to"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "it speaks SSH to the plaintext"),
+    ],
+)
+async def test_refused_first_bytes_are_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str, cut: int
+) -> None:
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
+        at.worker.apply(at.directory([broker]))
+        reader, writer = await at.connect(1)
+        if cut:
+            writer.write(first_bytes[:cut])
+            await eventually(lambda: any(each._kept for each in at.connections()), "what came is kept")
+        writer.write(first_bytes[cut:])
+        assert await ends(reader) == b""
+        writer.close()
+        (line,) = [each for each in caplog.messages if "closing the connection of client" in each]
+        assert f"client: {said}" in line
+        assert " listener external; " in line
+        assert at.worker.count().errors == {"oversize": 1}
+        assert broker.accepted == 0
+
+
+async def test_client_that_ends_in_its_first_bytes_is_named_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
+        reader, writer = await at.connect(1)
+        writer.write(b"GET /\r\n")
+        writer.write_eof()
+        assert await ends(reader) == b""
+        writer.close()
+        assert "client: it speaks HTTP to the plaintext listener external; send health checks" in caplog.text
+        assert at.worker.count().errors == {"truncated": 1}
+
+
+async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = Limits(max_request_bytes=2**31 - 1, first_request_timeout_s=0.2)
+    async with broker_script() as broker, running(tmp_path, [broker.port], limits=limits) as at:
+        reader, writer = await at.connect(1)
+        writer.write(b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c")
+        await ends(reader)
+        writer.close()
+        assert "it speaks PROXY protocol v2 to the plaintext listener external; switch" in caplog.text
+        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+
+
+async def test_foreign_bytes_behind_requests_are_no_other_protocol(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
+        at.worker.apply(at.directory([broker]))
+        reader, writer = await at.connect(1)
+        writer.write(fetch(1))
+        await read_frame(reader)
+        writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
+        await ends(reader)
+        writer.close()
+        assert "client: request of 1195725856 bytes is above" in caplog.text
+
+
 def alive() -> list[object]:
     kinds = (ClientConnection, BrokerConnection, Session)
     return [each for each in gc.get_objects() if isinstance(each, kinds)]

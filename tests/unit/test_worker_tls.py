@@ -180,6 +180,41 @@ async def test_a_client_that_does_not_speak_tls(
         assert (one.accepted, at.connections()) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("first_bytes", "said"),
+    [
+        (fetch(1), "it speaks Kafka to the TLS listener external; set security.protocol=SSL or SASL_SSL"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP to the TLS listener external; send health checks"),
+        (b"POST / HTTP/1.1\r\n\r\n", "it speaks HTTP to the TLS listener external; "),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 9092\r\n", "it speaks PROXY protocol v1 to the TLS"),
+        (b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c", "it speaks PROXY protocol v2 to the"),
+        (b"SSH-2.0-OpenSSH_9.2p1\r\n", "it speaks SSH to the TLS listener external; correct the port"),
+    ],
+)
+async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
+    tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        reader, writer = await at.connect(1)
+        writer.write(first_bytes)
+        await reader.read()
+        writer.close()
+        await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
+        assert f"client: it does not speak TLS: {said}" in refused(at, caplog)[1]
+
+
+async def test_http_within_tls_is_named_in_the_log(
+    tmp_path: Path, authority: Authority, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
+        reader, writer = await at.connect(1, trusting(authority))
+        writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
+        await reader.read()
+        writer.close()
+        await eventually(lambda: bool(at.worker.count().errors), "it is counted")
+        assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
+
+
 async def test_a_connection_ends_with_its_last_reference(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

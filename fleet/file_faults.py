@@ -1,0 +1,35 @@
+"""Why a file that an operator has named cannot be used: the rule that it breaks, and the fix.
+
+Each error of the configuration names one field, its value, the rule and the fix. The rule and the fix for a
+file are the same wherever the file is named, so they are here.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final, TypeAlias
+
+Fault: TypeAlias = tuple[str, str]
+"""Rule and fix, without the name of the file."""
+
+_WITHOUT_BOM: Final = "save it as UTF-8 without BOM"
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_fault(error: OSError | ValueError) -> Fault:
+    """Why a file cannot be read; a ValueError is of a path that no file can have."""
+    if isinstance(error, IsADirectoryError):
+        return "cannot be read (is a directory)", "name the file in it"
+    reason = str(getattr(error, "strerror", None) or error).lower()
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return f"cannot be read ({reason})", "check its path"
+    return f"cannot be read ({reason})", "check its path, owner and mode"
+
+
+def encoding_fault(raw: bytes) -> Fault | None:
+    """What is wrong with the first bytes of a text file; None where nothing is."""
+    if raw.startswith(codecs.BOM_UTF8):
+        return "the file begins with a byte-order mark", _WITHOUT_BOM
+    if raw.startswith(_UTF_16):
+        return "the file is UTF-16 text with a byte-order mark", _WITHOUT_BOM
+    return None

@@ -1,0 +1,136 @@
+"""What somebody speaks who does not speak Kafka, or not as this address expects, by the first bytes.
+
+A refused connection leaves one log line. "Request of 369295618 bytes" is TLS on a plaintext port: the line
+names the protocol and the likely fix, so that whoever reads it need not know first bytes by heart.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from struct import Struct
+from typing import Final, Literal, TypeAlias
+
+Protocol: TypeAlias = Literal[
+    "TLS", "HTTP", "HTTP/2", "PROXY protocol v1", "PROXY protocol v2", "SSH", "Kafka"
+]
+
+_HTTP: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|OPTIONS|DELETE|PATCH|CONNECT|TRACE) |HTTP/[0-9]")
+_TLS_RECORD: Final = re.compile(rb"[\x14-\x17]\x03[\x00-\x04]")
+"""Source: RFC 8446, section 5.1."""
+_PROXY_2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+"""Source: The PROXY protocol, section 2.2."""
+_BEGINNINGS: Final[tuple[tuple[bytes, Protocol], ...]] = (
+    (b"PRI * HTTP/2", "HTTP/2"),
+    (b"PROXY ", "PROXY protocol v1"),
+    (_PROXY_2, "PROXY protocol v2"),
+    (b"SSH-", "SSH"),
+)
+_KAFKA: Final = Struct(">ihh")
+_MOST_KAFKA_BYTES: Final = 1 << 27
+"""Of a first request: Kafka's own default is below, and text is above."""
+_MOST_API_KEY: Final = 127
+_MOST_API_VERSION: Final = 31
+
+
+class NotTls(ssl.SSLError):
+    """The other side began a connection for TLS with another protocol.
+
+    Args: protocol: that it speaks.
+    """
+
+    def __init__(self, protocol: Protocol) -> None:
+        super().__init__(f"it does not speak TLS: it speaks {protocol}")
+        self.protocol: Protocol = protocol
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def name_protocol(first_bytes: bytes) -> Protocol | None:
+    """The protocol of a connection by its first bytes; None where they say too little."""
+    for beginning, protocol in _BEGINNINGS:
+        if first_bytes.startswith(beginning):
+            return protocol
+    if _HTTP.match(first_bytes):
+        return "HTTP"
+    if _TLS_RECORD.match(first_bytes):
+        return "TLS"
+    return "Kafka" if _is_kafka(first_bytes) else None
+
+
+def _is_kafka(first_bytes: bytes) -> bool:
+    if len(first_bytes) < _KAFKA.size:
+        return False
+    size: int
+    api_key: int
+    version: int
+    size, api_key, version = _KAFKA.unpack_from(first_bytes)
+    return (
+        10 <= size <= _MOST_KAFKA_BYTES
+        and 0 <= api_key <= _MOST_API_KEY
+        and 0 <= version <= _MOST_API_VERSION
+    )
+
+
+_PROXY_FIX: Final = "switch the PROXY protocol off in the load balancer: the fleet does not read it"
+_FIXES: Final[dict[Protocol, str]] = {
+    "HTTP": "send health checks, browsers and scrapes to the admin address (members.ID.admin)",
+    "HTTP/2": "send health checks, browsers and scrapes to the admin address (members.ID.admin)",
+    "PROXY protocol v1": _PROXY_FIX,
+    "PROXY protocol v2": _PROXY_FIX,
+    "SSH": "correct the port that the client is given",
+}
+
+
+def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | None:
+    """What a client did wrong at a listener, and the fix; None where it speaks what it should.
+
+    Args: secured: whether the protocol came within TLS.
+    """
+    if protocol == "Kafka":
+        return None
+    if protocol != "TLS":
+        kind = "TLS" if secured else "plaintext"
+        return f"it speaks {protocol} to the {kind} listener {listener}; {_FIXES[protocol]}"
+    if secured:
+        fix = "let either the load balancer or this listener speak TLS to the client, not both"
+        return f"it speaks TLS within TLS to the listener {listener}; {fix}"
+    return (
+        f"it speaks TLS to the plaintext listener {listener}; set security.protocol=PLAINTEXT or "
+        f"SASL_PLAINTEXT in the client, or give the listener certificates (listener_tls.{listener})"
+    )
+
+
+def in_place_of_tls(error: NotTls, listener: str) -> str:
+    """What a client did wrong that began a connection to a TLS listener otherwise, and the fix."""
+    fix = _FIXES.get(error.protocol, "set security.protocol=SSL or SASL_SSL in the client")
+    return f"{error.args[0]} to the TLS listener {listener}; {fix}"
+
+
+def at_peer_address(protocol: Protocol) -> str:
+    """What somebody did wrong at the address for other members, and the fix."""
+    if protocol == "TLS":
+        return "it speaks TLS, and this member has no peer_tls"
+    if protocol == "Kafka":
+        return "it speaks Kafka to the address for members; point clients at a listener"
+    return f"it speaks {protocol} to the address for members; {_FIXES[protocol]}"
+
+
+def of_dialled_peer(protocol: Protocol, proxy_id: str) -> str:
+    """What answered where another member was dialled, and the fix."""
+    if protocol == "TLS":
+        return at_peer_address(protocol)
+    return f"what answers there speaks {protocol}; correct members.{proxy_id}.peer"
+
+
+def at_admin_address(protocol: Protocol) -> str | None:
+    """What somebody did wrong at an admin address without TLS, and the fix; None where it speaks HTTP."""
+    if protocol == "HTTP":
+        return None
+    if protocol == "TLS":
+        return "it speaks TLS, and there is no admin.tls; ask by http, or add `admin: {tls: {}}`"
+    if protocol == "Kafka":
+        return "it speaks Kafka; point clients at a listener"
+    fix = "ask with HTTP/1.1" if protocol == "HTTP/2" else _FIXES[protocol]
+    return f"it speaks {protocol}; {fix}"
