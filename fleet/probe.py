@@ -227,8 +227,9 @@ async def probe_broker(
     has_answered = False
     try:
         context = None if tls is None else tls.get()
-        async with asyncio.timeout(timeout_s):
-            (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
+        ends_s = asyncio.get_running_loop().time() + timeout_s
+        (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
+        async with asyncio.timeout_at(ends_s):
             async with _asked(target, 0) as (answer, reader, writer):
                 if answer != 0:
                     return "it does not answer as a broker does"

@@ -45,7 +45,8 @@ class NameServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", (self._host, 53))
         self._thread.join()
         self._socket.close()
 
@@ -56,16 +57,12 @@ class NameServer:
         return ("unshare", "-Urm", "bash", "-c", MOUNT, str(file))
 
     def _serve(self) -> None:
-        while True:
-            try:
-                query, asker = self._socket.recvfrom(512)
-            except OSError:
-                return
-            if not query:  # the end
-                return
+        query, asker = self._socket.recvfrom(512)
+        while query:  # an empty one is the end
             reply = self._reply(query)
             if reply is not None:
                 self._socket.sendto(reply, asker)
+            query, asker = self._socket.recvfrom(512)
 
     def _reply(self, query: bytes) -> bytes | None:
         query_id, *_ = HEADER.unpack_from(query)

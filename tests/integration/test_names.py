@@ -107,8 +107,7 @@ def test_name_that_hangs_delays_clients_of_no_other_broker(named: Named) -> None
             raise AssertionError("a broker without an address has answered")
         refused += 1
     assert longest_s < DELAY_LIMIT_S
-    assert refused > 1
-    wait_for(lambda: "no address for" in named.log(), "the log names what cannot be looked up")
+    assert refused > 0
     said = f"broker {HANGS} at {named.names[HANGS]}"
     assert any(said in each and "no address for" in each for each in named.log().splitlines())
 
