@@ -54,7 +54,7 @@ def test_foreign_first_bytes_are_no_size_that_a_listener_takes(first_bytes: byte
     assert is_kafka or not 10 <= size <= Limits().max_request_bytes, "or the frame would be waited for"
 
 
-@pytest.mark.parametrize("protocol", {each for each in FIRST_BYTES.values() if each is not None})
+@pytest.mark.parametrize("protocol", sorted({each for each in FIRST_BYTES.values() if each is not None}))
 def test_each_place_has_words_and_a_fix_for_each_protocol(protocol: Protocol) -> None:
     said = [
         at_listener(protocol, "external", secured=False),
