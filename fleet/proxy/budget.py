@@ -155,7 +155,14 @@ class Backlogs(Generic[ReaderT]):
             self.total_bytes -= backlog.held_bytes
 
     def _relieve(self) -> None:
-        self._is_relieved_soon = False
+        try:
+            self._relieve_once()
+        finally:  # not before: closing a reader that holds a response calls `look`
+            self._is_relieved_soon = self.total_bytes > self.limit_bytes
+            if self._is_relieved_soon:
+                self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
+
+    def _relieve_once(self) -> None:
         by_source: dict[str, int] = {}
         for reader, backlog in self._behind.items():  # what was noted may have been read meanwhile
             self._measure(reader, backlog)
@@ -169,9 +176,6 @@ class Backlogs(Generic[ReaderT]):
         else:
             before_s = self._loop.time() - GRACE_S
             self._close([each for each, backlog in self._behind.items() if backlog.since_s <= before_s])
-        if self.total_bytes > self.limit_bytes:
-            self._is_relieved_soon = True
-            self._loop.call_later(RELIEF_INTERVAL_S, self._relieve)
 
     def _is_above(self) -> bool:
         return self.total_bytes > self.limit_bytes * RELIEF_SHARE

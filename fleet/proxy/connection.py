@@ -722,12 +722,14 @@ class ClientConnection(asyncio.Protocol):
         self.alert = self.moving or crowded or behind
 
     def note_response(self) -> None:
-        """Tell the worker how much is held for a response."""
+        """Tell the worker how much is held for a response, and behind it."""
         held_bytes = self.session.held_bytes
-        self._host.responses.note(self, held_bytes)
-        self._host.backlogs.look()
         if not held_bytes:
             self.session.holding = False
+        elif self._broker is not None:
+            held_bytes += self._broker.kept_bytes
+        self._host.responses.note(self, held_bytes)
+        self._host.backlogs.look()
 
     def drop_response(self) -> None:
         """Hold no response any more: nothing more of it goes to the client."""
@@ -875,6 +877,11 @@ class BrokerConnection(asyncio.Protocol):
     @property
     def waiting_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
+
+    @property
+    def kept_bytes(self) -> int:
+        """What was read, and waits until the response before it has been worked on."""
+        return len(self._kept)
 
     def pause_reading(self) -> None:
         self._client_is_full = True

@@ -38,7 +38,7 @@ JOIN_BELOW_BYTES: Final = 16 * 1024
 """Segments of a collected response below this size are joined when written; greater ones go as they are."""
 
 AT_ONCE_BYTES = 32 * 1024  # not Final: tests change it, and a compiler would write its value into the code
-"""The longest collected response that is patched in one turn of the event loop: a millisecond."""
+"""How much of what one read brings is collected responses that are patched at once: a millisecond."""
 PIECE_BYTES: Final = 64 * 1024
 """How much of a response that was held is written in one turn. Then its client may ask for a pause."""
 
@@ -156,7 +156,8 @@ class Rewriter:
                 self.busy = True
             return run
         complete = after <= end
-        in_slices = layout.whole and after - pos > AT_ONCE_BYTES
+        # From the beginning of what has arrived: a read may bring many responses, each of them short.
+        in_slices = layout.slices is not None and after > AT_ONCE_BYTES
         if layout.whole:
             self._check_size(layout, after - pos)
         frame = view[pos : after if complete else end]

@@ -64,7 +64,7 @@ LONGEST_RESPONSES: Final = 2
 FULL_BUFFERS: Final = 4
 """Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
 LONGEST_READ_BYTES: Final = 256 * 1024
-"""Of a transport. A write buffer counts for as much at least: one client must not be too many."""
+"""Of a transport. Write buffers and responses count for as much at least: one client must not be too many."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -87,7 +87,7 @@ class Worker(Host):
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
         self.unnoticed_bytes = min(self.write_buffer_bytes, UNNOTICED_BYTES)
-        held_bytes = LONGEST_RESPONSES * self._limits.max_patched_response_bytes
+        held_bytes = LONGEST_RESPONSES * max(self._limits.max_patched_response_bytes, LONGEST_READ_BYTES)
         self.responses = MemoryBudget(held_bytes, self._evict_response)
         backlog_bytes = FULL_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
         self.backlogs = Backlogs(backlog_bytes, self.responses, self._evict_reader)

@@ -153,6 +153,28 @@ async def test_backlogs_have_what_responses_do_not_use() -> None:
     assert closed == [reader]
 
 
+async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
+    monkeypatch.setattr(budget, "GRACE_S", 0.0)
+    looks = 0
+
+    def evict(reader: Slow, _: int) -> None:
+        backlogs.look()  # as its connection does, which gives back the response that was held for it
+        backlogs.begin(Slow(45, reader.source))
+
+    class Counted(Backlogs[Slow]):
+        def _relieve(self) -> None:
+            nonlocal looks
+            looks += 1
+            super()._relieve()
+
+    backlogs = Counted(100, MemoryBudget[Slow](0, lambda *_: None), evict)
+    for number in range(3):
+        backlogs.begin(Slow(45, f"192.0.2.{number}"))
+    await asyncio.sleep(10 * budget.RELIEF_INTERVAL_S)
+    assert 2 <= looks <= 12
+
+
 async def test_backlogs_are_within_the_limit_whatever_happens() -> None:
     chance = random.Random(1)
     backlogs, closed = backlogs_of(1_000)
