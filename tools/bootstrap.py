@@ -50,6 +50,7 @@ NODE_CLIENTS_SOURCE = ROOT / "tests" / "clients"
 NODE_SHARED = NODE_CLIENTS_SOURCE / "node" / "program.js"
 NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 """By program, the Debian package that has it."""
+NODE_MAJOR = 20
 KAFKA_PYTHON = BUILD / "kafka-python"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 HELM = BUILD / "bin" / "helm"
@@ -208,7 +209,7 @@ def bring_node_client(name: str) -> Path:
 
     Args:    name: its folder in tests/clients, and below `NODE_CLIENTS`
     Returns: the file that node runs
-    Raises:  MissingPrograms: there is no node or npm on this machine
+    Raises:  MissingPrograms: there is no node or npm on this machine, or it is too old
     """
     source, target = NODE_CLIENTS_SOURCE / name, NODE_CLIENTS / name
     sources = [
@@ -221,6 +222,12 @@ def bring_node_client(name: str) -> Path:
     if missing:
         packages = " ".join(NODE_PACKAGES[each] for each in missing)
         raise MissingPrograms(f"the tests of {name} need {' and '.join(missing)}: apt-get install {packages}")
+    version = output_of("node", "--version").strip()
+    if int(version.removeprefix("v").partition(".")[0]) < NODE_MAJOR:
+        raise MissingPrograms(
+            f"the tests of {name} need Node {NODE_MAJOR} or newer, this is {version}: apt-get install nodejs"
+            " (Debian 13 or newer)"
+        )
 
     def bring() -> None:
         shutil.rmtree(target, ignore_errors=True)
@@ -231,7 +238,7 @@ def bring_node_client(name: str) -> Path:
 
     with alone(f"node-{name}"):
         stamp = NODE_CLIENTS / f"{name}-brought"
-        once(stamp, f"bringing {name}", [output_of("node", "--version"), *sources], bring)
+        once(stamp, f"bringing {name}", [version, *sources], bring)
     return target / "main.js"
 
 
