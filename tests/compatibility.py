@@ -31,7 +31,7 @@ import confluent_kafka
 import pytest
 
 from fleet.demo.kafka import LIBS
-from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KCAT
+from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KCAT, NODE_CLIENTS_SOURCE
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -58,6 +58,13 @@ def of_franz_go() -> str:
     return said.strip().removeprefix("v")
 
 
+def locked(library: str, folder: str) -> str:
+    """The version of a Node library that a lock file installs: nobody needs Node to know it."""
+    lock = json.loads((NODE_CLIENTS_SOURCE / folder / "package-lock.json").read_text())
+    version: str = lock["packages"][f"node_modules/{library}"]["version"]
+    return version
+
+
 CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
         "librdkafka": lambda: confluent_kafka.libversion()[0],
@@ -67,6 +74,8 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
         "aiokafka": partial(of_package, "aiokafka"),
         "franz-go": of_franz_go,
+        "kafkajs": partial(locked, "kafkajs", "kafkajs"),
+        "@platformatic/kafka": partial(locked, "@platformatic/kafka", "platformatic"),
         "Spark": partial(of_package, "pyspark"),
     }
 )

@@ -45,6 +45,13 @@ KAFKA_CLIENTS = BUILD / "kafka" / "clients"
 KCAT = BUILD / "kcat" / "kcat"
 FRANZ_GO = BUILD / "bin" / "franz-go-client"
 FRANZ_GO_SOURCE = ROOT / "tests" / "clients" / "franz"
+NODE_CLIENTS = BUILD / "node"
+NODE_CLIENTS_SOURCE = ROOT / "tests" / "clients"
+NODE_SHARED = NODE_CLIENTS_SOURCE / "node" / "program.js"
+NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
+"""By program, the Debian package that has it."""
+NODE_MAJOR = 20
+KAFKA_PYTHON = BUILD / "kafka-python"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 HELM = BUILD / "bin" / "helm"
 KUBECTL_VALIDATE_MODULE = "sigs.k8s.io/kubectl-validate@v0.0.4"
@@ -59,6 +66,10 @@ BROWSER_PACKAGES = ("chromium", "chromium-driver")
 APT = BUILD / "apt"
 OUR_LISTS = ("-o", f"Dir::State::lists={APT / 'lists'}", "-o", f"Dir::Cache={APT / 'cache'}")
 UNPRIVILEGED = ("-o", "APT::Sandbox::User=", "-o", "Debug::NoLocking=1")
+
+
+class MissingPrograms(Exception):
+    """Programs that this machine lacks, with the command that installs them."""
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -189,6 +200,61 @@ def bring_program(target: Path, package: str) -> None:
 def build_franz_go() -> None:
     """The tests' program around franz-go, a Go client."""
     build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
+
+
+def bring_node_client(name: str) -> Path:
+    """The tests' program around a Node library, and the library of its lock file.
+
+    Tests of `make test-all` call this when they first need it: `make test` needs no Node.
+
+    Args:    name: its folder in tests/clients, and below `NODE_CLIENTS`
+    Returns: the file that node runs
+    Raises:  MissingPrograms: there is no node or npm on this machine, or it is too old
+    """
+    source, target = NODE_CLIENTS_SOURCE / name, NODE_CLIENTS / name
+    sources = [
+        source / "package.json",
+        source / "package-lock.json",
+        *sorted(source.glob("*.js")),
+        NODE_SHARED,
+    ]
+    missing = [program for program in NODE_PACKAGES if shutil.which(program) is None]
+    if missing:
+        packages = " ".join(NODE_PACKAGES[each] for each in missing)
+        raise MissingPrograms(f"the tests of {name} need {' and '.join(missing)}: apt-get install {packages}")
+    version = output_of("node", "--version").strip()
+    if int(version.removeprefix("v").partition(".")[0]) < NODE_MAJOR:
+        raise MissingPrograms(
+            f"the tests of {name} need Node {NODE_MAJOR} or newer, this is {version}: apt-get install nodejs"
+            " (Debian 13 or newer)"
+        )
+
+    def bring() -> None:
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for each in sources:
+            shutil.copy(each, target)
+        run("npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", cwd=target)
+
+    with alone(f"node-{name}"):
+        stamp = NODE_CLIENTS / f"{name}-brought"
+        once(stamp, f"bringing {name}", [version, *sources], bring)
+    return target / "main.js"
+
+
+def bring_kafka_python() -> Path:
+    """kafka-python in a virtual environment of its own. Returns: the Python of that environment."""
+    lock = ROOT / "requirements" / "kafka-python.lock"
+    python = KAFKA_PYTHON / "bin" / "python"
+
+    def bring() -> None:
+        run(sys.executable, "-m", "venv", "--clear", KAFKA_PYTHON)
+        pip = (python, "-m", "pip", "--disable-pip-version-check", "--quiet", "install")
+        run(*pip, "--require-hashes", "--requirement", lock)
+
+    with alone("kafka-python"):
+        once(KAFKA_PYTHON / "brought", "bringing kafka-python", (sys.version, lock), bring)
+    return python
 
 
 def build_own(target: Path, source: Path, what: str, options: Sequence[str] = ()) -> None:
@@ -401,6 +467,8 @@ def make_locks() -> None:
     run(*compile_, *anonymous, *header, *inputs, "-c", dev, "-o", node)  # what a member needs, no more
     compiler = ("requirements/compile.in", "-o", "requirements/compile.lock")
     run(*compile_, *anonymous, *header, "-c", dev, *compiler)
+    client = ("requirements/kafka-python.in", "-o", "requirements/kafka-python.lock")
+    run(*compile_, *anonymous, *header, *client)
 
 
 @contextmanager

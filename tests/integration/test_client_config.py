@@ -20,7 +20,7 @@ from fleet.client_settings import CLIENT_SETTINGS, Client
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import LIMIT_S, read_all
-from tools.bootstrap import FRANZ_GO_SOURCE, KCAT, ROOT
+from tools.bootstrap import FRANZ_GO_SOURCE, KCAT, ROOT, bring_node_client
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -51,6 +51,29 @@ func main() {{
 \t\tpanic(err)
 \t}}
 }}
+"""
+
+NODE_PROGRAM = """\
+{snippet}
+const {{ Kafka, Partitioners }} = require("kafkajs")
+const kafka = new Kafka(settings.client)
+
+async function main() {{
+  const createPartitioner = Partitioners.DefaultPartitioner
+  const producer = kafka.producer({{ ...settings.producer, createPartitioner }})
+  await producer.connect()
+  await producer.send({{ topic: "{topic}", messages: [{{ value: "kafkajs" }}] }})
+  await producer.disconnect()
+  const consumer = kafka.consumer({{ groupId: "{topic}", ...settings.consumer }})
+  await consumer.connect()
+  await consumer.subscribe({{ topic: "{topic}", fromBeginning: true }})
+  const received = new Promise(resolve =>
+    consumer.run({{ eachMessage: async ({{ message }}) => resolve(message) }}))
+  console.log((await received).value.toString())
+  await consumer.disconnect()
+}}
+
+main().then(() => process.exit())
 """
 
 
@@ -131,3 +154,21 @@ def test_franz_go_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: P
     program.write_text(GO_PROGRAM.format(snippet=snippet, topic=topic))
     run("go", "run", program, cwd=FRANZ_GO_SOURCE)
     assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"franz-go"]
+
+
+def test_kafkajs_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+    topic, program = make_topic(1), tmp_path / "main.cjs"
+    modules = bring_node_client("kafkajs").with_name("node_modules")
+    snippet = client_config(fleet, "kafkajs")
+    program.write_text(NODE_PROGRAM.format(snippet=snippet, topic=topic))
+    done = subprocess.run(
+        ["node", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={**os.environ, "NODE_PATH": str(modules)},
+    )
+    assert done.returncode == 0, done
+    assert "kafkajs" in done.stdout.splitlines()
+    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"kafkajs"]

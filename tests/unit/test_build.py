@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from fleet.demo.kafka import LIBS, archive_of, java
 from tools import bootstrap
 
 ROOT = Path(__file__).parents[2]
-LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("demo", "dev")}
+LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("demo", "dev", "kafka-python")}
 OWN_NAME = "kafka-proxy-fleet"
 OF_THE_HANDBOOK = ("bash", "curl", "openssl")
 """What its commands are made of, which are run."""
@@ -260,3 +261,32 @@ def test_the_service_gives_a_drain_its_time_and_may_do_little() -> None:
     assert service["CapabilityBoundingSet"] == ""
     assert service["SystemCallFilter"] == "@system-service"
     assert {service[each] for each in ("NoNewPrivileges", "PrivateDevices", "RestrictNamespaces")} == {"yes"}
+
+
+NODE_LOCKS = sorted(bootstrap.NODE_CLIENTS_SOURCE.glob("*/package-lock.json"))
+
+
+@pytest.mark.parametrize("path", NODE_LOCKS, ids=lambda path: path.parent.name)
+def test_node_lock_has_hashes_and_names_no_registry(path: Path) -> None:
+    assert '"resolved"' not in path.read_text()
+    packages = json.loads(path.read_text())["packages"]
+    wanted = json.loads(path.with_name("package.json").read_text())["dependencies"]
+    assert packages.pop("")["dependencies"] == wanted
+    assert (
+        wanted.items()
+        <= {name.removeprefix("node_modules/"): p["version"] for name, p in packages.items()}.items()
+    )
+    assert all(each["integrity"].startswith("sha512-") for each in packages.values())
+
+
+@pytest.mark.parametrize(
+    ("present", "packages"), [((), "nodejs npm"), (("node",), "npm"), (("npm",), "nodejs")]
+)
+def test_missing_node_fails_with_the_debian_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: tuple[str, ...], packages: str
+) -> None:
+    for program in present:
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(bootstrap.MissingPrograms, match=f"apt-get install {packages}$"):
+        bootstrap.bring_node_client("kafkajs")

@@ -71,6 +71,15 @@ def test_python_is_python() -> None:
     assert spark["options"]["kafka.request.timeout.ms"] == "5000"
 
 
+def test_kafkajs_gets_statements_of_javascript() -> None:
+    text = as_text("kafkajs", ADDRESSES, settings_for("kafkajs", secured=True))
+    statements = [line for line in text.splitlines() if not line.startswith("//")]
+    assert statements[0] == "const settings = { client: {}, consumer: {}, producer: {} }"
+    assert statements[1] == 'settings.client.brokers = ["p1.example:9100", "p2.example:9100"]'
+    assert "settings.consumer.sessionTimeout = 6000" in statements
+    assert statements[-1] == "settings.client.ssl = true"
+
+
 def test_the_page_says_the_same() -> None:
     page = (ROOT / "docs" / "clients.md").read_text()
     for each in LIBRDKAFKA_TAKEOVER:

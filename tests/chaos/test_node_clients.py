@@ -1,0 +1,45 @@
+"""Clients in JavaScript whose coordinator's proxy dies: an idempotent producer and a group of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
+from tests.clients.node_program import NodeProgram
+from tests.integration.clients import wait_for
+
+pytestmark = pytest.mark.size("test-all")
+
+AGAIN_LIMIT_S = 180.0
+"""With its defaults kafkajs waits until the session of its former self has ended, 30 s, or twice."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("kafkajs", marks=pytest.mark.proves("kafkajs", "produce", "classic group", "takeover")),
+        pytest.param(
+            "platformatic",
+            marks=pytest.mark.proves("@platformatic/kafka", "produce", "classic group", "takeover"),
+        ),
+    ],
+)
+def test_group_goes_on_when_the_proxy_of_its_coordinator_dies(
+    client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
+) -> None:
+    """The group reads again what it had not committed, as it does when a broker dies."""
+    topic = make_topic()
+    with NodeProgram(client, "work", fleet.bootstrap(), topic, topic, "classic") as program:
+        program.await_flow()
+        await_protocols(kafka, {topic: "classic"})
+        joined = len(program.said["joined"])
+        kill_proxy_of_coordinator(fleet, kafka, topic)
+        wait_for(lambda: len(program.said["joined"]) > joined, "the group again", AGAIN_LIMIT_S)
+        program.await_flow(AGAIN_LIMIT_S)
+        assert program.close(AGAIN_LIMIT_S) == 0
+    program.judge(kafka.bootstrap_servers, topic, topic)

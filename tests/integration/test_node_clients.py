@@ -1,0 +1,147 @@
+"""Clients in JavaScript: the results of a direct connection, and no addresses but the fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
+from tests.chaos.coordinators import await_protocols, coordinator
+from tests.clients.node_program import PARTITIONS, NodeProgram, Said, run
+from tests.conftest import MakeFleet
+from tests.integration.clients import read_all
+from tests.integration.conftest import FleetCommand
+from tests.integration.relay import Recording
+
+pytestmark = pytest.mark.size("test-all")
+
+MakeTopic = Callable[..., str]
+TRANSACTIONS = 9
+"""With a record in each of twelve partitions; five are committed, the last one too."""
+FENCED = {"47", "90"}
+"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED. Source: Errors.java"""
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("kafkajs", marks=pytest.mark.proves("kafkajs", "addresses")),
+        pytest.param("platformatic", marks=pytest.mark.proves("@platformatic/kafka", "addresses")),
+    ],
+)
+def test_brokers_that_it_knows_are_the_fleets(client: str, fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    for proxy_id in fleet.members:
+        said = run(client, "addresses", fleet.bootstrap([proxy_id]))
+        found = dict(line.split(" ") for line in said["broker"])
+        assert {int(each) for each in found} == kafka.brokers.keys()
+        owned = {str(each.broker_id): each.committed for each in fleet.ownership(proxy_id).identities}
+        for broker_id, address in found.items():
+            host, _, port = address.rpartition(":")
+            assert (fleet.owner_of(Endpoint(host, int(port))),) == owned[broker_id]
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("kafkajs", marks=pytest.mark.proves("kafkajs", "administration", "addresses")),
+        pytest.param(
+            "platformatic", marks=pytest.mark.proves("@platformatic/kafka", "administration", "addresses")
+        ),
+    ],
+)
+def test_administration_has_the_results_of_a_direct_connection(
+    client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, recorded: Recording
+) -> None:
+    group = make_topic()
+    with NodeProgram(client, "work", kafka.bootstrap_servers, group, group, "classic") as program:
+        program.await_flow()
+        assert program.close() == 0
+    through, direct = (
+        run(client, "admin", bootstrap, f"{group}-{name}", group)
+        for name, bootstrap in (("fleet", fleet.bootstrap()), ("direct", kafka.bootstrap_servers))
+    )
+    hidden, shown = through.pop("advertised"), direct.pop("advertised")
+    assert through == direct
+    assert through["retention"] == ["604800000", "123456789"]
+    assert through["group"] == ["consumer"]
+    assert len(through["offsets"][0].split(",")) == PARTITIONS
+    assert "127.77." in shown[0]
+    assert "127.77." not in hidden[0]
+    assert recorded.contains(b"advertised.listeners")
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param("kafkajs", marks=pytest.mark.proves("kafkajs", "transactions")),
+        pytest.param("platformatic", marks=pytest.mark.proves("@platformatic/kafka", "transactions")),
+    ],
+)
+def test_transactions_are_committed_aborted_and_fenced_as_directly(
+    client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    def outcome(bootstrap: str) -> tuple[Said, dict[str, list[str]]]:
+        topic = make_topic()
+        said = run(client, "transact", bootstrap, topic, topic, str(TRANSACTIONS))
+        expected = {
+            "read_committed": len(said["committed"]),
+            "read_uncommitted": len(said["committed"]) + len(said["aborted"]),
+        }
+        read = {
+            isolation: sorted(
+                (each.value() or b"").decode()
+                for each in read_all(bootstrap, topic, records, config={"isolation.level": isolation})
+            )
+            for isolation, records in expected.items()
+        }
+        return said, read
+
+    through, direct = outcome(fleet.bootstrap()), outcome(kafka.bootstrap_servers)
+    assert through == direct
+    said, read = through
+    assert (len(said["committed"]), len(said["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
+    assert read["read_committed"] == sorted(said["committed"])
+    assert read["read_uncommitted"] == sorted(said["committed"] + said["aborted"])
+    assert len(said["fenced"]) == (client == "kafkajs")
+    assert set(said["fenced"]) <= FENCED
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(
+            "kafkajs", marks=pytest.mark.proves("kafkajs", "produce", "classic group", "planned move")
+        ),
+        pytest.param(
+            "platformatic",
+            marks=pytest.mark.proves("@platformatic/kafka", "produce", "classic group", "planned move"),
+        ),
+    ],
+)
+def test_no_error_when_the_member_of_the_coordinator_is_drained(
+    client: str,
+    kafka: KafkaCluster,
+    make_fleet: MakeFleet,
+    make_topic: MakeTopic,
+    fleet_command: FleetCommand,
+) -> None:
+    topic, own = make_topic(), make_fleet()
+    owners = {each.broker_id: each.committed[0] for each in own.ownership("p1").identities}
+    drained = owners[coordinator(kafka, topic)]
+    others = tuple(each for each in own.members if each != drained)
+    with NodeProgram(client, "work", own.bootstrap(), topic, topic, "classic") as program:
+        program.await_flow()
+        await_protocols(kafka, {topic: "classic"})
+        fleet_command(own, "drain", drained)
+        own.await_settled(frozenset(kafka.brokers), others)
+        program.await_flow()
+        fleet_command(own, "undrain", drained)
+        own.await_settled(frozenset(kafka.brokers))
+        program.await_flow()
+        assert program.close() == 0
+    program.judge(kafka.bootstrap_servers, topic, topic)
+    assert program.said["crashed"] == []
