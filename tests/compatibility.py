@@ -31,7 +31,7 @@ import confluent_kafka
 import pytest
 
 from fleet.demo.kafka import LIBS
-from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KCAT, NODE_CLIENTS_SOURCE
+from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KAFKA_PYTHON_LOCK, KCAT, NODE_CLIENTS_SOURCE
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -65,6 +65,13 @@ def locked(library: str, folder: str) -> str:
     return version
 
 
+def of_kafka_python() -> str:
+    """The version that its lock file installs."""
+    found = re.search(r"^kafka-python==(\S+)", KAFKA_PYTHON_LOCK.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
 CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
         "librdkafka": lambda: confluent_kafka.libversion()[0],
@@ -74,6 +81,7 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
         "aiokafka": partial(of_package, "aiokafka"),
         "franz-go": of_franz_go,
+        "kafka-python": of_kafka_python,
         "kafkajs": partial(locked, "kafkajs", "kafkajs"),
         "@platformatic/kafka": partial(locked, "@platformatic/kafka", "platformatic"),
         "Spark": partial(of_package, "pyspark"),

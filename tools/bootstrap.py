@@ -52,6 +52,7 @@ NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 """By program, the Debian package that has it."""
 NODE_MAJOR = 20
 KAFKA_PYTHON = BUILD / "kafka-python"
+KAFKA_PYTHON_LOCK = ROOT / "requirements" / "kafka-python.lock"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 HELM = BUILD / "bin" / "helm"
 KUBECTL_VALIDATE_MODULE = "sigs.k8s.io/kubectl-validate@v0.0.4"
@@ -244,8 +245,7 @@ def bring_node_client(name: str) -> Path:
 
 def bring_kafka_python() -> Path:
     """kafka-python in a virtual environment of its own. Returns: the Python of that environment."""
-    lock = ROOT / "requirements" / "kafka-python.lock"
-    python = KAFKA_PYTHON / "bin" / "python"
+    lock, python = KAFKA_PYTHON_LOCK, KAFKA_PYTHON / "bin" / "python"
 
     def bring() -> None:
         run(sys.executable, "-m", "venv", "--clear", KAFKA_PYTHON)

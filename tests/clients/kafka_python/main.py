@@ -1,0 +1,218 @@
+"""What tests have kafka-python do: a command each, run by the Python of its own virtual environment.
+
+    main.py COMMAND BOOTSTRAP ...
+
+It prints what happens, each in a line, "WHAT\tVALUE": "failed" for each error that an application sees, and
+"closed" at the end of a run that went well. `Ledger` and the commands are those of ../node/program.js.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
+
+PARTITIONS = 12
+EVERY_S = 0.1
+LIMIT_S = 60.0
+
+_printing = threading.Lock()
+
+
+def tell(what: str, value: object = "") -> None:
+    with _printing:
+        print(f"{what}\t{value}".replace("\n", " "), flush=True)
+
+
+class Ledger:
+    """What was acknowledged and received, and where the group is in each partition."""
+
+    def __init__(self) -> None:
+        self.acknowledged: set[str] = set()
+        self.received: set[str] = set()
+        self._next = dict.fromkeys(range(PARTITIONS), 0)
+
+    def acknowledge(self, value: str) -> None:
+        self.acknowledged.add(value)
+        tell("acknowledged", value)
+
+    def receive(self, partition: int, offset: int, value: str) -> None:
+        """A group may read again what it has not committed. It may leave nothing out."""
+        wanted = self._next[partition]
+        if offset < wanted:
+            tell("repeated", f"{partition} {offset}")
+            return
+        if offset > wanted:
+            tell("skipped", f"{partition} {wanted} to {offset}")
+        self._next[partition] = offset + 1
+        self.received.add(value)
+        tell("received", value)
+
+
+def produce(producer: Any, topic: str, ledger: Ledger, stopping: threading.Event) -> None:
+    number = 0
+    while not stopping.wait(EVERY_S):
+        for partition in range(PARTITIONS):
+            value = f"{partition}-{number}"
+            sent = producer.send(topic, value.encode(), partition=partition)
+            sent.add_callback(lambda _, value=value: ledger.acknowledge(value))
+            sent.add_errback(lambda error: tell("failed", repr(error)))
+        number += 1
+
+
+def work(bootstrap: Sequence[str], topic: str, group: str, _: str) -> None:
+    """A producer and a member of a group until standard input ends."""
+    ledger, stopping, flushed = Ledger(), threading.Event(), threading.Event()
+    producer = KafkaProducer(bootstrap_servers=bootstrap)
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=500,
+    )
+
+    def consume() -> None:
+        while not (flushed.is_set() and ledger.acknowledged <= ledger.received):
+            for records in consumer.poll(timeout_ms=100).values():
+                for record in records:
+                    ledger.receive(record.partition, record.offset, record.value.decode())
+
+    producing = threading.Thread(target=produce, args=(producer, topic, ledger, stopping))
+    consuming = threading.Thread(target=consume)
+    for each in (producing, consuming):
+        each.start()
+    sys.stdin.read()
+    stopping.set()
+    producing.join()
+    producer.flush(LIMIT_S)
+    flushed.set()
+    consuming.join()
+    consumer.close()
+    producer.close()
+
+
+def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
+    """Topics, their configuration, groups and the cluster: tells what each answer says."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    admin.create_topics({name: {"num_partitions": 5, "replication_factor": 3}}, wait_for_metadata=True)
+    (described,) = admin.describe_topics([name])
+    tell("partitions", len(described["partitions"]))
+
+    def configured(kind: Any, of: str, key: str) -> object:
+        found = admin.describe_configs([ConfigResource(kind, of, {key: None})], config_filter="all")
+        return found[kind.name.lower()][of][key]["value"]
+
+    tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "123456789"})])
+    tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
+    tell("advertised", configured(ConfigResourceType.BROKER, "1", "advertised.listeners"))
+    listed = [each for each in admin.list_groups() if each["group_id"] == group]
+    tell("group", [each["protocol_type"] for each in listed])
+    offsets = admin.list_group_offsets(group)[group]
+    tell("offsets", sorted((each.partition, known.offset) for each, known in offsets.items()))
+    cluster = admin.describe_cluster()
+    tell("cluster", cluster["cluster_id"])
+    tell("brokers", sorted(each["broker_id"] for each in cluster["brokers"]))
+    admin.delete_topics([name])
+    limit_s = time.monotonic() + LIMIT_S
+    while name in admin.list_topics():
+        if time.monotonic() > limit_s:
+            raise TimeoutError(f"{name} is still there")
+        time.sleep(0.05)
+    tell("deleted")
+    admin.close()
+
+
+def addresses(bootstrap: Sequence[str]) -> None:
+    """What the client takes for the brokers' addresses: "broker", "ID HOST:PORT"."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    for each in admin.describe_cluster()["brokers"]:
+        tell("broker", f"{each['broker_id']} {each['host']}:{each['port']}")
+    admin.close()
+
+
+def quorum(bootstrap: Sequence[str]) -> None:
+    """DescribeQuorum, with the addresses of controllers: "voter", an id, and "node", "ID HOST:PORT"."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    told = admin.describe_metadata_quorum()
+    (topic,) = told["topics"]
+    (partition,) = topic["partitions"]
+    for voter in sorted(each["replica_id"] for each in partition["current_voters"]):
+        tell("voter", voter)
+    for node in told.get("nodes", ()):
+        for each in node["listeners"]:
+            tell("node", f"{node['node_id']} {each['host']}:{each['port']}")
+    admin.close()
+
+
+def transact(bootstrap: Sequence[str], topic: str, transactional_id: str, number: str) -> None:
+    """Transactions with a record in each partition, of which every second one is aborted."""
+    options: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": transactional_id}
+    producer = KafkaProducer(**options)
+    producer.init_transactions()
+    count = int(number)
+
+    def transaction(name: str, *, commit: bool) -> list[str]:
+        values = [f"{name}-{partition}" for partition in range(PARTITIONS)]
+        producer.begin_transaction()
+        sent = [
+            producer.send(topic, value.encode(), partition=partition)
+            for partition, value in enumerate(values)
+        ]
+        for each in sent:
+            each.get(LIMIT_S)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        return values
+
+    for each in range(count):
+        commit = (count - each) % 2 == 1
+        what = "committed" if commit else "aborted"
+        for value in transaction(f"{what}{each}", commit=commit):
+            tell(what, value)
+    successor = KafkaProducer(**options)
+    successor.init_transactions()
+    try:
+        transaction("fenced", commit=True)
+        tell("fenced", 0)
+    except KafkaError as error:
+        tell("fenced", error.errno)
+    successor.close()
+    producer.close(timeout=1)
+
+
+COMMANDS: dict[str, tuple[int, Callable[..., None]]] = {
+    "work": (3, work),
+    "admin": (2, administer),
+    "addresses": (0, addresses),
+    "quorum": (0, quorum),
+    "transact": (3, transact),
+}
+"""Each with the number of its arguments."""
+
+
+def main() -> int:
+    command, bootstrap, *arguments = sys.argv[1:]
+    count, run = COMMANDS[command]
+    if len(arguments) != count:
+        sys.exit(f"main.py {command}: {count} arguments after BOOTSTRAP")
+    try:
+        run(bootstrap.split(","), *arguments)
+    except Exception as error:
+        tell("failed", repr(error))
+        return 1
+    tell("closed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

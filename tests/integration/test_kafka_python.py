@@ -1,0 +1,118 @@
+"""kafka-python: the results of a direct connection, and no addresses but the fleet's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
+from tests.chaos.coordinators import await_protocols, coordinator
+from tests.clients.kafka_python.program import KafkaPython, run
+from tests.clients.node_program import PARTITIONS, Said
+from tests.conftest import MakeFleet
+from tests.integration.clients import read_all
+from tests.integration.conftest import FleetCommand
+from tests.integration.relay import Recording
+
+pytestmark = pytest.mark.size("test-all")
+
+MakeTopic = Callable[..., str]
+TRANSACTIONS = 9
+"""With a record in each of twelve partitions; five are committed, the last one too."""
+FENCED = {"47", "90"}
+"""INVALID_PRODUCER_EPOCH, PRODUCER_FENCED. Source: Errors.java"""
+
+
+def endpoint_of(told: str) -> Endpoint:
+    host, _, port = told.rpartition(" ")[2].rpartition(":")
+    return Endpoint(host, int(port))
+
+
+@pytest.mark.proves("kafka-python", "addresses")
+def test_brokers_that_it_knows_are_the_fleets(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+    said = run("addresses", fleet.bootstrap())
+    found = {int(each.partition(" ")[0]): endpoint_of(each) for each in said["broker"]}
+    owned = {each.broker_id: each.committed for each in fleet.ownership("p1").identities}
+    assert {each: (fleet.owner_of(endpoint),) for each, endpoint in found.items()} == owned
+    assert found.keys() == kafka.brokers.keys()
+
+
+@pytest.mark.proves("kafka-python", "administration", "addresses")
+def test_the_quorum_is_described_without_addresses(
+    fleet: LocalFleet, kafka: KafkaCluster, recorded: Recording
+) -> None:
+    """DescribeQuorum v2 names the controllers' addresses."""
+    through, direct = run("quorum", fleet.bootstrap()), run("quorum", kafka.bootstrap_servers)
+    assert through["voter"] == direct["voter"] == [str(each) for each in kafka.brokers]
+    assert {endpoint_of(each).port for each in direct["node"]} == {
+        kafka.listener("CONTROLLER", each).port for each in kafka.brokers
+    }
+    hidden = {kafka.listener("CONTROLLER", each) for each in kafka.brokers}
+    assert not hidden & {endpoint_of(each) for each in through["node"]}
+
+
+@pytest.mark.proves("kafka-python", "administration", "addresses")
+def test_administration_has_the_results_of_a_direct_connection(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    group = make_topic()
+    with KafkaPython("work", kafka.bootstrap_servers, group, group, "classic") as program:
+        program.await_flow()
+        assert program.close() == 0
+    through, direct = (
+        run("admin", bootstrap, f"{group}-{name}", group)
+        for name, bootstrap in (("fleet", fleet.bootstrap()), ("direct", kafka.bootstrap_servers))
+    )
+    hidden, shown = through.pop("advertised"), direct.pop("advertised")
+    assert through == direct
+    assert through["retention"] == ["604800000", "123456789"]
+    assert through["group"] == ["['consumer']"]
+    assert "127.77." in shown[0]
+    assert "127.77." not in hidden[0]
+
+
+@pytest.mark.proves("kafka-python", "transactions")
+def test_transactions_are_committed_aborted_and_fenced_as_directly(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    def outcome(bootstrap: str) -> tuple[Said, list[str]]:
+        topic = make_topic()
+        said = run("transact", bootstrap, topic, topic, str(TRANSACTIONS))
+        committed = {"isolation.level": "read_committed"}
+        log = read_all(bootstrap, topic, len(said["committed"]), config=committed)
+        return said, sorted((each.value() or b"").decode() for each in log)
+
+    through, direct = outcome(fleet.bootstrap()), outcome(kafka.bootstrap_servers)
+    assert through == direct
+    said, read = through
+    assert (len(said["committed"]), len(said["aborted"])) == (5 * PARTITIONS, 4 * PARTITIONS)
+    assert read == sorted(said["committed"])
+    assert set(said["fenced"]) <= FENCED
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.proves("kafka-python", "produce", "classic group", "planned move")
+def test_no_error_when_the_member_of_the_coordinator_is_drained(
+    kafka: KafkaCluster,
+    make_fleet: MakeFleet,
+    make_topic: MakeTopic,
+    fleet_command: FleetCommand,
+) -> None:
+    topic, own = make_topic(), make_fleet()
+    owners = {each.broker_id: each.committed[0] for each in own.ownership("p1").identities}
+    drained = owners[coordinator(kafka, topic)]
+    others = tuple(each for each in own.members if each != drained)
+    with KafkaPython("work", own.bootstrap(), topic, topic, "classic") as program:
+        program.await_flow()
+        await_protocols(kafka, {topic: "classic"})
+        fleet_command(own, "drain", drained)
+        own.await_settled(frozenset(kafka.brokers), others)
+        program.await_flow()
+        fleet_command(own, "undrain", drained)
+        own.await_settled(frozenset(kafka.brokers))
+        program.await_flow()
+        assert program.close() == 0
+    program.judge(kafka.bootstrap_servers, topic, topic)
