@@ -31,7 +31,7 @@ import confluent_kafka
 import pytest
 
 from fleet.demo.kafka import LIBS
-from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KCAT
+from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KAFKA_GO, KCAT, SARAMA
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -53,8 +53,8 @@ def of_kcat() -> str:
     return found[1]
 
 
-def of_franz_go() -> str:
-    said = subprocess.run([FRANZ_GO, "--version"], capture_output=True, text=True, check=True).stdout
+def of_go(program: Path) -> str:
+    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stdout
     return said.strip().removeprefix("v")
 
 
@@ -66,7 +66,9 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "Kafka Streams": partial(of_jar, KAFKA_CLIENTS, "kafka-streams"),
         "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
         "aiokafka": partial(of_package, "aiokafka"),
-        "franz-go": of_franz_go,
+        "franz-go": partial(of_go, FRANZ_GO),
+        "sarama": partial(of_go, SARAMA),
+        "kafka-go": partial(of_go, KAFKA_GO),
         "Spark": partial(of_package, "pyspark"),
     }
 )
@@ -84,9 +86,11 @@ FEATURES: Final = MappingProxyType(
         "addresses": "what it is told of brokers is the fleet's",
         "leader moves": "a partition's leader moves, and it follows (KIP-951)",
         "takeover": "a member is killed: it goes on, nothing lost, repeated or out of order",
+        "takeover at least once": "a member is killed: it goes on, nothing lost; a record may come twice",
         "silence": "a member is frozen or cut off, so that nothing is reset: the same",
         "broker fails": "a broker is killed or restarted: the same",
         "planned move": "a drain, or a rolling restart: no error either",
+        "planned move at least once": "a drain: no record refused, nothing lost; a record may come twice",
         "TLS": "to the fleet",
         "client certificate": "which the fleet asks for",
         "SNI": "one port, the server name says which broker",
