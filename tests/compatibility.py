@@ -31,7 +31,15 @@ import confluent_kafka
 import pytest
 
 from fleet.demo.kafka import LIBS
-from tools.bootstrap import FRANZ_GO, KAFKA_CLIENTS, KAFKA_PYTHON_LOCK, KCAT, NODE_CLIENTS_SOURCE
+from tools.bootstrap import (
+    CLIENTS_SOURCE,
+    FRANZ_GO,
+    KAFKA_CLIENTS,
+    KAFKA_GO,
+    KAFKA_PYTHON_LOCK,
+    KCAT,
+    SARAMA,
+)
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -53,14 +61,14 @@ def of_kcat() -> str:
     return found[1]
 
 
-def of_franz_go() -> str:
-    said = subprocess.run([FRANZ_GO, "--version"], capture_output=True, text=True, check=True).stdout
+def of_go(program: Path) -> str:
+    said = subprocess.run([program, "-version"], capture_output=True, text=True, check=True).stdout
     return said.strip().removeprefix("v")
 
 
 def locked(library: str, folder: str) -> str:
     """The version of a Node library that a lock file installs: nobody needs Node to know it."""
-    lock = json.loads((NODE_CLIENTS_SOURCE / folder / "package-lock.json").read_text())
+    lock = json.loads((CLIENTS_SOURCE / folder / "package-lock.json").read_text())
     version: str = lock["packages"][f"node_modules/{library}"]["version"]
     return version
 
@@ -80,7 +88,9 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "Kafka Streams": partial(of_jar, KAFKA_CLIENTS, "kafka-streams"),
         "Kafka Connect": partial(of_jar, KAFKA_CLIENTS, "connect-runtime"),
         "aiokafka": partial(of_package, "aiokafka"),
-        "franz-go": of_franz_go,
+        "franz-go": partial(of_go, FRANZ_GO),
+        "sarama": partial(of_go, SARAMA),
+        "kafka-go": partial(of_go, KAFKA_GO),
         "kafka-python": of_kafka_python,
         "kafkajs": partial(locked, "kafkajs", "kafkajs"),
         "@platformatic/kafka": partial(locked, "@platformatic/kafka", "platformatic"),
@@ -101,9 +111,11 @@ FEATURES: Final = MappingProxyType(
         "addresses": "what it is told of brokers is the fleet's",
         "leader moves": "a partition's leader moves, and it follows (KIP-951)",
         "takeover": "a member is killed: it goes on, nothing lost, repeated or out of order",
+        "takeover at least once": "a member is killed: it goes on, nothing lost; a record may come twice",
         "silence": "a member is frozen or cut off, so that nothing is reset: the same",
         "broker fails": "a broker is killed or restarted: the same",
         "planned move": "a drain, or a rolling restart: no error either",
+        "planned move at least once": "a drain: no record refused, nothing lost; a record may come twice",
         "TLS": "to the fleet",
         "client certificate": "which the fleet asks for",
         "SNI": "one port, the server name says which broker",

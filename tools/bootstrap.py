@@ -2,7 +2,8 @@
 
     python3 tools/bootstrap.py demo      virtual environment, Kafka
     python3 tools/bootstrap.py test      the same, the development packages, older Kafkas, Kafka Streams and
-                                         Connect, kcat, franz-go, Toxiproxy, Prometheus, Chromium, libfaketime
+                                         Connect, kcat, clients in Go, Toxiproxy, Prometheus, Chromium,
+                                         libfaketime
     python3 tools/bootstrap.py long      all of that; Helm, kubectl-validate, compose-go and kube-apiserver,
                                          minutes to build; etcd
 
@@ -43,11 +44,16 @@ FAKETIME_FOLDERS = ("lib/*/faketime", "lib/faketime", "lib64/faketime")
 """Where distributions put it, below /usr."""
 KAFKA_CLIENTS = BUILD / "kafka" / "clients"
 KCAT = BUILD / "kcat" / "kcat"
+CLIENTS_SOURCE = ROOT / "tests" / "clients"
+GO_COMMON_SOURCE = CLIENTS_SOURCE / "common"
 FRANZ_GO = BUILD / "bin" / "franz-go-client"
-FRANZ_GO_SOURCE = ROOT / "tests" / "clients" / "franz"
+FRANZ_GO_SOURCE = CLIENTS_SOURCE / "franz"
+KAFKA_GO = BUILD / "bin" / "kafka-go-client"
+KAFKA_GO_SOURCE = CLIENTS_SOURCE / "kafka_go"
+SARAMA = BUILD / "bin" / "sarama-client"
+SARAMA_SOURCE = CLIENTS_SOURCE / "sarama"
 NODE_CLIENTS = BUILD / "node"
-NODE_CLIENTS_SOURCE = ROOT / "tests" / "clients"
-NODE_SHARED = NODE_CLIENTS_SOURCE / "node" / "program.js"
+NODE_SHARED = CLIENTS_SOURCE / "node" / "program.js"
 NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 """By program, the Debian package that has it."""
 NODE_MAJOR = 20
@@ -198,9 +204,12 @@ def bring_program(target: Path, package: str) -> None:
     once(target.with_name("brought"), f"bringing {target.name}", (package,), bring)
 
 
-def build_franz_go() -> None:
-    """The tests' program around franz-go, a Go client."""
+def build_go_clients() -> None:
+    """The tests' programs around client libraries in Go."""
     build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
+    common = sorted(GO_COMMON_SOURCE.glob("*.go"))
+    build_own(KAFKA_GO, KAFKA_GO_SOURCE, "building a client of kafka-go", shared=common)
+    build_own(SARAMA, SARAMA_SOURCE, "building a client of sarama", shared=common)
 
 
 def bring_node_client(name: str) -> Path:
@@ -212,7 +221,7 @@ def bring_node_client(name: str) -> Path:
     Returns: the file that node runs
     Raises:  MissingPrograms: there is no node or npm on this machine, or it is too old
     """
-    source, target = NODE_CLIENTS_SOURCE / name, NODE_CLIENTS / name
+    source, target = CLIENTS_SOURCE / name, NODE_CLIENTS / name
     sources = [
         source / "package.json",
         source / "package-lock.json",
@@ -257,9 +266,14 @@ def bring_kafka_python() -> Path:
     return python
 
 
-def build_own(target: Path, source: Path, what: str, options: Sequence[str] = ()) -> None:
-    """A Go program of the tests' own."""
-    sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go"))]
+def build_own(
+    target: Path, source: Path, what: str, options: Sequence[str] = (), shared: Sequence[Path] = ()
+) -> None:
+    """A Go program of the tests' own.
+
+    Args: shared: what it is built from besides its own folder.
+    """
+    sources = [source / "go.mod", source / "go.sum", *sorted(source.glob("*.go")), *shared]
 
     def build() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -494,7 +508,7 @@ def bring_all(purpose: str) -> None:
         [bring_kafka, bring_older_kafkas, bring_kafka_clients],
         [
             partial(bring_program, KCAT, "kcat"),
-            *(build_franz_go, build_toxiproxy, bring_prometheus, bring_faketime, bring_browser),
+            *(build_go_clients, build_toxiproxy, bring_prometheus, bring_faketime, bring_browser),
         ],
     )
     archive_classes()

@@ -37,10 +37,15 @@ def with_the_coordinator_of(kafka: KafkaCluster, group: str) -> str:
     return next(name for name in names if coordinator(kafka, name) == wanted)
 
 
+def owner_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
+    """The member that owns the identity of a group's coordinator."""
+    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
+    return owners[coordinator(kafka, group)]
+
+
 def kill_proxy_of_coordinator(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> ProxyId:
     """Kill the member that stands for the coordinator of a group. Returns: which one."""
-    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
-    victim = owners[coordinator(kafka, group)]
+    victim = owner_of_coordinator(fleet, kafka, group)
     tree = Tree(fleet, victim)
     fleet.kill(victim)
     tree.prove_gone()

@@ -9,7 +9,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,14 @@ from fleet.client_settings import CLIENT_SETTINGS, Client
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import LIMIT_S, read_all
-from tools.bootstrap import FRANZ_GO_SOURCE, KCAT, ROOT, bring_node_client
+from tools.bootstrap import (
+    FRANZ_GO_SOURCE,
+    KAFKA_GO_SOURCE,
+    KCAT,
+    ROOT,
+    SARAMA_SOURCE,
+    bring_node_client,
+)
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -34,24 +41,69 @@ import (
 \t"crypto/tls"
 \t"time"
 
-\t"github.com/twmb/franz-go/pkg/kgo"
+\t"{module}"
 )
 
 var _ = tls.Config{{}}
 var _ = time.Second
+var _ = context.Background
 
 func main() {{
 \t{snippet}
-\tclient, err := kgo.NewClient(options...)
-\tif err != nil {{
-\t\tpanic(err)
-\t}}
-\trecord := &kgo.Record{{Topic: "{topic}", Value: []byte("franz-go")}}
-\tif err := client.ProduceSync(context.Background(), record).FirstErr(); err != nil {{
+\tif err := send(); err != nil {{
 \t\tpanic(err)
 \t}}
 }}
 """
+GO_CLIENTS: Mapping[Client, tuple[Path, str, str]] = {
+    "franz-go": (
+        FRANZ_GO_SOURCE,
+        "github.com/twmb/franz-go/pkg/kgo",
+        """\
+\tclient, err := kgo.NewClient(options...)
+\tif err != nil {
+\t\tpanic(err)
+\t}
+\tsend := func() error {
+\t\trecord := &kgo.Record{Topic: "TOPIC", Value: []byte("franz-go")}
+\t\treturn client.ProduceSync(context.Background(), record).FirstErr()
+\t}
+""",
+    ),
+    "sarama": (
+        SARAMA_SOURCE,
+        "github.com/IBM/sarama",
+        """\
+\tconfig.Producer.Return.Successes = true // which its synchronous producer requires
+\tproducer, err := sarama.NewSyncProducer(brokers, config)
+\tif err != nil {
+\t\tpanic(err)
+\t}
+\tsend := func() error {
+\t\tvalue := sarama.StringEncoder("sarama")
+\t\t_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: "TOPIC", Value: value})
+\t\treturn err
+\t}
+""",
+    ),
+    "kafka-go": (
+        KAFKA_GO_SOURCE,
+        "github.com/segmentio/kafka-go",
+        """\
+\twriter.Topic = "TOPIC"
+\treader.Topic = writer.Topic
+\tsend := func() error {
+\t\trecord := kafka.Message{Value: []byte("kafka-go")}
+\t\tif err := writer.WriteMessages(context.Background(), record); err != nil {
+\t\t\treturn err
+\t\t}
+\t\t_, err := kafka.NewReader(*reader).FetchMessage(context.Background())
+\t\treturn err
+\t}
+""",
+    ),
+}
+"""Where the program is compiled, what it imports, and what it does with the settings: produce a record."""
 
 NODE_PROGRAM = """\
 {snippet}
@@ -148,12 +200,16 @@ async def test_aiokafka_takes_it(fleet: LocalFleet, make_topic: MakeTopic) -> No
 
 
 @pytest.mark.timeout(300)
-def test_franz_go_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", GO_CLIENTS)
+def test_a_client_in_go_takes_it(
+    fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path, client: Client
+) -> None:
     topic, program = make_topic(1), tmp_path / "main.go"
-    snippet = client_config(fleet, "franz-go").replace("\n", "\n\t").rstrip()
-    program.write_text(GO_PROGRAM.format(snippet=snippet, topic=topic))
-    run("go", "run", program, cwd=FRANZ_GO_SOURCE)
-    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [b"franz-go"]
+    source, module, use = GO_CLIENTS[client]
+    snippet = client_config(fleet, client).replace("\n", "\n\t") + use.replace("TOPIC", topic)
+    program.write_text(GO_PROGRAM.format(snippet=snippet.strip(), module=module))
+    run("go", "run", program, cwd=source)
+    assert [each.value() for each in read_all(fleet.bootstrap(), topic, 1, 1)] == [client.encode()]
 
 
 def test_kafkajs_takes_it(fleet: LocalFleet, make_topic: MakeTopic, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from confluent_kafka.admin import AdminClient
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.certificates import Authority, Pair
-from tests.clients.franz.program import FranzGo, tls
+from tests.clients.franz.program import FranzGo
+from tests.clients.go_program import GoProgram, tls
 from tests.conftest import MakeTopic, fleets
 from tests.integration.clients import Load, Reader, count, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, FleetCommand, Tool
 from tests.integration.wire import Connection, brokers_of, metadata
+from tools.bootstrap import KAFKA_GO, SARAMA
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -135,6 +137,29 @@ def test_franz_go(
     topic = make_topic()
     sealed = tls(authority.certificate, app)
     with FranzGo(*sealed, "work", secured.bootstrap(), topic, topic, "consumer") as client:
+        client.await_flow()
+        assert client.close() == 0
+    client.judge(kafka.bootstrap_servers, topic)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KAFKA_GO, marks=pytest.mark.proves("kafka-go", "TLS", "client certificate")),
+        pytest.param(SARAMA, marks=pytest.mark.proves("sarama", "TLS", "client certificate")),
+    ],
+)
+def test_kafka_go_and_sarama(
+    secured: LocalFleet,
+    kafka: KafkaCluster,
+    make_topic: MakeTopic,
+    authority: Authority,
+    app: Pair,
+    program: Path,
+) -> None:
+    topic = make_topic()
+    sealed = tls(authority.certificate, app)
+    with GoProgram(program, *sealed, "work", secured.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
     client.judge(kafka.bootstrap_servers, topic)

@@ -263,7 +263,7 @@ def test_the_service_gives_a_drain_its_time_and_may_do_little() -> None:
     assert {service[each] for each in ("NoNewPrivileges", "PrivateDevices", "RestrictNamespaces")} == {"yes"}
 
 
-NODE_LOCKS = sorted(bootstrap.NODE_CLIENTS_SOURCE.glob("*/package-lock.json"))
+NODE_LOCKS = sorted(bootstrap.CLIENTS_SOURCE.glob("*/package-lock.json"))
 
 
 @pytest.mark.parametrize("path", NODE_LOCKS, ids=lambda path: path.parent.name)

@@ -56,6 +56,17 @@ def test_a_client_that_was_not_measured_is_said_to_be(client: Client, capsys: Ou
     assert any(each["measured"] for each in told["settings"]) is not reasoned
 
 
+def test_go_clients_are_told_values_by_name() -> None:
+    """The same for plaintext and TLS; `tests/integration/test_client_config.py` compiles them."""
+    sarama = as_text("sarama", ADDRESSES, settings_for("sarama", secured=True)).splitlines()
+    assert 'brokers := []string{"p1.example:9100", "p2.example:9100"}' in sarama
+    assert "config.Consumer.Retry.Backoff = 50*time.Millisecond" in sarama
+    assert "config.Net.TLS.Enable = true" in sarama
+    kafka_go = as_text("kafka-go", ADDRESSES, settings_for("kafka-go", secured=True)).splitlines()
+    assert "transport.MetadataTTL = 1*time.Second" in kafka_go
+    assert "transport.TLS, dialer.TLS = new(tls.Config), new(tls.Config)" in kafka_go
+
+
 def test_python_is_python() -> None:
     found: dict[str, dict[str, object]] = {}
     exec(as_text("aiokafka", ADDRESSES, settings_for("aiokafka", secured=True)), found)

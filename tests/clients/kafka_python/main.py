@@ -111,6 +111,13 @@ def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
 
     tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "123456789"})])
+    # A broker may be asked that has not heard of the change yet.
+    ends_s = time.monotonic() + LIMIT_S
+    while (
+        configured(ConfigResourceType.TOPIC, name, "retention.ms") != "123456789"
+        and time.monotonic() < ends_s
+    ):
+        time.sleep(0.05)
     tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
     tell("advertised", configured(ConfigResourceType.BROKER, "1", "advertised.listeners"))
     listed = [each for each in admin.list_groups() if each["group_id"] == group]

@@ -63,14 +63,16 @@ async function administer(settings, brokers, name, groupId) {
       resources: [{ ...resource, configNames: ['retention.ms'] }],
       includeSynonyms: false
     })
-    tell('retention', resources[0].configEntries.map(each => each.configValue))
+    return resources[0].configEntries.map(each => each.configValue)
   }
-  await retention()
+  tell('retention', await retention())
   await admin.alterConfigs({
     validateOnly: false,
     resources: [{ ...resource, configEntries: [{ name: 'retention.ms', value: '123456789' }] }]
   })
-  await retention()
+  // A broker may be asked that has not heard of the change yet.
+  await until(async () => (await retention()).includes('123456789'))
+  tell('retention', await retention())
   const broker = { type: ConfigResourceTypes.BROKER, name: '1', configNames: ['advertised.listeners'] }
   const { resources } = await admin.describeConfigs({ resources: [broker], includeSynonyms: true })
   tell('advertised', resources[0].configEntries.map(each => each.configValue))

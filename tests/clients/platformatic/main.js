@@ -137,12 +137,14 @@ async function administer(settings, brokers, name, groupId) {
   const resource = { resourceType: ConfigResourceTypes.TOPIC, resourceName: name }
   const retention = async () => {
     const [{ configs }] = await admin.describeConfigs({ resources: [{ ...resource, configurationKeys: ['retention.ms'] }] })
-    tell('retention', configs.map(each => each.value))
+    return configs.map(each => each.value)
   }
-  await retention()
+  tell('retention', await retention())
   const change = { name: 'retention.ms', configOperation: IncrementalAlterConfigOperationTypes.SET, value: '123456789' }
   await admin.incrementalAlterConfigs({ resources: [{ ...resource, configs: [change] }] })
-  await retention()
+  // A broker may be asked that has not heard of the change yet.
+  await until(async () => (await retention()).includes('123456789'))
+  tell('retention', await retention())
   const broker = { resourceType: ConfigResourceTypes.BROKER, resourceName: '1', configurationKeys: ['advertised.listeners'] }
   const [{ configs }] = await admin.describeConfigs({ resources: [broker], includeSynonyms: true })
   tell('advertised', configs.map(each => each.value))

@@ -1,0 +1,3 @@
+module fleet/tests/clients/common
+
+go 1.26.0

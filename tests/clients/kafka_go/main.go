@@ -1,0 +1,69 @@
+// What tests have kafka-go do: a command each, of which `commands` says the arguments.
+//
+//	kafka-go-client [-set NAME=VALUE]… [-ca FILE [-certificate FILE -key FILE]] COMMAND BOOTSTRAP …
+//	kafka-go-client -version
+//
+// It prints each thing that happens in a line, "WHAT\tVALUE": "failed" for an error, "closed" at the end of a success.
+package main
+
+import (
+	"context"
+	"time"
+
+	"fleet/tests/clients/common"
+
+	"github.com/segmentio/kafka-go"
+)
+
+const limit = 60 * time.Second
+
+func main() {
+	common.Program{
+		Name:   "kafka-go",
+		Module: "github.com/segmentio/kafka-go",
+		Commands: map[string]common.Command{
+			"work":      {Arguments: []string{"TOPIC", "GROUP"}, Run: work},
+			"admin":     {Arguments: []string{"TOPIC", "GROUP"}, Run: admin},
+			"addresses": {Arguments: []string{"TOPIC", "GROUP"}, Run: addresses},
+		},
+	}.Main()
+}
+
+// parts are a program's values of kafka-go, by the names that `fleet client-config` gives them.
+type parts struct {
+	dialer    *kafka.Dialer
+	transport *kafka.Transport
+	writer    *kafka.Writer
+	reader    *kafka.ReaderConfig
+}
+
+// partsOf makes them with the library's defaults, and then as the command line says.
+func partsOf(client common.Client) (parts, error) {
+	dialer := &kafka.Dialer{Timeout: kafka.DefaultDialer.Timeout, DualStack: true, TLS: client.TLS}
+	transport := &kafka.Transport{TLS: client.TLS}
+	writer := &kafka.Writer{
+		Addr:         kafka.TCP(client.Bootstrap...),
+		Transport:    transport,
+		RequiredAcks: kafka.RequireAll,
+		// A record waits for a second by default, which would hide what a takeover costs.
+		BatchTimeout: 10 * time.Millisecond,
+	}
+	reader := &kafka.ReaderConfig{Brokers: client.Bootstrap, Dialer: dialer}
+	named := map[string]any{"dialer": dialer, "transport": transport, "writer": writer, "reader": reader}
+	return parts{dialer, transport, writer, reader}, client.Settings.Apply(named)
+}
+
+func (p parts) client() *kafka.Client {
+	return &kafka.Client{Addr: p.writer.Addr, Transport: p.transport, Timeout: limit}
+}
+
+// with has something done by a client, within a limit.
+func with(client common.Client, do func(ctx context.Context, parts parts) error) error {
+	made, err := partsOf(client)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return do(ctx, made)
+}

@@ -1,0 +1,134 @@
+"""kafka-go and sarama, clients in Go, behind the fleet: records, groups, administration, transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet.demo.kafka import KafkaCluster
+from fleet.demo.local_fleet import LocalFleet
+from fleet.model import Endpoint
+from tests.clients.go_program import GoProgram, Said, committed, run
+from tests.integration.clients import count, read_all
+from tools.bootstrap import KAFKA_GO, SARAMA
+
+pytestmark = pytest.mark.size("test-all")
+
+MakeTopic = Callable[..., str]
+TRANSACTIONS = 5
+"""With a record in each of twelve partitions; three are committed, the last one too."""
+HIDDEN = {"listeners", "advertised.listeners", "controller.quorum.voters"}
+"""The settings of a broker that have addresses, and that the fleet says are empty."""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KAFKA_GO, marks=pytest.mark.proves("kafka-go", "produce", "classic group")),
+        pytest.param(SARAMA, marks=pytest.mark.proves("sarama", "produce", "classic group")),
+    ],
+)
+def test_a_group_is_given_each_record_once_and_commits(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, program: Path
+) -> None:
+    topic = make_topic()
+    with GoProgram(program, "work", fleet.bootstrap(), topic, topic) as client:
+        client.await_flow()
+        assert client.close() == 0
+    client.judge(kafka.bootstrap_servers, topic)
+    assert [client.said[what] for what in ("refused", "interrupted", "reported")] == [[], [], []]
+    assert committed(kafka.bootstrap_servers, topic, topic) == count(kafka.bootstrap_servers, topic)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KAFKA_GO, marks=pytest.mark.proves("kafka-go", "administration")),
+        pytest.param(SARAMA, marks=pytest.mark.proves("sarama", "administration")),
+    ],
+)
+def test_administration_has_the_results_of_a_direct_connection(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, program: Path
+) -> None:
+    group = make_topic()
+    with GoProgram(program, "work", kafka.bootstrap_servers, group, group) as client:
+        client.await_flow()
+        assert client.close() == 0
+
+    def results(bootstrap: str, topic: str) -> Said:
+        said = run(program, "admin", bootstrap, topic, group)
+        assert "retention.ms=3600000" in said[f"config of {topic}"]
+        return {
+            what.replace(topic, "TOPIC"): sorted(value.replace(topic, "TOPIC") for value in values)
+            for what, values in said.items()
+        }
+
+    directly = results(kafka.bootstrap_servers, f"made-directly-{group}")
+    through = results(fleet.bootstrap(), f"made-through-the-fleet-{group}")
+    # Of a broker's own configuration the fleet leaves out what has addresses, and nothing else.
+    broker = dict(map(_setting, directly["config of 1"]))
+    assert {name for name, value in broker.items() if "127.77." in value} == HIDDEN
+    directly["config of 1"] = sorted(
+        f"{name}={'' if name in HIDDEN else value}" for name, value in broker.items()
+    )
+    assert through == directly
+    assert sorted(through["broker"]) == ["1", "2", "3"]
+    assert through["offset"] != []
+
+
+def _setting(line: str) -> tuple[str, str]:
+    name, _, value = line.partition("=")
+    return name, value
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KAFKA_GO, marks=pytest.mark.proves("kafka-go", "addresses")),
+        pytest.param(SARAMA, marks=pytest.mark.proves("sarama", "addresses")),
+    ],
+)
+def test_each_address_that_it_learns_is_the_owners(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, program: Path
+) -> None:
+    """The same ids as directly, each at its owner's address. Brokers name any of them as the controller."""
+    topic = make_topic()
+    owners = {each.broker_id: each.committed[0] for each in fleet.ownership("p1").identities}
+    directly = run(program, "addresses", kafka.bootstrap_servers, topic, topic)
+    through = run(program, "addresses", fleet.bootstrap(), topic, topic)
+    for what in ("broker", "leader", "replica", "coordinator", "transaction coordinator"):
+        ids = [sorted(broker_id for broker_id, _ in map(_place, said[what])) for said in (directly, through)]
+        assert ids[0] == ids[1], what
+    assert {broker_id for broker_id, _ in map(_place, through["broker"])} == kafka.brokers.keys()
+    for broker_id, endpoint in (_place(value) for values in through.values() for value in values):
+        assert fleet.owner_of(endpoint) == owners[broker_id]
+
+
+def _place(value: str) -> tuple[int, Endpoint]:
+    broker_id, _, address = value.partition(" ")
+    host, _, port = address.rpartition(":")
+    return int(broker_id), Endpoint(host, int(port))
+
+
+@pytest.mark.proves("sarama", "transactions")
+def test_sarama_commits_aborts_and_is_fenced(
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
+) -> None:
+    """In each partition something committed comes last: who has read it has been given all before it."""
+    other, topic = make_topic(), make_topic()
+    directly = run(SARAMA, "transact", kafka.bootstrap_servers, other, other, str(TRANSACTIONS))
+
+    def values(isolation: str, expected: int) -> list[str]:
+        read = read_all(fleet.bootstrap(), topic, expected, config={"isolation.level": isolation})
+        return sorted((each.value() or b"").decode() for each in read)
+
+    said = run(SARAMA, "transact", fleet.bootstrap(), topic, topic, str(TRANSACTIONS))
+    kept, aborted = sorted(said["committed"]), said["aborted"]
+    assert (len(kept), len(aborted)) == (3 * 12, 2 * 12)
+    assert said == directly
+    assert said["fenced"] == ["90"]  # PRODUCER_FENCED. Source: Errors.java
+    assert values("read_committed", len(kept)) == kept
+    everything = sorted(kept + aborted)
+    assert values("read_uncommitted", len(everything)) == everything
