@@ -146,8 +146,8 @@ CLIENT_SETTINGS: Final[Mapping[Client, tuple[ClientSetting, ...]]] = MappingProx
                 "6 s",
                 "a writer learns new addresses at its next refresh, which comes after a random part of this",
                 "with the next two, longest pause when the proxy of the coordinator is killed, median and"
-                " worst of 10 kills on one core: writer 0.6 and 1.7 s, 2.0 and 5.6 without; reader 1.1 and 1.8 s,"
-                " 1.7 and 4.9 without",
+                " worst of 10 kills on one core: writer 0.6 and 1.7 s, 2.0 and 5.6 without; reader 1.1 and"
+                " 1.8 s, 1.7 and 4.9 without",
             ),
             ClientSetting(
                 "reader.HeartbeatInterval",
