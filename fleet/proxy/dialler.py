@@ -159,15 +159,21 @@ class Dialler:
     def _connect(self, connection: ClientConnection, candidate: Candidate) -> Awaitable[object]:
         """Raises, when awaited: what connecting raises."""
         if self._context is None:
-            return self._open(connection.broker_side, candidate.endpoint)
-        return self._secure(connection, candidate.endpoint, self._context())
+            return self._open(connection.broker_side, candidate)
+        return self._secure(connection, candidate, self._context())
 
-    async def _secure(self, connection: ClientConnection, at: Endpoint, context: ssl.SSLContext) -> None:
-        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), at.tls_name)
-        await self._open(lambda: transport, at)
+    async def _secure(
+        self, connection: ClientConnection, candidate: Candidate, context: ssl.SSLContext
+    ) -> None:
+        name = candidate.endpoint.tls_name
+        transport = TlsTransport(self._room, context, lambda _: connection.broker_side(), name)
+        await self._open(lambda: transport, candidate)
         await transport.handshake()
 
-    def _open(self, protocol: Callable[[], asyncio.BaseProtocol], at: Endpoint) -> Awaitable[object]:
+    def _open(self, protocol: Callable[[], asyncio.BaseProtocol], candidate: Candidate) -> Awaitable[object]:
+        at = candidate.endpoint
+        if candidate.is_ipv4:
+            return self._loop.create_connection(protocol, at.host, at.port)
         addresses = self._resolver.known(at)
         if addresses is not None and len(addresses) == 1:
             only = addresses[0]

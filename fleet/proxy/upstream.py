@@ -10,10 +10,11 @@ a process that is stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.model import Broker, BrokerId, Endpoint
+from fleet.outbound import MOST_PORT
 
 AVOID_S: Final = 5.0
 """How long a broker that could not be reached is tried after the others."""
@@ -27,10 +28,16 @@ _MANY_FAILURES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A broker to dial; ``broker_id`` is None for an address of the configuration whose id is not known."""
+    """A broker to dial.
+
+    Args:
+        broker_id: None for an address of the configuration whose id is not known.
+        is_ipv4: whether the host is an IPv4 address, and no name that has to be looked up.
+    """
 
     broker_id: BrokerId | None
     endpoint: Endpoint
+    is_ipv4: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -162,4 +169,6 @@ class Upstreams:
 
 
 def _candidate(broker: Broker) -> Candidate:
-    return Candidate(broker.broker_id, Endpoint(broker.host, broker.port))
+    host, port = broker.host, broker.port
+    is_ipv4 = host.count(".") == 3 and host.replace(".", "").isdecimal() and port <= MOST_PORT
+    return Candidate(broker.broker_id, Endpoint(host, port), is_ipv4)

@@ -1,3 +1,5 @@
+import pytest
+
 from fleet.model import Broker, Endpoint
 from fleet.proxy.upstream import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
 
@@ -101,3 +103,15 @@ def test_what_control_has_found_holds_for_every_connection() -> None:
     assert not upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
     upstreams.told({1: True, 2: True}, 10.0 + BACKOFF_LIMIT_S)
     assert all(upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "is_ipv4"),
+    [("192.0.2.1", 9092, True), ("192.0.2.1", 70_000, False), ("kafka-1", 9092, False), ("::1", 9092, False)],
+)
+def test_nobody_is_asked_for_an_ipv4_address(host: str, port: int, is_ipv4: bool) -> None:
+    upstreams = Upstreams(SERVERS)
+    upstreams.commit({1: Broker(1, host, port)})
+    found = upstreams.broker(1)
+    assert found is not None
+    assert found.is_ipv4 is is_ipv4
