@@ -1,4 +1,4 @@
-"""Clients in JavaScript whose coordinator's proxy dies: an idempotent producer and a group of each."""
+"""kafkajs, whose coordinator's proxy dies: an idempotent producer and a group."""
 
 from __future__ import annotations
 
@@ -19,22 +19,13 @@ AGAIN_LIMIT_S = 180.0
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "client",
-    [
-        pytest.param("kafkajs", marks=pytest.mark.proves("kafkajs", "produce", "classic group", "takeover")),
-        pytest.param(
-            "platformatic",
-            marks=pytest.mark.proves("@platformatic/kafka", "produce", "classic group", "takeover"),
-        ),
-    ],
-)
+@pytest.mark.proves("kafkajs", "produce", "classic group", "takeover")
 def test_group_goes_on_when_the_proxy_of_its_coordinator_dies(
-    client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
+    fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     """The group reads again what it had not committed, as it does when a broker dies."""
     topic = make_topic()
-    with NodeProgram(client, "work", fleet.bootstrap(), topic, topic, "classic") as program:
+    with NodeProgram("kafkajs", "work", fleet.bootstrap(), topic, topic, "classic") as program:
         program.await_flow()
         await_protocols(kafka, {topic: "classic"})
         joined = len(program.said["joined"])

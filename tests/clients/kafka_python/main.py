@@ -190,9 +190,9 @@ def transact(bootstrap: Sequence[str], topic: str, transactional_id: str, number
     successor.init_transactions()
     try:
         transaction("fenced", commit=True)
-        tell("fenced", 0)
-    except KafkaError as error:
-        tell("fenced", error.errno)
+        tell("fenced", "committed")
+    except KafkaError:  # which one depends on how far the transaction came
+        tell("fenced", "refused")
     successor.close()
     producer.close(timeout=1)
 
