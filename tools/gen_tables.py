@@ -401,6 +401,8 @@ class Emitter:
             has_rack = index + 3 < len(fields) and fields[index + 3].name == "Rack"
             self.line(f"    if {guard}buf[host:pos] != address.real_{encoding}:")
             self.line(f"        addresses.saw_{encoding}(buf, broker_id, host, {has_rack})")
+            self.line("else:")
+            self.line("    addresses.left_out += 1")
 
     def named_value(self) -> None:
         """A name and its value, which is blanked if the name, or that of the enclosing one, says so."""

@@ -186,6 +186,8 @@ class ClientAddresses(Addresses):
         address = self._book.lookup(broker_id, self._client_key)
         if self._book.is_served(broker_id):
             self[broker_id] = address
+        else:
+            self.left_out += 1
         return address
 
     def moved_since_asked(self, broker_id: BrokerId) -> bool:

@@ -282,7 +282,7 @@ class Rewriter:
         began_s = self._clock() if self._clock is not None else 0.0
         book = self._take_newest_book()
         parts: Parts = [b""]
-        unserved = self._counters.unserved
+        left_out = self._addresses.left_out
         try:
             mark = layout.patch(frame, self._addresses, parts)
         except OUT_OF_BYTES:
@@ -291,7 +291,8 @@ class Rewriter:
             return None
         if len(parts) == 1:
             return []
-        if index in ALIKE and self._counters.unserved == unserved:
+        # Behind a broker that was left out, the next response may have another one, with a real address.
+        if index in ALIKE and self._addresses.left_out == left_out:
             book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
         parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         if mark < len(frame):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import DESCRIBE_CLUSTER, METADATA
+from fleet.proxy.session import Session
+from fleet.proxy.wire.counters import WireCounters
 from tests.examples import examples
 from tests.property import kio_samples
-from tests.property.wire_fleet import ADVERTISED, DIRECTORY, MEMBERS, Play, blanks, pieces
+from tests.property.wire_fleet import ADVERTISED, DIRECTORY, MEMBERS, Limits, Play, blanks, pieces, request
 
 CASES = [case for case in kio_samples.CASES if case[0] in (METADATA, DESCRIBE_CLUSTER)]
 OWNERS = {broker_id: owners[:1] for broker_id, owners in ADVERTISED.items()}
@@ -62,5 +66,28 @@ def test_every_answer_is_counted_and_what_nobody_serves_each_time(key: int, vers
         assert play.counters.unserved - unserved == answers * unknown
         known = any(host and each != -1 for each, host, _ in kio_samples.addresses(entity))
         assert play.counters.rewritten[key] - rewritten == answers * known
-        if known and not unknown:
+        named = list(kio_samples.addresses(entity))
+        complete = len(named) == len(entity.brokers)  # type: ignore[attr-defined]  # of both
+        if known and complete and not unknown:
             assert any(head.found in kio_samples.frame(entity, 0) for head in play.source.book.heads.values())
+
+
+def _metadata(brokers: list[tuple[int, bytes]]) -> bytes:
+    """A response of Metadata v8 without a topic. Source: MetadataResponse.json"""
+    listed = b"".join(
+        struct.pack(">ih", broker_id, len(host)) + host + struct.pack(">ih", 9092, -1)
+        for broker_id, host in brokers
+    )
+    body = struct.pack(">iii", 1, 0, len(brokers)) + listed + struct.pack(">hiii", -1, 1, 0, 0)
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize("left_out", [(-1, b"real-1"), (2, b""), (99, b"real-99")])
+def test_broker_behind_one_that_was_left_out_is_rewritten(left_out: tuple[int, bytes]) -> None:
+    """Found: a client was told a real address, where the answer before began alike."""
+    source, said = AddressSource(ONE_OWNER_EACH, "external", "p1", counters=WireCounters()), bytearray()
+    for second in (left_out, (2, b"real-2")):
+        session = Session(source, Limits(), WireCounters(), "192.0.2.7")
+        session.receive_from_client(request(METADATA, 8, 1, bytes(7)))
+        session.receive_from_broker(_metadata([(1, b"real-1"), second]), said.extend)
+    assert b"real-2" not in said

@@ -618,6 +618,8 @@ def metadata_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             mark = pos
             if buf[host:pos] != address.real_classic:
                 addresses.saw_classic(buf, broker_id, host, False)
+        else:
+            addresses.left_out += 1
     if pos > len(buf):
         raise IndexError(pos)
     return mark
@@ -645,6 +647,8 @@ def metadata_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             mark = pos
             if buf[host:pos] != address.real_classic:
                 addresses.saw_classic(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         (length,) = read_int16(buf, pos)
         pos += 2
         if length > 0:
@@ -678,6 +682,8 @@ def metadata_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             mark = pos
             if buf[host:pos] != address.real_classic:
                 addresses.saw_classic(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         (length,) = read_int16(buf, pos)
         pos += 2
         if length > 0:
@@ -714,6 +720,8 @@ def metadata_v9(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             mark = pos
             if buf[host:pos] != address.real_compact:
                 addresses.saw_compact(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
@@ -1709,6 +1717,8 @@ def describe_cluster_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             mark = pos
             if buf[host:pos] != address.real_compact:
                 addresses.saw_compact(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
@@ -1762,6 +1772,8 @@ def describe_cluster_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             mark = pos
             if of_brokers and buf[host:pos] != address.real_compact:
                 addresses.saw_compact(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
@@ -1815,6 +1827,8 @@ def describe_cluster_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             mark = pos
             if of_brokers and buf[host:pos] != address.real_compact:
                 addresses.saw_compact(buf, broker_id, host, True)
+        else:
+            addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:

@@ -27,9 +27,17 @@ class Address(NamedTuple):
 
 
 class Addresses(dict[BrokerId, Address]):
-    """The addresses for one client by broker id; a subclass finds a missing one: a look-up never fails."""
+    """The addresses for one client by broker id; a subclass finds a missing one: a look-up never fails.
 
-    __slots__ = ()
+    ``left_out`` counts what keeps a list of all brokers from being one that others begin with, too: brokers
+    that have no id or no host, and stay as they are, and brokers that no member has a port for.
+    """
+
+    __slots__ = ("left_out",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_out = 0
 
     def __missing__(self, broker_id: BrokerId) -> Address:
         raise NotImplementedError
