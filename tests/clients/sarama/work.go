@@ -12,16 +12,12 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// work is an idempotent producer, and a member of a group, until standard input ends. It tells "acknowledged" and
-// "received" for each record, "refused" for each record that sarama gave back with an error, and "reported" for each
-// error of the group's channel. In the end all that was acknowledged is received and committed.
+// work runs an idempotent producer and a member of a group until standard input ends. It prints "acknowledged" and
+// "received" for each record, "refused" for each record that sarama returned with an error, and "reported" for each
+// error of the group's channel. At the end the group has received and committed all acknowledged records.
 func work(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
-	config, err := configOf(client)
-	if err != nil {
-		return err
-	}
-	knows, err := sarama.NewClient(client.Bootstrap, config)
+	knows, err := clientOf(client)
 	if err != nil {
 		return err
 	}
@@ -33,7 +29,7 @@ func work(client common.Client, arguments []string) error {
 	if err != nil {
 		return err
 	}
-	consumer, err := sarama.NewConsumerGroup(client.Bootstrap, group, config)
+	consumer, err := sarama.NewConsumerGroup(client.Bootstrap, group, knows.Config())
 	if err != nil {
 		return err
 	}
@@ -84,7 +80,7 @@ func settle(producer sarama.AsyncProducer, books *common.Ledger) {
 	both.Wait()
 }
 
-// consume joins the group again after each session that ended, as sarama has applications do.
+// consume joins the group again after the end of each session, as sarama requires of applications.
 func consume(ctx context.Context, group sarama.ConsumerGroup, topic string, handler *handler) {
 	for ctx.Err() == nil {
 		if err := group.Consume(ctx, []string{topic}, handler); err != nil {
