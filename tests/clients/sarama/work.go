@@ -36,13 +36,14 @@ func work(client common.Client, arguments []string) error {
 	books, stopping := common.NewLedger(), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var producing, settling, consuming sync.WaitGroup
+	var producing, settling, consuming, outstanding sync.WaitGroup
 	producing.Go(func() {
 		common.Produce(len(partitions), stopping, func(partition int, value []byte) {
+			outstanding.Add(1)
 			producer.Input() <- message(topic, partition, value)
 		})
 	})
-	settling.Go(func() { settle(producer, books) })
+	settling.Go(func() { settle(producer, books, &outstanding) })
 	consuming.Go(func() { consume(ctx, consumer, topic, &handler{books}) })
 	go func() {
 		for err := range consumer.Errors() {
@@ -54,6 +55,8 @@ func work(client common.Client, arguments []string) error {
 	}
 	close(stopping)
 	producing.Wait()
+	// A closing producer returns a record with ErrShuttingDown instead of a retry.
+	outstanding.Wait()
 	producer.AsyncClose()
 	settling.Wait()
 	for !books.Complete() {
@@ -64,17 +67,19 @@ func work(client common.Client, arguments []string) error {
 	return errors.Join(consumer.Close(), knows.Close())
 }
 
-// settle notes the outcome of each record until the producer has closed.
-func settle(producer sarama.AsyncProducer, books *common.Ledger) {
+// settle notes the outcome of each outstanding record until the producer has closed.
+func settle(producer sarama.AsyncProducer, books *common.Ledger, outstanding *sync.WaitGroup) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		for sent := range producer.Successes() {
 			books.Acknowledged(sent.Value.(sarama.ByteEncoder))
+			outstanding.Done()
 		}
 	})
 	both.Go(func() {
 		for failed := range producer.Errors() {
 			common.Tell("refused", fmt.Sprintf("%s: %v", failed.Msg.Value, failed.Err))
+			outstanding.Done()
 		}
 	})
 	both.Wait()
