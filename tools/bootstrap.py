@@ -206,8 +206,8 @@ def bring_program(target: Path, package: str) -> None:
 
 def build_go_clients() -> None:
     """The tests' programs around client libraries in Go."""
-    build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
     common = sorted(GO_COMMON_SOURCE.glob("*.go"))
+    build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go", shared=common)
     build_own(KAFKA_GO, KAFKA_GO_SOURCE, "building a client of kafka-go", shared=common)
     build_own(SARAMA, SARAMA_SOURCE, "building a client of sarama", shared=common)
 
