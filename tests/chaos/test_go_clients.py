@@ -23,8 +23,8 @@ from tests.chaos.coordinators import (
     kill_proxy_of_coordinator,
     owner_of_coordinator,
 )
-from tests.clients.go_program import GoProgram, committed
-from tests.integration.clients import count
+from tests.clients.go_program import GoProgram
+from tests.clients.program import judge_group
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 pytestmark = pytest.mark.size("test-all")
@@ -59,12 +59,6 @@ def watch(client: GoProgram, since_s: float) -> None:
         assert client.longest_wait_s("committed", since_s, until_s) <= RESUMED_LIMIT_S
 
 
-def judge_group(kafka: KafkaCluster, topic: str) -> None:
-    """The group of the topic's name has committed the whole topic, in the end."""
-    bootstrap = kafka.bootstrap_servers
-    assert committed(bootstrap, topic, topic) == count(bootstrap, topic)
-
-
 @pytest.mark.proves("kafka-go", "classic group", "takeover at least once")
 def test_kafka_go_resumes_when_its_coordinators_proxy_dies(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
@@ -78,7 +72,7 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_dies(
         watch(client, since_s)
         assert client.close() == 0
     client.judge_loss(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
+    judge_group(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.proves("kafka-go", "classic group", "planned move at least once")
@@ -96,7 +90,7 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_is_drained(
             assert client.close() == 0
     assert client.said["refused"] == []
     client.judge_loss(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
+    judge_group(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.proves("sarama", "produce", "classic group", "takeover at least once")
@@ -114,7 +108,7 @@ def test_sarama_goes_on_when_its_coordinators_proxy_dies(
         assert client.close() == 0
     assert client.said["refused"] == []
     client.judge_log(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
+    judge_group(kafka.bootstrap_servers, topic, topic)
 
 
 @pytest.mark.proves("sarama", "classic group", "planned move at least once")
@@ -132,4 +126,4 @@ def test_sarama_goes_on_when_its_coordinators_proxy_is_drained(
             assert client.close() == 0
     assert client.said["refused"] == []
     client.judge_log(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
+    judge_group(kafka.bootstrap_servers, topic, topic)

@@ -11,7 +11,7 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
 from tests.chaos.coordinators import await_protocols, coordinator
 from tests.clients.kafka_python.program import KafkaPython, run
-from tests.clients.node_program import PARTITIONS, Said
+from tests.clients.program import PARTITIONS, Output
 from tests.conftest import MakeFleet
 from tests.integration.clients import read_all
 from tests.integration.conftest import FleetCommand
@@ -76,7 +76,7 @@ def test_administration_has_the_results_of_a_direct_connection(
 def test_transactions_are_committed_aborted_and_fenced_as_directly(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    def outcome(bootstrap: str) -> tuple[Said, list[str]]:
+    def outcome(bootstrap: str) -> tuple[Output, list[str]]:
         topic = make_topic()
         said = run("transact", bootstrap, topic, topic, str(TRANSACTIONS))
         committed = {"isolation.level": "read_committed"}

@@ -10,7 +10,8 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
 from tests.chaos.coordinators import await_protocols, coordinator
-from tests.clients.node_program import PARTITIONS, NodeProgram, Said, run
+from tests.clients.node_program import NodeProgram, run
+from tests.clients.program import PARTITIONS, Output
 from tests.conftest import MakeFleet
 from tests.integration.clients import read_all
 from tests.integration.conftest import FleetCommand
@@ -83,7 +84,7 @@ def test_administration_has_the_results_of_a_direct_connection(
 def test_transactions_are_committed_aborted_and_fenced_as_directly(
     client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    def outcome(bootstrap: str) -> tuple[Said, dict[str, list[str]]]:
+    def outcome(bootstrap: str) -> tuple[Output, dict[str, list[str]]]:
         topic = make_topic()
         said = run(client, "transact", bootstrap, topic, topic, str(TRANSACTIONS))
         expected = {
