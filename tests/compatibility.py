@@ -148,6 +148,11 @@ REMARKS: Final[Mapping[str, str]] = MappingProxyType(
             "it has no groups, no transactions and no idempotent producer, so a record may come twice when"
             " a member is killed ([settings](clients.md#rskafka))"
         ),
+        "@platformatic/kafka": (
+            "when the proxy of the coordinator is killed, the group goes on without a pause, or pauses until"
+            " `sessionTimeout` (60 s) is over. Both are the library's doing"
+            " ([measured](clients.md#platformatickafka))"
+        ),
     }
 )
 """What a "yes" leaves out, by client."""
