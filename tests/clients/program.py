@@ -1,6 +1,6 @@
 """Test programs around client libraries: a command line that prints one event in each line, "WHAT\\tVALUE".
 
-A program is in Go, JavaScript or Python. The tests start a program, wait for its lines and judge its records.
+A program is in Go, JavaScript, Python or Rust. The tests start it, wait for its lines and judge its records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(command: Command) -> Output:
 
 
 class Program:
-    """A running program, which the end of the context kills.
+    """A running program, which the end of the context kills. Each record's value begins with its partition.
 
     with Program([KAFKA_GO, "work", bootstrap, topic, group]) as program:
         program.await_flow()
@@ -73,6 +73,32 @@ class Program:
             return all(len(self.said[what]) >= n for what, n in wanted.items())
 
         wait_for(flows, "records", limit_s)
+
+    def await_partitions(self, limit_s: float = LIMIT_S) -> None:
+        """Wait until each partition has a new acknowledged record and a new received record."""
+        since_s = time.monotonic()
+
+        def flows() -> bool:
+            assert self._process.poll() is None, self.said
+            return all(
+                len({partition for at_s, partition in self._seen(what) if at_s > since_s}) == PARTITIONS
+                for what in ("acknowledged", "received")
+            )
+
+        wait_for(flows, "records of each partition", limit_s)
+
+    def longest_pause_s(self, what: str, since_s: float, until_s: float) -> float:
+        """The longest interval in which no record of some partition was "acknowledged", or "received".
+
+        Args: since_s, until_s: the window. A pause that lasts beyond its end counts up to the end.
+        """
+        latest_s = dict.fromkeys(range(PARTITIONS), since_s)
+        longest_s = 0.0
+        for at_s, partition in self._seen(what):
+            if since_s < at_s <= until_s:
+                longest_s = max(longest_s, at_s - latest_s[partition])
+                latest_s[partition] = at_s
+        return max(longest_s, *(until_s - at_s for at_s in latest_s.values()))
 
     def longest_wait_s(self, what: str, since_s: float, until_s: float) -> float:
         """The longest interval of a window in which the program printed no line of an event."""
@@ -126,6 +152,13 @@ class Program:
         said = self.said
         assert (said["closed"], said["failed"], said["skipped"]) == ([""], [], []), said["log"][-50:]
         return sorted(said["acknowledged"])
+
+    def _seen(self, what: str) -> list[tuple[float, int]]:
+        values = list(self.said[what])
+        return [
+            (at_s, int(value.partition("-")[0]))
+            for at_s, value in zip(self.moments_s[what], values, strict=False)
+        ]
 
     def _read(self) -> None:
         assert self._process.stdout is not None
