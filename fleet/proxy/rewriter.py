@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from struct import error as struct_error
 from typing import Final
 
 from fleet.errors import OversizeFrame, TruncatedFrame
@@ -22,7 +23,7 @@ from fleet.proxy.stream import Stream, Write
 from fleet.proxy.wire import tail
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Slices, Streamed
 from fleet.proxy.wire.counters import WireCounters
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
+from fleet.proxy.wire.primitives import MAX_INT32, OUT_OF_BYTES, pack_int32, read_int32
 from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
 from fleet.proxy.wire.scan import FieldBudget
 
@@ -143,7 +144,12 @@ class Rewriter:
             if mark <= stop and _is_at(data, pos + 8, mark, head.found):
                 if pos > run:
                     self._write_before(memoryview(data), run, pos, write)
-                size = (after - mark + 4 + len(head.rewritten)).to_bytes(4, "big")
+                try:
+                    size = (after - mark + 4 + len(head.rewritten)).to_bytes(4, "big", signed=True)
+                except OverflowError:
+                    known = LAYOUTS[index]
+                    assert known is not None
+                    raise _too_long(known.name, after - pos) from None
                 small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
@@ -309,7 +315,10 @@ class Rewriter:
         # Behind a broker that was left out, the next response may have another one, with a real address.
         if index in ALIKE and self._addresses.left_out == left_out:
             book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
-        parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
+        try:
+            parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
+        except struct_error:
+            raise _too_long(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
         self._rewritten(index, began_s)
@@ -415,6 +424,8 @@ class SlicedPatch:
         if self._measures:
             self.replaces = self.replaces or len(parts) > 1
             self._size += sum(map(len, parts))
+            if self._size > MAX_INT32:
+                raise _too_long(self._layout.name, len(self._frame))
             parts.clear()
             if ended:
                 self._measures = False
@@ -438,6 +449,12 @@ class SlicedPatch:
         """Into pieces that are written one after the other."""
         for begin in range(0, len(view), PIECE_BYTES):
             self._pieces.append(view[begin : begin + PIECE_BYTES])
+
+
+def _too_long(name: str, frame_bytes: int) -> OversizeFrame:
+    """A host of one byte may become one of 253, and a response 18 times as long."""
+    detail = f"{name} response of {frame_bytes} bytes is above an int32 with the fleet's addresses"
+    return OversizeFrame("broker", f"{detail}: ask for less at once, or advertise shorter names")
 
 
 def _is_at(data: bytes, pos: int, mark: int, found: bytes) -> bool:
