@@ -724,7 +724,7 @@ class ClientConnection(asyncio.Protocol):
     def note_response(self) -> None:
         """Tell the worker how much is held for a response, and behind it."""
         held_bytes = self.session.held_bytes
-        if not held_bytes:
+        if not held_bytes and not self.session.working:
             self.session.holding = False
         elif self._broker is not None:
             held_bytes += self._broker.kept_bytes
@@ -902,7 +902,7 @@ class BrokerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> None:
-        """A response was held, or is; where all of it is there, work on it, and read nothing behind it."""
+        """A response was held, or is, or pauses; where there is work on it, read nothing behind it."""
         client.note_response()
         if client.session.working:
             self.transport.pause_reading()
