@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.certificates import Pair
 from tests.clients import program
-from tests.clients.program import Output, Program
+from tests.clients.program import CLOSE_LIMIT_S, Output, Program
 from tests.integration.clients import LIMIT_S
 
 
@@ -28,7 +28,7 @@ class GoProgram(Program):
     def __init__(self, file: Path, *arguments: str) -> None:
         super().__init__([file, *arguments])
 
-    def close(self, limit_s: float = LIMIT_S) -> int:
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> int:
         """Ask the program to end in order, and wait. Returns: the exit code.
 
         Raises: TimeoutExpired: the program does not end. Its goroutines are on standard error.

@@ -22,6 +22,8 @@ from tests.integration.clients import LIMIT_S, read_all, wait_for
 FLOW_RECORDS = 300
 """Enough for each partition of twelve to get a share."""
 PARTITIONS = 12
+CLOSE_LIMIT_S = 3 * LIMIT_S
+"""A program first settles its records. Some readers then wait for the end of their last Fetch, 10 s."""
 Output: TypeAlias = dict[str, list[str]]
 """The values that a program has printed, by the event that each value belongs to."""
 Command: TypeAlias = Sequence[str | Path]
@@ -105,7 +107,7 @@ class Program:
         inside = [each for each in list(self.moments_s[what]) if since_s < each <= until_s]
         return max(after - before for before, after in pairwise([since_s, *inside, until_s]))
 
-    def close(self, limit_s: float = LIMIT_S) -> int:
+    def close(self, limit_s: float = CLOSE_LIMIT_S) -> int:
         """Ask the program to end in order, and wait. Returns: the exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
