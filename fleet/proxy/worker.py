@@ -359,11 +359,11 @@ class Worker(Host):
         if connection.session.drops_moved and sent_away is not None and sent_away[key] > 0:
             sent_away[key] -= 1
             connection.wait()
+            timeout_s = self._timing.move_timeout_s
+            self._loop.call_later(timeout_s, connection.drain, timeout_s)
 
     def _move_again(self, connection: ClientConnection) -> None:
-        if connection.waits:
-            connection.drain(self._timing.move_timeout_s)
-        elif not self._owns(connection):
+        if not connection.waits and not self._owns(connection):
             connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def closed(self, connection: ClientConnection) -> None:

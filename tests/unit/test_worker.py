@@ -1356,7 +1356,10 @@ async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_p
 
 async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(tmp_path: Path) -> None:
     """Metadata has it drop that connection, too. But where it comes back again it is served."""
-    async with broker_script(answer_what_is_released) as one, running(tmp_path, [one.port]) as at:
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
         one.released.set()
         at.worker.apply(at.directory([one]))
         reader, writer = await greet(at, 1)
@@ -1376,7 +1379,10 @@ async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(t
 
 async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: Path) -> None:
     """It has sent the same elsewhere by then."""
-    async with broker_script(answer_what_is_released) as one, running(tmp_path, [one.port]) as at:
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
         one.released.set()
         at.worker.apply(at.directory([one]))
         reader, writer = await greet(at, 1)
