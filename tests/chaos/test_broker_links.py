@@ -38,6 +38,7 @@ MOVED_LIMIT_S = 15.0
 BACK_LIMIT_S = 30.0
 BLINKS = 4
 LATENCY_MS = 300
+PRODUCER_LIMIT_S = 90.0
 FEW = 6
 """Partitions: two of each broker."""
 QUIET_S = 3.0
@@ -189,12 +190,14 @@ def test_a_drain_repeats_no_record_of_a_producer_that_is_not_idempotent(
     )
     urls = [f"http://{fleet.settings.member(OTHER).admin}"]
     try:
-        wait_for(lambda: connected(fleet, producer.pid, VICTIM, slow, fast) == 2, "a producer at work")
-        wait_for(lambda: arrived(kafka, topic) > 2_000, "records that flow")
+        wait_for(
+            lambda: connected(fleet, producer.pid, VICTIM, slow, fast) == 2, "a producer", PRODUCER_LIMIT_S
+        )
+        wait_for(lambda: arrived(kafka, topic) > 2_000, "records", PRODUCER_LIMIT_S)
         asyncio.run(client.drain(urls, VICTIM, True))
-        wait_for(lambda: connected(fleet, producer.pid, OTHER, slow, fast) == 2, "moved connections")
+        wait_for(lambda: connected(fleet, producer.pid, OTHER, slow, fast) == 2, "moves", PRODUCER_LIMIT_S)
         before = arrived(kafka, topic)
-        wait_for(lambda: arrived(kafka, topic) > before + 1_000, "records that flow again")
+        wait_for(lambda: arrived(kafka, topic) > before + 1_000, "more", PRODUCER_LIMIT_S)
         assert connected(fleet, producer.pid, VICTIM, slow, fast) == 0
     finally:
         end([producer], 60.0)
