@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -217,7 +217,7 @@ class Worker(Host):
         for broker_id in [each for each in self._sent_away if not self._is_news_here(each, now_s)]:
             del self._sent_away[broker_id]
 
-    def _let_go(self, broker_ids: Iterable[BrokerId]) -> None:
+    def _let_go(self, broker_ids: Collection[BrokerId]) -> None:
         """Have identities' clients leave one after the other: they must not all reconnect at once."""
         loop = self._loop
         now_s = loop.time()
@@ -228,6 +228,13 @@ class Worker(Host):
             self._moved_s[broker_id] = now_s
             self._sent_away[broker_id] = Counter()
             leaving += served
+        # A client may not have left yet where an identity moved before: what ends now has it drop that, too.
+        for broker_id in self._sent_away.keys() - set(broker_ids):
+            leaving += [
+                each
+                for each in self._connections.get(broker_id, ())
+                if each.session.drops_moved and not self._owns(each)
+            ]
         for connection in leaving:
             connection.session.watch(on=True)
         for together in parties(leaving):

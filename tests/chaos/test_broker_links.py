@@ -37,7 +37,7 @@ MOVED_LIMIT_S = 15.0
 """Five times what is measured on a quiet machine."""
 BACK_LIMIT_S = 30.0
 BLINKS = 4
-LATENCY_MS = 300
+LATENCY_MS = 100
 PRODUCER_LIMIT_S = 90.0
 FEW = 6
 """Partitions: two of each broker."""

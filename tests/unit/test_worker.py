@@ -1334,6 +1334,32 @@ async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path)
             each.close()
 
 
+async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
+    """Found with a slow broker: its identity moved two seconds before the member was drained."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        two.released.set()
+        quiet_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
 async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
     """It may wait at its broker for as long as there are none."""
     async with (
