@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from fleet.model import BrokerId
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
-    from fleet.proxy.departures import Party
     from fleet.proxy.passage import Pipe
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
@@ -60,7 +59,6 @@ _OVERDRAWN_TO_CLIENT: Final = 16
 _BODY_PASSES: Final = 32
 _CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
-_CAME_BACK: Final = 256
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
@@ -112,9 +110,6 @@ class Host(Protocol):
 
     def cut(self, connection: ClientConnection) -> None:
         """It leaves, and its client will not get every answer."""
-
-    def came_back(self, connection: ClientConnection) -> None:
-        """It ``is_back``, and has sent its first request: have it `wait` where it was sent away."""
 
     def sampled(self, connection: ClientConnection) -> None:
         """A read of it was looked at: has ``sampling`` look again."""
@@ -168,11 +163,9 @@ class ClientConnection(asyncio.Protocol):
         "broker_spoke",
         "draining",
         "end",
-        "is_back",
         "listener",
         "moving",
         "number",
-        "party",
         "session",
         "since_s",
         "source",
@@ -207,10 +200,6 @@ class ClientConnection(asyncio.Protocol):
         """Whether each read has to be followed by `attend`."""
         self.moving = False
         self.draining = False
-        self.is_back = False
-        """Whether its identity has lately moved away from here."""
-        self.party: Party | None = None
-        """The connections that are to leave together with this one."""
         self._kept = b""
         self.traffic = traffic
         self.to_broker_quota: Quota | None = None
@@ -368,8 +357,6 @@ class ClientConnection(asyncio.Protocol):
         self._queue.clear()
         self._part_with_broker()
         self._host.closed(self)
-        if self.party is not None:
-            self.party.drop(self)
 
     # ---- called by the broker's side and by whoever dials
 
@@ -602,23 +589,9 @@ class ClientConnection(asyncio.Protocol):
             return
         self.moving = self.draining = self.alert = True
         self.session.drain()
-        self._release(_CAME_BACK)
         self._answer_s = answer_s
         self._run_out_later()
         self.advance()
-
-    def expect(self) -> None:
-        """Its identity has lately moved away from here: have the worker look at it once it has a name."""
-        self.is_back = self.alert = True
-
-    def wait(self) -> None:
-        """Read nothing more of it, so that no further request runs, before it is to `drain`."""
-        self._hold(_CAME_BACK)
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is to `wait`."""
-        return bool(self._held & _CAME_BACK)
 
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
@@ -740,17 +713,13 @@ class ClientConnection(asyncio.Protocol):
                 self._look_at_backlog()
         if self._looks_at_broker and not self._held & _BROKER_IS_FULL:
             self._look_at_broker()
-        if self.is_back and self.state is not State.IDLE:
-            self.is_back = False
-            self._set_alert()
-            self._host.came_back(self)
         if self.moving:
             self.advance()
 
     def _set_alert(self) -> None:
         crowded = bool(self._held & _TOO_MANY_IN_FLIGHT)
         behind = self._looks_at_broker > 0 or self in self._host.backlogs
-        self.alert = self.moving or crowded or behind or self.is_back
+        self.alert = self.moving or crowded or behind
 
     def note_response(self) -> None:
         """Tell the worker how much is held for a response, and behind it."""
@@ -775,20 +744,8 @@ class ClientConnection(asyncio.Protocol):
                 self._part_with_broker()
         elif self.state is State.DIALLING:
             return  # what waits for the broker may be Produce with acks=0, and that is never in flight
-        elif self.party is not None:
-            self.party.advance(self)
-        elif self.may_leave:
-            self.leave()
-
-    @property
-    def may_leave(self) -> bool:
-        """Whether nothing is cut off where it leaves now; also where it has left."""
-        if self.state in (State.LEAVING, State.CLOSED):
-            return True
-        session = self.session
-        return self.state is not State.DIALLING and (
-            session.drained or session.redirected or self._is_moment()
-        )
+        elif self.session.drained or self.session.redirected or self._is_moment():
+            self._leave()
 
     def _is_moment(self) -> bool:
         """Whether nothing is in flight. With a group's member it is its next heartbeat that is waited for:
@@ -815,9 +772,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.session.in_flight:
             self._host.cut(self)
-        self.leave()
+        self._leave()
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""
         if self.state in (State.LEAVING, State.CLOSED) or self._transport.is_closing():
             return
