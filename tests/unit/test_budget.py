@@ -153,6 +153,7 @@ async def test_backlogs_have_what_responses_do_not_use() -> None:
     assert closed == [reader]
 
 
+@pytest.mark.interpreted
 async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
     monkeypatch.setattr(budget, "GRACE_S", 0.0)
