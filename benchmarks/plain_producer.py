@@ -1,8 +1,8 @@
 """A producer of librdkafka that is not idempotent, in a process of its own, for `benchmarks.repeats`.
 
 `python -m benchmarks.plain_producer SPEC` produces until SIGTERM, waits for what is outstanding, and writes
-what it saw. Each record carries the number of its producer and its place in its partition, so that whoever
-reads the log sees which record is there twice, and which one came too late.
+what it saw. Each record carries the number of its producer and its place in its partition. A reader of the
+log can therefore find records that are there twice or out of order.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -221,9 +222,10 @@ def read_rows(brokers: str, topic: str, partitions: int) -> list[Row]:
 
 
 class Producers:
-    """Those at work, a process each."""
+    """Running producers, one process each."""
 
     def __init__(self, running: Stage, topic: str, count: int, rate_per_s: int) -> None:
+        self.topic = topic
         self._specs = [
             Spec(
                 number,
@@ -312,8 +314,7 @@ async def measure(
             view.say(f"{number + 1} of {drains}")
         until_s = time.monotonic()
         seen = await in_thread(producers.finish)
-        topic = producers._specs[0].topic
-        rows = await in_thread(partial(read_rows, running.brokers, topic, PARTITIONS))
+        rows = await in_thread(partial(read_rows, running.brokers, producers.topic, PARTITIONS))
     found = examine(rows, seen, [at_ms for _, at_ms, _ in begun])
     ends_s = [*(at_s for _, _, at_s in begun[1:]), until_s]
     moves = tuple(
@@ -327,10 +328,7 @@ async def measure(
         )
         for number, ((when, at_ms, at_s), end_s) in enumerate(zip(begun, ends_s, strict=True))
     )
-    said: dict[str, int] = {}
-    for text in (text for each in seen for text in each.said):
-        kind = text.partition(": ")[2] or text
-        said[kind] = said.get(kind, 0) + 1
+    said = Counter(text.partition(": ")[2] or text for each in seen for text in each.said)
     return Measured(
         (load, os.getloadavg()[0]),
         len(fleet.members),

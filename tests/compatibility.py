@@ -117,7 +117,7 @@ FEATURES: Final = MappingProxyType(
         "streams group": "KIP-1071",
         "transactions": "committed and aborted; what is read is exact",
         "administration": "topics, configurations, groups, the cluster",
-        "addresses": "what it is told of brokers is the fleet's",
+        "addresses": "the client learns only addresses of the fleet",
         "leader moves": "a partition's leader moves, and it follows (KIP-951)",
         "takeover": "a member is killed: it goes on, nothing lost, repeated or out of order",
         "takeover at least once": "a member is killed: it goes on, nothing lost; a record may come twice",

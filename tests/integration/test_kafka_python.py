@@ -14,7 +14,7 @@ from tests.clients.program import PARTITIONS, Output
 from tests.conftest import MakeFleet
 from tests.integration.clients import read_all
 from tests.integration.conftest import FleetCommand
-from tests.integration.drains import drain_and_undrain
+from tests.integration.drains import drain_owner_of_coordinator
 from tests.integration.relay import Recording
 
 pytestmark = pytest.mark.size("test-all")
@@ -101,6 +101,6 @@ def test_no_error_when_the_member_of_the_coordinator_is_drained(
 ) -> None:
     topic, own = make_topic(), make_fleet()
     with KafkaPython("work", own.bootstrap(), topic, topic, "classic") as program:
-        drain_and_undrain(own, kafka, topic, program, fleet_command)
+        drain_owner_of_coordinator(own, kafka, topic, program, fleet_command)
         assert program.close() == 0
     program.judge(kafka.bootstrap_servers, topic, topic)

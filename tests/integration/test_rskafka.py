@@ -14,6 +14,7 @@ from tests.clients.program import Output, run
 from tests.clients.rskafka.program import RECOMMENDED, RsKafka
 from tests.conftest import MakeFleet
 from tests.integration.conftest import FleetCommand
+from tests.integration.drains import drain_and_undrain
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(600)]
 
@@ -82,16 +83,10 @@ def test_no_error_when_a_member_is_drained(
     fleet_command: FleetCommand,
 ) -> None:
     topic, own, drained = make_topic(), make_fleet(), "p2"
-    others = tuple(each for each in own.members if each != drained)
     assert (drained,) in [each.committed for each in own.ownership("p1").identities]
     with RsKafka([str(rskafka), *RECOMMENDED, "work", own.bootstrap(), topic]) as program:
         program.await_flow()
-        fleet_command(own, "drain", drained)
-        own.await_settled(frozenset(kafka.brokers), others)
-        program.await_flow()
-        fleet_command(own, "undrain", drained)
-        own.await_settled(frozenset(kafka.brokers))
-        program.await_flow()
+        drain_and_undrain(own, kafka, drained, program, fleet_command)
         assert program.close() == 0
     twice = program.judge_order(kafka.bootstrap_servers, topic)
     print(f"{twice} of {len(program.said['acknowledged'])} records are in the log twice")
