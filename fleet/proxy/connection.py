@@ -24,7 +24,7 @@ import struct
 import termios
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.foreign_protocols import at_listener, name_protocol
@@ -258,8 +258,7 @@ class ClientConnection(asyncio.Protocol):
 
     # ---- called by the event loop
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+    def connection_made(self, transport: Any) -> None:  # a Transport; uvloop's is no instance of it
         self._transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(REPLY_BUFFER_BYTES)
@@ -824,8 +823,7 @@ class BrokerConnection(asyncio.Protocol):
         self._client_is_full = False
         self._watched = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is no instance of it
+    def connection_made(self, transport: Any) -> None:  # a Transport; uvloop's is no instance of it
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
