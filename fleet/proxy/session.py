@@ -69,6 +69,7 @@ FEW_IN_FLIGHT: Final = 2048
 _FIRST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
+_WATCHING: Final = 8
 
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
@@ -84,6 +85,8 @@ _NO_RESPONSE: Final = -3
 _NOTHING: Final = -1
 """In place of the oldest request in flight: there is none."""
 _PLANS_KNOWN: Final = len(PLAN_TABLE)
+_FETCHES: Final = frozenset({1, 78})
+"""Fetch and ShareFetch."""
 _NONE_BEHIND: Final[deque[int]] = deque()
 """Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
@@ -111,7 +114,7 @@ class Session:
             with the API key, the sizes of the request and of the answer in bytes, and the seconds between.
 
     ``coordinates`` is whether a group's member has sent heartbeats here, ``redirected`` whether it was told
-    to look for its coordinator again.
+    to look for its coordinator again. ``fetches`` is whether it has asked for records since `watch`.
 
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
@@ -140,6 +143,7 @@ class Session:
         "coordinates",
         "crowded",
         "discard_bytes",
+        "fetches",
         "holding",
         "local_replies",
         "redirected",
@@ -185,6 +189,7 @@ class Session:
         self.refuses = False
         self.crowded = False
         self.coordinates = False
+        self.fetches = False
         self.redirected = False
 
     @property
@@ -202,6 +207,19 @@ class Session:
         """As the first request has it, up to ``REPORTED_ID_BYTES``."""
         client_id = self._rewriter.client_key.partition(b"\0")[2]
         return client_id[:REPORTED_ID_BYTES].decode(errors="replace")
+
+    @property
+    def client_key(self) -> bytes:
+        """The client's host and id: what tells it from most others, once it has sent its first request."""
+        return self._rewriter.client_key
+
+    @property
+    def drops_moved(self) -> bool:
+        """Whether the client drops a connection as soon as Metadata has another address of its broker.
+
+        Known by the name in its first request: librdkafka.
+        """
+        return self._rewriter.remembers_coordinators
 
     @property
     def at_boundary(self) -> bool:
@@ -256,6 +274,10 @@ class Session:
     def passed_to_client(self, size_bytes: int) -> None:
         """So many of them have, and were not presented here."""
         self._broker_left -= size_bytes
+
+    def watch(self, *, on: bool) -> None:
+        """Take note of the next request for records, or of none any more."""
+        self._mode = self._mode | _WATCHING if on else self._mode & ~_WATCHING
 
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
@@ -503,6 +525,11 @@ class Session:
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
+        if self._mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
+            api_key: int = read_i16_be(data, pos + 4)
+            if api_key in _FETCHES:
+                self.fetches = True
+                self._mode &= ~_WATCHING
         if self._mode & _DRAINING:
             passes = self._passes_drain(data, pos, end)
             if not passes:

@@ -1287,6 +1287,142 @@ async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(
             each.close()
 
 
+def names_itself(correlation_id: int = 0) -> bytes:
+    """The first request of librdkafka."""
+    return request(API_VERSIONS, 3, correlation_id, b"\0\x0blibrdkafka\x021\0")
+
+
+async def greet(at: Running, broker_id: int) -> Client:
+    reader, writer = await at.connect(broker_id)
+    writer.write(names_itself())
+    async with asyncio.timeout(LIMIT_S):
+        await read_frame(reader)
+    return reader, writer
+
+
+async def answer_what_is_released(
+    script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+) -> None:
+    """At once who it is; anything else later."""
+    if key != API_VERSIONS:
+        await script.released.wait()
+    writer.write(response(correlation_id, b"\0\0\1\0\0\0\0\0" if key == API_VERSIONS else b"answer"))
+
+
+async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
+    """Its first one that ends has it ask for Metadata, and that drops the others with all in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        two.released.set()
+        quiet_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
+    """Found with a slow broker: its identity moved two seconds before the member was drained."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        two.released.set()
+        quiet_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
+    """It may wait at its broker for as long as there are none."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        writer.write(fetch(1))
+        await eventually(lambda: (FETCH, 1) in one.asked, "the request is in flight")
+        assert await ends(quiet_reader) == b""
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(tmp_path: Path) -> None:
+    """Metadata has it drop that connection, too. But where it comes back again it is served."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        assert await ends(back_reader) == b""
+        assert (PRODUCE, 1) not in one.asked
+        again_reader, again_writer = await greet(at, 1)
+        again_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(again_reader) == response(2, b"answer")[4:]
+        for each in (writer, back_writer, again_writer):
+            each.close()
+
+
+async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: Path) -> None:
+    """It has sent the same elsewhere by then."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        writer.close()
+        _, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        await back_writer.drain()
+        back_writer.close()
+        await eventually(lambda: not at.connections(), "it is gone")
+        assert (PRODUCE, 1) not in one.asked
+
+
 async def test_drain_ends_within_its_time_whatever_the_broker_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
