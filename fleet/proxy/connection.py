@@ -614,11 +614,6 @@ class ClientConnection(asyncio.Protocol):
         """Read nothing more of it, so that no further request runs, before it is to `drain`."""
         self._hold(_CAME_BACK)
 
-    @property
-    def waits(self) -> bool:
-        """Whether it is to `wait`."""
-        return bool(self._held & _CAME_BACK)
-
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
         if self._transport.is_closing():

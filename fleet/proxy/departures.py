@@ -1,4 +1,4 @@
-"""Connections of one client that leave a member together.
+"""Connections that leave a member, one after the other, and those of one librdkafka client together.
 
 librdkafka drops a connection, whatever is in flight on it, when Metadata has another address for its broker;
 and it asks for Metadata when the first of its connections ends. So where several of its brokers move, none of
@@ -7,18 +7,19 @@ its connections may end before all of them may. Other clients keep what they hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Hashable, Iterable
+from typing import Final, Generic, Protocol, TypeVar
 
 from fleet.model import BrokerId
 from fleet.proxy.session import Session
 
 MOST: Final = 32
-"""How many leave together: they all reconnect at once. Above it, clients that have host and id in common are
-taken apart by the order in which they came, which may take apart the connections of one of them."""
+"""How many connections with one host and client id leave together: they all reconnect at once. Where there
+are more they are several clients, and one connection to each broker leaves at a time, the oldest ones first:
+a client makes its connections at about the same time."""
 
 
-class Leaver(Protocol):
+class Leaver(Hashable, Protocol):
     """A connection."""
 
     session: Session
@@ -37,7 +38,49 @@ class Leaver(Protocol):
         """Leave where this is the moment."""
 
 
-L = TypeVar("L", bound=Leaver)
+LeaverT = TypeVar("LeaverT", bound=Leaver)
+
+
+class Departures(Generic[LeaverT]):
+    """Connections that wait for their turn to leave. Clients take turns in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._clients: dict[Hashable, dict[BrokerId | None, dict[LeaverT, None]]] = {}
+        """By client, or by itself where a connection leaves alone; then by broker, the oldest one first."""
+
+    def __len__(self) -> int:
+        """How many turns wait, at least."""
+        return len(self._clients)
+
+    def add(self, connections: Iterable[LeaverT]) -> None:
+        """Have connections leave; those that wait keep their turn, and theirs is that of their client."""
+        for each in sorted(connections, key=_since_s):
+            session = each.session
+            alone = not session.drops_moved or session.coordinates
+            client: Hashable = each if alone else session.client_key
+            self._clients.setdefault(client, {}).setdefault(each.broker_id, {})[each] = None
+
+    def take(self) -> list[LeaverT]:
+        """Whose turn it is: connections that are to leave together. None where nobody waits."""
+        if not self._clients:
+            return []
+        client = next(iter(self._clients))
+        by_broker = self._clients.pop(client)
+        if len(by_broker) > 1 and sum(map(len, by_broker.values())) <= MOST:
+            return [each for connections in by_broker.values() for each in connections]
+        together = [next(iter(connections)) for connections in by_broker.values()]
+        for each in together:
+            connections = by_broker[each.broker_id]
+            del connections[each]
+            if not connections:
+                del by_broker[each.broker_id]
+        if by_broker:
+            self._clients[client] = by_broker
+        return together
+
+
+def _since_s(connection: Leaver) -> float:
+    return connection.since_s
 
 
 class Party:
@@ -46,7 +89,7 @@ class Party:
     A connection that turns out to be a consumer's leaves by itself: its client is another one with the same
     host and id, and a request for records may wait for half a second.
 
-    Args: connections: none of them has left.
+    Args: connections: none of them has left, and none is in a party.
     """
 
     __slots__ = ("_connections",)
@@ -54,8 +97,6 @@ class Party:
     def __init__(self, connections: Iterable[Leaver]) -> None:
         self._connections = list(connections)
         for each in self._connections:
-            if each.party is not None:
-                each.party.drop(each)
             each.party = self
 
     def advance(self, connection: Leaver) -> None:
@@ -69,42 +110,18 @@ class Party:
 
     def drop(self, connection: Leaver) -> None:
         """Wait for one of them no longer."""
-        if connection in self._connections:
+        if connection.party is self:
             self._connections.remove(connection)
             connection.party = None
             self._look()
 
     def _look(self) -> None:
-        if all(each.may_leave for each in self._connections):
-            connections, self._connections = self._connections, []
-            for each in connections:
-                each.party = None
-                each.leave()
-
-
-def parties(connections: Iterable[L]) -> list[list[L]]:
-    """Which of some connections are to leave together."""
-    alone: list[list[L]] = []
-    together: dict[bytes, dict[BrokerId | None, list[L]]] = {}
-    for each in connections:
-        session = each.session
-        if not session.drops_moved or session.fetches or session.coordinates:
-            alone.append([each])
-        else:
-            by_broker = together.setdefault(session.client_key, {})
-            by_broker.setdefault(each.broker_id, []).append(each)
-    for by_broker in together.values():
-        alone += _cut(list(by_broker.values()))
-    return alone
-
-
-def _cut(by_broker: list[list[L]]) -> list[list[L]]:
-    """Connections with one host and id, by broker: so that of each client they stay together, if possible."""
-    clients = max(map(len, by_broker))
-    count = min(clients, -(-sum(map(len, by_broker)) // MOST))
-    found: list[list[L]] = [[] for _ in range(count)]
-    for connections in by_broker:
-        connections.sort(key=lambda each: each.since_s)
+        connections = self._connections
         for place, each in enumerate(connections):
-            found[place * count // clients].append(each)
-    return [each for each in found if each]
+            if not each.may_leave:  # it may be the same again the next time
+                connections[0], connections[place] = each, connections[0]
+                return
+        self._connections = []
+        for each in connections:
+            each.party = None
+            each.leave()

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import UNNOTICED_BYTES, BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
-from fleet.proxy.departures import Party, parties
+from fleet.proxy.departures import Departures, Party
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
@@ -55,15 +55,14 @@ MOVE_IS_NEWS_S = 600.0  # not Final: tests change it, and a compiler would write
 time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
 OLD_NEWS_S = 60.0  # not Final, as above
 """How often moves are looked for that are no news any more: a multiple of how often counters are told."""
-TOGETHER_S: Final = 1.0
-"""How long a moment is waited for when nothing is in flight on any connection of one client: it comes soon,
-or on a busy machine never. Until then the client may ask for Metadata at any time."""
+LIBRDKAFKA_PATIENCE_S: Final = 1.0
+"""How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
+on a busy machine never. Until then the client may ask for Metadata at any time."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
 BACK_S: Final = 10.0
-"""How long after a move, and the time that it may take to leave, those that come back are told again: then
-whoever stays has no other way."""
+"""How long after a move those that come back are told again: then whoever stays has no other way."""
 LONGEST_RESPONSES: Final = 2
 """Of the longest responses that may be held, how many all connections of a worker may have at a time."""
 FULL_BUFFERS: Final = 4
@@ -118,9 +117,13 @@ class Worker(Host):
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
-        self._sent_away: dict[BrokerId, Counter[bytes]] = {}
-        """By identity that has moved away, the clients that drop connections at Metadata's word: how many
-        connections of each were told to leave, less those that have come back and wait."""
+        """When the last client was sent away from an identity that has moved."""
+        self._departures: Departures[ClientConnection] = Departures()
+        self._next_departure: asyncio.TimerHandle | None = None
+        self._sent_away: dict[tuple[BrokerId, int], float] = {}
+        """By identity, and the hash of a client's key: until when a librdkafka that comes back waits."""
+        self._waiting: set[ClientConnection] = set()
+        """Those that do."""
         self._news: deque[tuple[float, AddressSource, int]] = deque()
         """Of each directory and listener: when it came, and as which update."""
         self._waited_for: set[ClientConnection] = set()
@@ -203,6 +206,8 @@ class Worker(Host):
         ]
         if gone:
             self._let_go(gone)
+        for connection in [each for each in self._waiting if self._owns(each)]:
+            self._end_waiting(connection)  # its client comes again, and is served
 
     def _forget_moves(self) -> None:
         """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
@@ -214,60 +219,57 @@ class Worker(Host):
         for source, update in old.items():
             source.forget_moves(update)
         now_s = self._loop.time()
-        for broker_id in [each for each in self._sent_away if not self._is_news_here(each, now_s)]:
-            del self._sent_away[broker_id]
+        self._sent_away = {key: until_s for key, until_s in self._sent_away.items() if now_s < until_s}
 
     def _let_go(self, broker_ids: Collection[BrokerId]) -> None:
         """Have identities' clients leave one after the other: they must not all reconnect at once."""
-        loop = self._loop
-        now_s = loop.time()
-        leaving: list[ClientConnection] = []
+        now_s = self._loop.time()
         for broker_id in broker_ids:
             served = self._connections[broker_id]
-            log.info("identity %d has moved away: moving %d connections", broker_id, len(served))
+            leaving = [each for each in served if not each.moving and each not in self._waiting]
+            log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
             self._moved_s[broker_id] = now_s
-            self._sent_away[broker_id] = Counter()
-            leaving += served
-        # A client may not have left yet where an identity moved before: what ends now has it drop that, too.
-        for broker_id in self._sent_away.keys() - set(broker_ids):
-            leaving += [
-                each
-                for each in self._connections.get(broker_id, ())
-                if each.session.drops_moved and not self._owns(each)
-            ]
-        for connection in leaving:
-            connection.session.watch(on=True)
-        for together in parties(leaving):
-            self._next_move_s = max(self._next_move_s, now_s + NOTICE_S)
-            loop.call_at(self._next_move_s, self._move_together, together)
-            self._next_move_s += self._move_interval_s * len(together)
+            for connection in leaving:
+                connection.session.watch(on=True)
+            self._departures.add(leaving)
+        self._next_move_s = max(self._next_move_s, now_s + NOTICE_S)
+        self._depart_later()
 
-    def _move_together(self, connections: list[ClientConnection]) -> None:
-        leaving = [each for each in connections if each.state is not State.CLOSED and not self._owns(each)]
-        for each in connections:
-            if each not in leaving:
-                each.session.watch(on=False)
-        patience_s = self._timing.move_timeout_s
-        if len(leaving) > 1:
-            Party(leaving)
-            patience_s = min(patience_s, TOGETHER_S)
-        for each in leaving:
-            self._move(each, patience_s)
+    def _depart_later(self) -> None:
+        if self._departures and self._next_departure is None:
+            self._next_departure = self._loop.call_at(self._next_move_s, self._depart)
 
-    def _move(self, connection: ClientConnection, patience_s: float) -> None:
-        sent_away = None if connection.broker_id is None else self._sent_away.get(connection.broker_id)
-        if sent_away is not None and connection.session.drops_moved:
-            sent_away[connection.session.client_key] += 1
-        connection.move(patience_s, self._timing.move_timeout_s)
+    def _depart(self) -> None:
+        self._next_departure = None
+        together = self._departures.take()
+        self._next_move_s += self._move_interval_s * len(together)
+        leaving = [each for each in together if each.state is not State.CLOSED and not self._owns(each)]
+        for connection in together:
+            if connection not in leaving:
+                connection.session.watch(on=False)
+        self._send_away(leaving, self._timing.move_timeout_s, self._timing.move_timeout_s)
+        self._depart_later()
+
+    def _send_away(self, connections: list[ClientConnection], patience_s: float, answer_s: float) -> None:
+        """Have connections leave, together where there are several."""
+        party = [each for each in connections if not each.moving]
+        if len(party) > 1:
+            Party(party)
+        now_s = self._loop.time()
+        for connection in connections:
+            broker_id, session, moment_s = connection.broker_id, connection.session, patience_s
+            if broker_id is not None:
+                self._moved_s[broker_id] = now_s
+            if session.drops_moved and not session.coordinates:
+                moment_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
+                if broker_id is not None:
+                    until_s = now_s + moment_s + self._timing.move_timeout_s
+                    self._sent_away[broker_id, hash(session.client_key)] = until_s
+            connection.move(moment_s, answer_s)
 
     def _owns(self, connection: ClientConnection) -> bool:
         broker_id = connection.broker_id
         return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
-
-    def _is_news_here(self, broker_id: BrokerId, now_s: float) -> bool:
-        """Whether clients that come back have not had the time to learn that an identity has moved away."""
-        moved_s = self._moved_s.get(broker_id)
-        return moved_s is not None and now_s < moved_s + BACK_S + self._timing.move_timeout_s
 
     def _saw(self, broker: Broker) -> None:
         """A response names it otherwise than the directory: control asks the cluster."""
@@ -351,26 +353,32 @@ class Worker(Host):
         if self._draining:
             self._waited_for.add(connection)
             connection.drain(0.0)
-        elif self._is_news_here(key, self._loop.time()) and not self._owns(connection):
-            connection.expect()
+        elif key in self._moved_s and self._loop.time() < self._moved_s[key] + BACK_S:
+            if not self._owns(connection):
+                connection.expect()
             self._loop.call_later(RETURN_S, self._move_again, connection)
 
     def came_back(self, connection: ClientConnection) -> None:
-        """A client that drops connections at Metadata's word is not served again where it was sent away.
+        """A client that drops connections at Metadata's word is not served where it was just sent away.
 
-        That word is on its way, and requests that are in flight when it comes would run twice. The client
-        waits only as often as it was sent away: a stale Metadata may name this member for longer.
+        That word is on its way, and requests that are in flight when it comes would run twice.
         """
-        assert connection.broker_id is not None
-        sent_away, key = self._sent_away.get(connection.broker_id), connection.session.client_key
-        if connection.session.drops_moved and sent_away is not None and sent_away[key] > 0:
-            sent_away[key] -= 1
+        broker_id, session = connection.broker_id, connection.session
+        assert broker_id is not None
+        until_s = self._sent_away.get((broker_id, hash(session.client_key)), 0.0)
+        if session.drops_moved and self._loop.time() < until_s and not self._owns(connection):
             connection.wait()
-            timeout_s = self._timing.move_timeout_s
-            self._loop.call_later(timeout_s, connection.drain, timeout_s)
+            self._waiting.add(connection)
+            self._loop.call_at(until_s, self._end_waiting, connection)
+
+    def _end_waiting(self, connection: ClientConnection) -> None:
+        """It ends in order, and what its client has sent does not run: the client may have gone by now."""
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+            connection.drain(self._timing.move_timeout_s)
 
     def _move_again(self, connection: ClientConnection) -> None:
-        if not connection.waits and not self._owns(connection):
+        if connection not in self._waiting and not connection.moving and not self._owns(connection):
             connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def closed(self, connection: ClientConnection) -> None:
@@ -384,6 +392,7 @@ class Worker(Host):
         if not served:
             del self._connections[key]
         self._dialler.give_up(connection)
+        self._waiting.discard(connection)
         self._waited_for.discard(connection)
         if not self._waited_for:
             self._all_left.set()
@@ -470,18 +479,19 @@ class Worker(Host):
         log.info("draining %d connections", len(everyone))
         phase_s = self._timing.drain_timeout_s * PHASE_SHARE
         interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
+        if self._next_departure is not None:
+            self._next_departure.cancel()
+        for connection in list(self._waiting):
+            self._end_waiting(connection)
+        for connection in everyone:
+            connection.session.watch(on=True)
+        self._departures.add(everyone)
         number = 0
-        for together in parties(everyone):
+        while together := self._departures.take():
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
-            patience_s = 2 * phase_s - starts_s
             number += len(together)
-            if len(together) > 1:
-                Party(together)
-                patience_s = min(patience_s, TOGETHER_S)
-            for connection in together:
-                connection.session.watch(on=True)
-                self._loop.call_later(starts_s, connection.move, patience_s, phase_s)
+            self._loop.call_later(starts_s, self._send_away, together, 2 * phase_s - starts_s, phase_s)
         if everyone:
             await self._wait_for(everyone, 3 * phase_s)
             await asyncio.sleep(min(RETURN_S, phase_s))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.proxy.departures import MOST, Party, parties
+from fleet.proxy.departures import MOST, Departures, Party
 
 
 @dataclass
@@ -39,8 +39,14 @@ class ConnectionStub:
             self.leave()
 
 
-def grouped(*connections: ConnectionStub) -> list[list[ConnectionStub]]:
-    return parties(connections)  # type: ignore[type-var]
+def turns(*connections: ConnectionStub) -> list[list[ConnectionStub]]:
+    """Who leaves together, in turn, where all are to leave at once."""
+    departures: Departures[Any] = Departures()
+    departures.add(connections)
+    found = []
+    while together := departures.take():
+        found.append(together)
+    return found
 
 
 def party(*connections: ConnectionStub) -> Party:
@@ -95,27 +101,43 @@ def test_a_connection_that_has_gone_is_not_waited_for() -> None:
     assert second.party is None
 
 
-def test_a_second_party_takes_over_from_the_first() -> None:
-    first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(0)
-    party(first, second)
-    whole = party(first, second, third)
-    assert all(each.party is whole for each in (first, second, third))
-    first.may_leave = second.may_leave = True
-    happens(second)
-    assert not first.left
+def test_a_party_asks_first_whom_it_had_to_wait_for() -> None:
+    """Found: each of 4,000 connections that moved had all of them looked at."""
+    looks = 0
+
+    class Counted(ConnectionStub):
+        @property
+        def may_leave(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return self.broker_id != 999
+
+        @may_leave.setter
+        def may_leave(self, value: bool) -> None: ...
+
+    connections = [Counted(each) for each in range(1_000)]
+    party(*connections)
+    for each in connections:
+        happens(each)
+    assert looks < 4_000
 
 
 def test_only_clients_that_drop_connections_leave_together() -> None:
     one, other = ConnectionStub(1), ConnectionStub(2)
     elsewhere = ConnectionStub(1, SessionStub(b"host2\0app"))
     java = [ConnectionStub(each, SessionStub(drops_moved=False)) for each in (1, 2)]
-    consumer = ConnectionStub(1, SessionStub(fetches=True))
-    found = grouped(one, java[0], elsewhere, other, java[1], consumer)
+    member = ConnectionStub(1, SessionStub(coordinates=True))
+    found = turns(one, java[0], elsewhere, other, java[1], member)
     assert [one, other] in found
     assert sorted(map(len, found)) == [1, 1, 1, 1, 2]
 
 
-def test_each_connection_is_in_one_party_and_none_is_too_large() -> None:
+def test_connections_to_one_broker_leave_one_by_one() -> None:
+    """They are of several clients, and each has no other connection that moves."""
+    assert list(map(len, turns(*(ConnectionStub(1) for _ in range(3))))) == [1, 1, 1]
+
+
+def test_many_clients_of_one_name_leave_a_client_at_a_time() -> None:
     """Connections of one client are made at about the same time."""
     clients = 3 * MOST
     connections = [
@@ -123,14 +145,34 @@ def test_each_connection_is_in_one_party_and_none_is_too_large() -> None:
         for broker_id in (1, 2)
         for client in range(clients)
     ]
-    found = grouped(*reversed(connections))
+    found = turns(*reversed(connections))
     assert sorted(map(id, connections)) == sorted(id(each) for together in found for each in together)
-    assert max(map(len, found)) <= MOST
-    for together in found:
-        by_broker = [{int(each.since_s) for each in together if each.broker_id == b} for b in (1, 2)]
-        assert by_broker[0] == by_broker[1]
+    assert len(found) > clients - MOST
+    for together in found[: clients - MOST]:
+        assert [each.broker_id for each in together] == [1, 2]
+        assert int(together[0].since_s) == int(together[1].since_s)
+
+
+def test_other_clients_have_their_turn_between_those_of_one_name() -> None:
+    many = [ConnectionStub(each % 2, since_s=each) for each in range(4 * MOST)]
+    java = ConnectionStub(1, SessionStub(drops_moved=False), since_s=4 * MOST)
+    assert turns(*many, java)[1] == [java]
 
 
 def test_one_client_of_many_brokers_stays_together() -> None:
     connections = [ConnectionStub(broker_id) for broker_id in range(2 * MOST)]
-    assert list(map(len, grouped(*connections))) == [2 * MOST]
+    assert list(map(len, turns(*connections))) == [2 * MOST]
+
+
+def test_what_moves_later_keeps_the_turn_of_its_client() -> None:
+    """Found: each later move gave 10,000 connections new turns, and the last one left after 511 s."""
+    first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(3)
+    java = ConnectionStub(1, SessionStub(drops_moved=False))
+    departures: Departures[Any] = Departures()
+    departures.add([first, java])
+    departures.add([first, second])
+    departures.add([third])
+    assert departures.take() == [first, second, third]
+    assert departures.take() == [java]
+    assert departures.take() == []
+    assert not departures

@@ -1423,6 +1423,109 @@ async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: P
         assert (PRODUCE, 1) not in one.asked
 
 
+async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: one that moved later had those that were ready leave, and another one had requests in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        broker_script(answer_what_is_released) as three,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        brokers = [one, two, three]
+        at.worker.apply(at.directory(brokers))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        later_reader, later_writer = await greet(at, 3)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
+        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "two are to leave")
+        at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
+        assert await ends(later_reader) == b""
+        left = [each.broker_id for each in at.connections() if each.state is State.LEAVING]
+        assert 2 not in left
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer, later_writer):
+            each.close()
+
+
+async def test_a_later_move_gives_nobody_more_time(tmp_path: Path) -> None:
+    """Found: each move of another identity began the time limits of those that had not left yet again."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        _, other_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
+        end = asyncio.create_task(ends(reader))
+        revision = 1
+        while not end.done():
+            assert revision < LIMIT_S / 0.1
+            advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
+            at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
+            revision += 1
+            await asyncio.wait([end], timeout=0.1)
+        assert end.result() == b""
+        for each in (writer, other_writer):
+            each.close()
+
+
+async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(tmp_path: Path) -> None:
+    """Found: it waited for the whole time limit at the member that was right by then."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        at.worker.apply(at.directory([one], advertised={1: ("p1",)}, revision=1))
+        assert await ends(back_reader) == b""
+        assert (PRODUCE, 1) not in one.asked
+        again_reader, again_writer = await greet(at, 1)
+        again_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(again_reader) == response(2, b"answer")[4:]
+        for each in (writer, back_writer, again_writer):
+            each.close()
+
+
+async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: the quiet connection of a client ended at once, and its other one had requests in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        at.stop.set()
+        end = asyncio.create_task(ends(quiet_reader))
+        done, _ = await asyncio.wait([end], timeout=0.2)
+        assert not done
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await end == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
 async def test_drain_ends_within_its_time_whatever_the_broker_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
