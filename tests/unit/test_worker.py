@@ -1451,37 +1451,11 @@ async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None
             each.close()
 
 
-async def test_a_later_move_gives_nobody_more_time(tmp_path: Path) -> None:
-    """Found: each move of another identity began the time limits of those that had not left yet again."""
-    async with (
-        broker_script(answer_what_is_released) as one,
-        broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
-    ):
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await greet(at, 1)
-        _, other_writer = await greet(at, 2)
-        writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
-        end = asyncio.create_task(ends(reader))
-        revision = 1
-        while not end.done():
-            assert revision < LIMIT_S / 0.1
-            advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
-            at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
-            revision += 1
-            await asyncio.wait([end], timeout=0.1)
-        assert end.result() == b""
-        for each in (writer, other_writer):
-            each.close()
-
-
 async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(tmp_path: Path) -> None:
     """Found: it waited for the whole time limit at the member that was right by then."""
     async with (
         broker_script(answer_what_is_released) as one,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
     ):
         one.released.set()
         at.worker.apply(at.directory([one]))
