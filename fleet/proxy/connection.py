@@ -909,8 +909,8 @@ class BrokerConnection(asyncio.Protocol):
             self._work_later()
 
     def _work_later(self) -> None:
-        if not self._client_is_full:
-            self._host.turns.add(self._work)
+        if self._client is not None and not self._client_is_full:
+            self._host.turns.add(self._client.source, self._work)
 
     def _work(self) -> None:
         """Take a step with the response that is held, and read on after the last one."""

@@ -246,7 +246,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         writer.write(ask(8))
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
-        await eventually(lambda: not at.worker.turns._steps, "nothing more is written")
+        await eventually(lambda: not len(at.worker.turns), "nothing more is written")
         assert connection.session.working
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
