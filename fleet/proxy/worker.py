@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from fleet import ipc, listener_tls
-from fleet.errors import HandshakeFailed, LimitReached, WireError
+from fleet.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
@@ -333,18 +333,21 @@ class Worker(Host):
 
     def _evict_response(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"a response of {held_bytes} bytes is held for it, the most of all clients of this worker, and "
-            f"together they are above {self.responses.limit_bytes}; ask for less at once, or raise the limit"
+            f"a response of {held_bytes} bytes is held for it, the most of its address, which has most, "
+            f"and together they are above {self.responses.limit_bytes}; ask for less, or raise the limit"
         )
         # Later: it may be the one whose bytes are being looked at.
         self._loop.call_soon(connection.evict, LimitReached("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
+        in_responses = 2 * connection.session.held_bytes > held_bytes
+        why = "of a response to it" if in_responses else "because it does not read"
         detail = (
-            f"{held_bytes} bytes are held because it does not read, and for all clients of this worker that "
+            f"{held_bytes} bytes are held {why}, and for all clients of this worker that "
             f"are behind more than {self.backlogs.limit_bytes}"
         )
-        connection.evict(LimitReached("write_buffer_bytes", detail))
+        limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
+        connection.evict(LimitReached(limit, detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
         self._guard.overdrawn(connection, quota)
