@@ -202,6 +202,7 @@ async def test_response_counts_with_what_waits_for_the_same_client() -> None:
     assert backlogs.total_bytes == 110
 
 
+@pytest.mark.interpreted
 async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
     monkeypatch.setattr(budget, "GRACE_S", 0.0)
