@@ -21,7 +21,7 @@ from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget
-from fleet.proxy.connection import UNNOTICED_BYTES, BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.dialler import Dialler
@@ -63,6 +63,8 @@ LONGEST_RESPONSES: Final = 2
 """Of the longest responses that may be held, how many all connections of a worker may have at a time."""
 FULL_BUFFERS: Final = 4
 """Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
+REQUEST_BUFFERS: Final = 32
+"""Of write buffers, as many as requests in flight of all clients of a worker may take that have many."""
 LONGEST_READ_BYTES: Final = 256 * 1024
 """Of a transport. Write buffers and responses count for as much at least: one client must not be too many."""
 LINGER_SHARE: Final = 0.1
@@ -86,11 +88,12 @@ class Worker(Host):
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
-        self.unnoticed_bytes = min(self.write_buffer_bytes, UNNOTICED_BYTES)
         held_bytes = LONGEST_RESPONSES * max(self._limits.max_patched_response_bytes, LONGEST_READ_BYTES)
         self.responses = MemoryBudget(held_bytes, self._evict_response)
         backlog_bytes = FULL_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
         self.backlogs = Backlogs(backlog_bytes, self.responses, self._evict_reader)
+        requests_bytes = REQUEST_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
+        self.requests = MemoryBudget(requests_bytes, self._evict_requests)
         self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
@@ -348,6 +351,14 @@ class Worker(Host):
         )
         limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
         connection.evict(LimitReached(limit, detail))
+
+    def _evict_requests(self, connection: ClientConnection, held_bytes: int) -> None:
+        detail = (
+            f"{held_bytes // IN_FLIGHT_BYTES} of its requests are in flight, the most of its address, "
+            f"which has the most of all, and together they take more than {self.requests.limit_bytes} bytes"
+        )
+        # At once: one turn of the event loop may read from hundreds of such clients.
+        connection.evict(LimitReached("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
         self._guard.overdrawn(connection, quota)
