@@ -1,7 +1,7 @@
-"""What somebody speaks who does not speak Kafka, or not as this address expects, by the first bytes.
+"""Names the protocol of a connection that an address does not expect, by its first bytes, and the likely fix.
 
-A refused connection leaves one log line. "Request of 369295618 bytes" is TLS on a plaintext port: the line
-names the protocol and the likely fix, so that whoever reads it need not know first bytes by heart.
+A refused connection leaves one log line. Without the protocol, TLS at a plaintext port reads "request of
+369295618 bytes", and an operator would have to know the first bytes of each protocol.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_API_VERSION: Final = 31
 
 
 class NotTls(ssl.SSLError):
-    """The other side began a connection for TLS with another protocol.
+    """The peer opened a connection that has to be TLS with another protocol.
 
     Args: protocol: that it speaks.
     """
@@ -103,13 +103,13 @@ def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | No
 
 
 def in_place_of_tls(error: NotTls, listener: str) -> str:
-    """What a client did wrong that began a connection to a TLS listener otherwise, and the fix."""
+    """What a client did wrong that did not begin with TLS at a TLS listener, and the fix."""
     fix = _FIXES.get(error.protocol, "set security.protocol=SSL or SASL_SSL in the client")
     return f"{error.args[0]} to the TLS listener {listener}; {fix}"
 
 
 def at_peer_address(protocol: Protocol) -> str:
-    """What somebody did wrong at the address for other members, and the fix."""
+    """What a peer did wrong at the address for other members, and the fix."""
     if protocol == "TLS":
         return "it speaks TLS, and this member has no peer_tls"
     if protocol == "Kafka":
@@ -118,14 +118,14 @@ def at_peer_address(protocol: Protocol) -> str:
 
 
 def of_dialled_peer(protocol: Protocol, proxy_id: str) -> str:
-    """What answered where another member was dialled, and the fix."""
+    """Which protocol the address of another member answered with, and the fix."""
     if protocol == "TLS":
         return at_peer_address(protocol)
     return f"what answers there speaks {protocol}; correct members.{proxy_id}.peer"
 
 
 def at_admin_address(protocol: Protocol) -> str | None:
-    """What somebody did wrong at an admin address without TLS, and the fix; None where it speaks HTTP."""
+    """What a client did wrong at an admin address without TLS, and the fix; None where it speaks HTTP."""
     if protocol == "HTTP":
         return None
     if protocol == "TLS":

@@ -20,6 +20,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version as of_package
@@ -38,6 +39,7 @@ from tools.bootstrap import (
     KAFKA_GO,
     KAFKA_PYTHON_LOCK,
     KCAT,
+    RSKAFKA_SOURCE,
     SARAMA,
 )
 
@@ -80,6 +82,12 @@ def of_kafka_python() -> str:
     return found[1]
 
 
+def of_crate(name: str, source: Path) -> str:
+    """The version of a crate that a lock file names: nobody needs Rust to know it."""
+    packages = tomllib.loads((source / "Cargo.lock").read_text())["package"]
+    return next(str(each["version"]) for each in packages if each["name"] == name)
+
+
 CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
     {
         "librdkafka": lambda: confluent_kafka.libversion()[0],
@@ -91,6 +99,7 @@ CLIENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "franz-go": partial(of_go, FRANZ_GO),
         "sarama": partial(of_go, SARAMA),
         "kafka-go": partial(of_go, KAFKA_GO),
+        "rskafka": partial(of_crate, "rskafka", RSKAFKA_SOURCE),
         "kafka-python": of_kafka_python,
         "kafkajs": partial(locked, "kafkajs", "kafkajs"),
         "@platformatic/kafka": partial(locked, "@platformatic/kafka", "platformatic"),
@@ -108,7 +117,7 @@ FEATURES: Final = MappingProxyType(
         "streams group": "KIP-1071",
         "transactions": "committed and aborted; what is read is exact",
         "administration": "topics, configurations, groups, the cluster",
-        "addresses": "what it is told of brokers is the fleet's",
+        "addresses": "the client learns only addresses of the fleet",
         "leader moves": "a partition's leader moves, and it follows (KIP-951)",
         "takeover": "a member is killed: it goes on, nothing lost, repeated or out of order",
         "takeover at least once": "a member is killed: it goes on, nothing lost; a record may come twice",
@@ -131,6 +140,22 @@ FEATURES: Final = MappingProxyType(
     }
 )
 """What can be proved, in the order of the page, and what is meant."""
+
+
+REMARKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "rskafka": (
+            "it has no groups, no transactions and no idempotent producer, so a record may come twice when"
+            " a member is killed ([settings](clients.md#rskafka))"
+        ),
+        "@platformatic/kafka": (
+            "when the proxy of the coordinator is killed, the group goes on without a pause, or pauses until"
+            " `sessionTimeout` (60 s) is over. Both are the library's doing"
+            " ([measured](clients.md#platformatickafka))"
+        ),
+    }
+)
+"""What a "yes" leaves out, by client."""
 
 
 class Proof(NamedTuple):
@@ -286,6 +311,8 @@ def render(wanted: Collection[Proof], here: Mapping[str, str], brokers: str) -> 
     for feature in features:
         marks = ("yes" if (client, feature) in cells else "" for client in clients)
         lines.append(f"| {feature} | {FEATURES[feature]} | {' | '.join(marks)} |")
+    remarks = [f"- {client}: {REMARKS[client]}." for client in clients if client in REMARKS]
+    lines += ["", "## Remarks", "", *remarks] if remarks else []
     lines += ["", "## By which tests", "", "| client | test | what it proves |", "|---|---|---|"]
     for client in clients:
         by_test: dict[str, set[str]] = {}

@@ -30,6 +30,7 @@ from tests.examples import use_profile
 from tests.integration.wire import LIMIT_S, Connection, led_partitions, metadata_of
 from tests.sizes import Size, Sizes
 from tests.timing import Durations, TimeLimit, is_parallel, is_xdist_worker, known_durations
+from tools.bootstrap import bring_rskafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,6 +176,14 @@ def spark() -> Iterator[SparkSession]:
     spark = session("local[2]")
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def rskafka(pytestconfig: pytest.Config) -> Path:
+    """The program around rskafka. Where it is built first, cargo's progress is shown."""
+    capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        return bring_rskafka()
 
 
 _NUMBERS = itertools.count(1)

@@ -57,6 +57,10 @@ NODE_SHARED = CLIENTS_SOURCE / "node" / "program.js"
 NODE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 """By program, the Debian package that has it."""
 NODE_MAJOR = 20
+RSKAFKA = BUILD / "rskafka" / "debug" / "rskafka-client"
+RSKAFKA_SOURCE = CLIENTS_SOURCE / "rskafka"
+RUST = (1, 85)
+"""The oldest Rust that rskafka's own manifest allows."""
 KAFKA_PYTHON = BUILD / "kafka-python"
 KAFKA_PYTHON_LOCK = ROOT / "requirements" / "kafka-python.lock"
 HELM_MODULE = "helm.sh/helm/v3/cmd/helm@v3.22.0"
@@ -206,8 +210,8 @@ def bring_program(target: Path, package: str) -> None:
 
 def build_go_clients() -> None:
     """The tests' programs around client libraries in Go."""
-    build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go")
     common = sorted(GO_COMMON_SOURCE.glob("*.go"))
+    build_own(FRANZ_GO, FRANZ_GO_SOURCE, "building a client of franz-go", shared=common)
     build_own(KAFKA_GO, KAFKA_GO_SOURCE, "building a client of kafka-go", shared=common)
     build_own(SARAMA, SARAMA_SOURCE, "building a client of sarama", shared=common)
 
@@ -250,6 +254,35 @@ def bring_node_client(name: str) -> Path:
         stamp = NODE_CLIENTS / f"{name}-brought"
         once(stamp, f"bringing {name}", [version, *sources], bring)
     return target / "main.js"
+
+
+def bring_rskafka() -> Path:
+    """The tests' program around rskafka, built with the crates of its lock file: a minute or more.
+
+    Tests of `make test-all` call this when they first need it: `make test` needs no Rust.
+
+    Returns: the program
+    Raises:  MissingPrograms: there is no cargo on this machine, or it is too old
+    """
+    if shutil.which("cargo") is None:
+        raise MissingPrograms("the tests of rskafka need cargo: apt-get install cargo")
+    version = output_of("cargo", "--version").split()[1]
+    if tuple(map(int, version.split(".")[:2])) < RUST:
+        raise MissingPrograms(
+            f"the tests of rskafka need Rust {'.'.join(map(str, RUST))} or newer, this is {version}:"
+            " apt-get install cargo (Debian 13 or newer)"
+        )
+    folder = RSKAFKA.parent.parent
+    sources = [RSKAFKA_SOURCE / "Cargo.toml", RSKAFKA_SOURCE / "Cargo.lock"]
+    sources += sorted((RSKAFKA_SOURCE / "src").glob("*.rs"))
+
+    def build() -> None:
+        run("cargo", "build", "--locked", "--target-dir", folder, cwd=RSKAFKA_SOURCE)
+
+    with alone("rskafka"):
+        what = "fetching crates and building a client of rskafka, minutes on a busy machine"
+        once(folder / "built", what, [version, *sources], build)
+    return RSKAFKA
 
 
 def bring_kafka_python() -> Path:

@@ -602,7 +602,7 @@ class ScanEmitter(Emitter):
         """Skip a section of tagged fields."""
         self.number("tags", "", 0)
         self.line("if tags:")
-        self.line("    buf, pos, end = yield from pass_tags(tags, buf, pos, end)")
+        self.line("    buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)")
 
     def scanner(self, item: Field) -> None:
         """Write all of it, up to the field with the addresses: see ``behind_records``."""
@@ -649,7 +649,7 @@ from fleet.proxy.wire.primitives import (
     too_many_tags,
     varint,
 )
-from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
+from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
 EMPTY_COMPACT = b"\\x01"
 EMPTY_CLASSIC = b"\\x00\\x00"
@@ -687,7 +687,7 @@ def {{name}}_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> Slic
 {}
 '''
 SCAN = '''\
-def {{name}}_scan(buf: memoryview, pos: int, end: int) -> Scan:
+def {{name}}_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Scan:
     """{{title}}, up to the end of what passes as it is."""
 {}
 '''

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from fleet.client_settings import Basis, Client, ClientSetting
 from fleet.model import (
@@ -167,7 +167,7 @@ class MachineTroubleDocument:
     """What is wrong with a member's machine, as the member found it, and what to do about it."""
 
     trouble: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,14 +468,19 @@ class Finding:
 
     Args:
         subject: what it is about: a member, an address, a broker.
-        mend: what to do about it; empty where there is nothing to do.
+        fix: what to do about it; empty where there is nothing to do.
+        mend: the name of ``fix`` in 0.2.0. Deprecated: 0.4.0 removes it.
     """
 
     check: DoctorCheck
     subject: str
     verdict: Verdict
     detail: str
-    mend: str = ""
+    fix: str = ""
+    mend: Annotated[str, Field(deprecated=True)] = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mend", self.fix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ def print_doctor(document: DoctorDocument, console: Console) -> None:
         colour = colours[each.verdict]
         said = f"{escape(each.subject)}: {escape(each.detail)}"
         console.print(f"[{colour}]{each.verdict:8}[/]{escape(each.check):13}{said}", soft_wrap=True)
-        if each.mend:
-            console.print(f"{'':21}{escape(each.mend)}", soft_wrap=True)
+        if each.fix:
+            console.print(f"{'':21}{escape(each.fix)}", soft_wrap=True)
 
 
 def print_ready(document: ReadyDocument, console: Console) -> None:

@@ -54,7 +54,7 @@ def ready(config: str, node: str, as_json: bool) -> int:
 @config_option
 @json_option
 def doctor(timeout_s: float, config: str, as_json: bool) -> int:
-    """Look at a running fleet from where clients are, and say what is wrong and how to mend it.
+    """Look at a running fleet from where clients are, and say what is wrong and how to fix it.
 
     Asked are all members, every address that clients are or may be sent to, Metadata (does it name members
     alone?), the clocks, the certificates that are shown and those that members have for one another and for

@@ -1,4 +1,4 @@
-"""Which ports a fleet takes, and where two of its sockets, or two of its advertised addresses, collide."""
+"""The ports of a fleet: where two sockets or two advertised addresses collide, and which ports are free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fleet.model import IdentitySpace, ProxyId
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Ports ``first … last`` that one field takes on a host."""
+    """The ports from ``first`` to ``last`` that one field takes on a host."""
 
     host: str
     first: int
@@ -31,7 +31,7 @@ class Span:
 
 
 def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
-    """Port offsets of the identities as runs of neighbours: (first, last)."""
+    """Port offsets of the identities as ranges without gaps: (first, last)."""
     if not identities.explicit:
         return ((0, identities.count - 1),)
     runs: list[tuple[int, int]] = []
@@ -44,9 +44,10 @@ def offsets(identities: IdentitySpace) -> tuple[tuple[int, int], ...]:
 
 
 class FreePorts:
-    """Ports for examples in fixes: whoever writes them as they are told breaks no other rule.
+    """Ports that no part of the configuration uses, for the fixes that errors of the configuration suggest.
 
-    Each one is given once, and none that the file has, on whichever host.
+    A configuration with such a port breaks no other rule. No two fixes suggest the same port, and no fix
+    suggests a port that the file has, whatever its host.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -56,7 +57,7 @@ class FreePorts:
         ]
 
     def take(self, wanted: int, count: int = 1) -> int:
-        """The first of so many neighbours, at the wanted port or above."""
+        """Take ``count`` free ports in a row. Returns the lowest, which is ``wanted`` or above."""
         first = wanted
         while first + count - 1 <= MAX_PORT:
             last = first + count - 1
@@ -68,12 +69,12 @@ class FreePorts:
         return first
 
     def take_identities(self, wanted: int) -> int:
-        """The first of as many as the identities need."""
+        """Take as many free ports in a row as the identities need. Returns the lowest."""
         runs = () if self._identities is None else offsets(self._identities)
         return self.take(wanted, 1 + max((last for _, last in runs), default=0))
 
     def keep(self, port: int) -> int:
-        """A port that the file has where it has it once, else another one."""
+        """The same port if the file has it at most once, else a free port above it, which is then taken."""
         return port if sum(low <= port <= high for low, high in self._taken) <= 1 else self.take(port + 1)
 
 

@@ -1,4 +1,4 @@
-"""What is to be thought of what was seen, and what to do about it. No I/O, no clock."""
+"""Findings of ``fleet doctor``: what is wrong, and the fix for each fault. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPIRES_SOON: Final = timedelta(days=14)
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """Every finding, in the order in which they are best mended.
+    """Every finding, in the order in which to fix them.
 
     Raises: AdminError: no member has answered, so that there is nothing to judge by.
     """
@@ -37,33 +37,33 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
     given = []
     for proxy_id, answer in facts.answers.items():
         if isinstance(answer, FleetError):
-            mend = f"start it (fleet node --node {proxy_id}), or see what its log says"
-            yield Finding("members", proxy_id, "failed", str(answer), mend)
+            fix = f"start it (fleet node --node {proxy_id}), or read its log"
+            yield Finding("members", proxy_id, "failed", str(answer), fix)
         else:
             given.append(answer)
     for member in best.members:
         if member.drained:
-            mend = f"fleet undrain {member.proxy_id}, once its maintenance is over"
-            yield Finding("members", member.proxy_id, "warning", "it is drained, and stands for nobody", mend)
+            fix = f"fleet undrain {member.proxy_id}, once its maintenance is over"
+            yield Finding("members", member.proxy_id, "warning", "it is drained: it owns no identity", fix)
         elif member.ready is False:
-            mend = f"what it is not ready for is at {member.admin}/readyz"
-            yield Finding("members", member.proxy_id, "failed", "it is not ready", mend)
+            fix = f"see {member.admin}/readyz for the check that fails"
+            yield Finding("members", member.proxy_id, "failed", "it is not ready", fix)
     for answer in given:
         if answer.raft_trouble is not None:
-            mend = f"fleet journal check --node {answer.proxy_id}"
-            yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, mend)
+            fix = f"fleet journal check --node {answer.proxy_id}"
+            yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, fix)
         for each in answer.machine_troubles:
-            yield Finding("members", answer.proxy_id, "warning", each.trouble, each.mend)
+            yield Finding("members", answer.proxy_id, "warning", each.trouble, each.fix)
     distrusted = {(voter, answer.proxy_id) for answer in given for voter in answer.distrusted_voters}
     for voter, proxy_id in sorted(distrusted):
         detail = f"{proxy_id} counts none of its votes: its disk was emptied, or restored from a copy"
-        mend = "start all voters: it votes again once it has heard of all others and caught up"
-        yield Finding("members", voter, "failed", detail, mend)
+        fix = "start all voters: it votes again once it has heard of all others and caught up"
+        yield Finding("members", voter, "failed", detail, fix)
     silent = {each.proxy_id for answer in given for each in answer.members if each.has_voter_digest is False}
     for proxy_id in sorted(silent):
         detail = "it does not say which voters it counts (a release before 0.3.0)"
-        mend = "finish the upgrade; until then compare its `voter:` fields with the others' by hand"
-        yield Finding("members", proxy_id, "warning", detail, mend)
+        fix = "finish the upgrade; until then compare its `voter:` fields with the others' by hand"
+        yield Finding("members", proxy_id, "warning", detail, fix)
     if not best.quorum.present:
         detail = f"no quorum of {', '.join(best.quorum.voters)} for {best.quorum.lost_s:.0f} s"
         yield Finding("members", "quorum", "failed", detail, "start voters until more than half of them run")
@@ -76,8 +76,8 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         )
     versions = sorted({answer.version for answer in given})
     if len(versions) > 1:
-        mend = "finish the upgrade: fleet rolling-restart"
-        yield Finding("members", "versions", "warning", f"members run {', '.join(versions)}", mend)
+        fix = "finish the upgrade: fleet rolling-restart"
+        yield Finding("members", "versions", "warning", f"members run {', '.join(versions)}", fix)
     if not any(isinstance(answer, FleetError) for answer in facts.answers.values()) and best.quorum.present:
         detail = f"all {len(given)} answer; {best.leader or 'nobody'} leads, generation {best.generation}"
         yield Finding("members", best.fleet, "ok", detail)
@@ -96,11 +96,11 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
 def _addresses(facts: Facts) -> Iterator[Finding]:
     silent = {address: why for address, why in facts.addresses.items() if why is not None}
     for address, why in silent.items():
-        mend = (
-            f"have {address.endpoint} lead from here to {address.proxy_id}: names, firewalls, port mappings,"
-            " load balancers; or correct what it advertises"
+        fix = (
+            f"make {address.endpoint} reach {address.proxy_id} from here: names, firewalls, port mappings,"
+            " load balancers; or correct the address that it advertises"
         )
-        yield Finding("addresses", str(address), "failed", why, mend)
+        yield Finding("addresses", str(address), "failed", why, fix)
     if facts.addresses and not silent:
         yield Finding(
             "addresses", "all", "ok", f"{len(facts.addresses)} advertised addresses lead to a member"
@@ -115,18 +115,18 @@ def _leaks(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if asked.table is None:
             if _reaches_none(facts.answers.get(asked.address.proxy_id)):
                 detail = "not looked at: this member reaches no broker"
-                mend = "let this member reach a broker first: see the findings on brokers"
-                yield Finding("leaks", str(asked.address), "warning", detail, mend)
+                fix = "fix the connection from this member to the brokers first: see the findings on brokers"
+                yield Finding("leaks", str(asked.address), "warning", detail, fix)
                 continue
-            mend = "ask with a client of your own: kafka-broker-api-versions --command-config FILE"
-            yield Finding("leaks", str(asked.address), "warning", f"not looked at: {asked.why}", mend)
+            fix = "ask with your own client: kafka-broker-api-versions --command-config FILE"
+            yield Finding("leaks", str(asked.address), "warning", f"not looked at: {asked.why}", fix)
             continue
         found = _strangers(asked.table.items(), own)
         for broker_id, endpoint in found:
             whose = "its real address" if endpoint in real else "no address of any member's"
             detail = f"clients are told {endpoint} for broker {broker_id}: {whose}"
-            mend = "do clients bootstrap at this member, and at nothing in between? If so, report it"
-            yield Finding("leaks", str(asked.address), "failed", detail, mend)
+            fix = "check that clients connect to this member directly; if they do, report a bug"
+            yield Finding("leaks", str(asked.address), "failed", detail, fix)
         clean += not found
     if clean and clean == len(facts.metadata):
         yield Finding("leaks", "all", "ok", f"Metadata of {clean} bootstrap addresses names members alone")
@@ -163,19 +163,19 @@ def _brokers(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
         if False in up:
             who, verdict = _unreached(True in up)
             why = said.pop(broker.broker_id, "")
-            mend = f"check the way from members to {broker.host}:{broker.port}: names, routes, firewalls"
-            yield Finding("brokers", f"broker {broker.broker_id}", verdict, f"{who}{why and ': '}{why}", mend)
+            fix = f"check the way from members to {broker.host}:{broker.port}: names, routes, firewalls"
+            yield Finding("brokers", f"broker {broker.broker_id}", verdict, f"{who}{why and ': '}{why}", fix)
     for broker_id, why in said.items():
-        mend = "correct the configuration of the fleet or of the broker"
-        yield Finding("brokers", f"broker {broker_id}", "failed", why, mend)
+        fix = "correct the configuration of the fleet or of the broker"
+        yield Finding("brokers", f"broker {broker_id}", "failed", why, fix)
     around = [(broker_id, at) for (broker_id, at), why in facts.brokers.items() if why is None]
     for broker_id, at in around:
         detail = f"{at} answers from here: a client that knows it can go around the fleet"
-        mend = "let members alone through to the brokers, unless this is a member's machine"
-        yield Finding("brokers", f"broker {broker_id}", "warning", detail, mend)
+        fix = "allow only members to connect to the brokers, unless this machine is a member's"
+        yield Finding("brokers", f"broker {broker_id}", "warning", detail, fix)
     if not best.brokers:
-        mend = "see the members' logs; `bootstrap_servers` and `upstream` in the configuration"
-        yield Finding("brokers", "all", "failed", "the fleet knows of no broker", mend)
+        fix = "see the members' logs; `bootstrap_servers` and `upstream` in the configuration"
+        yield Finding("brokers", "all", "failed", "the fleet knows of no broker", fix)
     elif not around:
         yield Finding("brokers", "all", "ok", f"none of {len(best.brokers)} can be reached from here")
 
@@ -186,11 +186,11 @@ def _unreached(by_others: bool) -> tuple[str, Verdict]:
     return "no member can reach it", "failed"
 
 
-def _mend_certificate(shown: Shown, *, expired: bool) -> str:
+def _certificate_fix(shown: Shown, *, expired: bool) -> str:
     if shown.who.endswith("ca"):
-        return "put a new authority's certificate beside it, for all members; then have it issue the others"
+        return "add a new authority's certificate next to it, at all members; then issue the others with it"
     if expired:
-        return "put a new one in its place; members take it up by themselves"
+        return "replace it; members load the new one without a restart"
     return "renew it (fleet certs renew, or your authority)"
 
 
@@ -198,18 +198,17 @@ def _certificates(facts: Facts) -> Iterator[Finding]:
     fine = 0
     for shown in facts.certificates:
         if shown.expires is None:
-            yield Finding(
-                "certificates", shown.who, "warning", f"not seen: {shown.why}", "look from elsewhere"
-            )
+            fix = "run fleet doctor on a machine that can reach it"
+            yield Finding("certificates", shown.who, "warning", f"not seen: {shown.why}", fix)
             continue
         left = shown.expires - facts.now
         when = f"{shown.expires:%Y-%m-%d %H:%M} UTC"
         if left <= timedelta():
-            mend = _mend_certificate(shown, expired=True)
-            yield Finding("certificates", shown.who, "failed", f"expired at {when}", mend)
+            fix = _certificate_fix(shown, expired=True)
+            yield Finding("certificates", shown.who, "failed", f"expired at {when}", fix)
         elif left < EXPIRES_SOON:
-            detail, mend = f"expires at {when}, in {left.days} days", _mend_certificate(shown, expired=False)
-            yield Finding("certificates", shown.who, "warning", detail, mend)
+            detail, fix = f"expires at {when}, in {left.days} days", _certificate_fix(shown, expired=False)
+            yield Finding("certificates", shown.who, "warning", detail, fix)
         else:
             fine += 1
     if fine and fine == len(facts.certificates):

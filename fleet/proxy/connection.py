@@ -746,7 +746,7 @@ class ClientConnection(asyncio.Protocol):
         """Tell the worker how much is held for a response, and behind it; returns how much is no more."""
         before_bytes = self._host.responses.held_bytes(self)
         held_bytes = self.session.held_bytes
-        if not held_bytes:
+        if not held_bytes and not self.session.working:
             self.session.holding = False
         elif self._broker is not None:
             held_bytes += self._broker.kept_bytes
@@ -927,7 +927,7 @@ class BrokerConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> int:
-        """A response was held, or is; where all of it is there, work on it, and read nothing behind it.
+        """A response was held, or is, or pauses; where there is work on it, read nothing behind it.
 
         Returns: how much of it may have gone to the client's transport, and not in copies.
         """

@@ -1,7 +1,8 @@
 """Responses whose addresses are replaced.
 
 They are patched where they lie; or collected first, where they must be; or, where they have records before
-their addresses, patched at their end as they pass (see ``stream``).
+their addresses, patched at their end as they pass (see ``stream``). One with many tagged fields is walked
+through in several turns of the event loop.
 
 A long response that must be collected is patched in slices, of which the shell asks for one in a turn of the
 event loop. The size field comes first, so the slices are walked through twice: once to learn the size, and,
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from struct import error as struct_error
 from typing import Final
 
 from fleet.errors import OversizeFrame, TruncatedFrame
@@ -21,8 +23,9 @@ from fleet.proxy.stream import Stream, Write
 from fleet.proxy.wire import tail
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Slices, Streamed
 from fleet.proxy.wire.counters import WireCounters
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, pack_int32, read_int32
+from fleet.proxy.wire.primitives import MAX_INT32, OUT_OF_BYTES, pack_int32, read_int32
 from fleet.proxy.wire.requests import API_KEYS, LAYOUTS
+from fleet.proxy.wire.scan import FieldBudget
 
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
@@ -39,6 +42,8 @@ JOIN_BELOW_BYTES: Final = 16 * 1024
 
 AT_ONCE_BYTES = 32 * 1024  # not Final: tests change it, and a compiler would write its value into the code
 """How much of what one read brings is collected responses that are patched at once: a millisecond."""
+TAIL_BYTES_PER_FIELD: Final = 4
+"""How much of a tail counts as one of the tagged fields that are passed at once."""
 PIECE_BYTES: Final = 64 * 1024
 """How much of a response that was held is written in one turn. Then its client may ask for a pause."""
 
@@ -52,13 +57,15 @@ class Rewriter:
 
     Args: as of ``fleet.proxy.session.Session``.
 
-    ``busy`` is whether a response has come in part and needs more work; ``left_bytes`` is, once it does not,
-    how much of it is left and passes as it is. ``client_key`` tells this client from others.
+    ``busy`` is whether a response has come in part and needs more work; ``working`` whether it needs `work`
+    before more of it is presented; ``left_bytes`` is, once it is not busy, how much of it is left and passes
+    as it is. ``client_key`` tells this client from others.
     """
 
     __slots__ = (
         "_addresses",
         "_book",
+        "_budget",
         "_clock",
         "_collected",
         "_counters",
@@ -73,6 +80,7 @@ class Rewriter:
         "busy",
         "client_key",
         "left_bytes",
+        "working",
     )
 
     _index: int
@@ -100,14 +108,12 @@ class Rewriter:
         self._stream: Stream | None = None
         self._told: dict[BrokerId, int] | None = None
         self._sliced: SlicedPatch | None = None
+        self._budget: FieldBudget | None = None
+        """None up to the first response that is walked through."""
         self.client_key = client_key
         self.busy = False
+        self.working = False
         self.left_bytes = 0
-
-    @property
-    def working(self) -> bool:
-        """Whether a response has wholly come, and needs `work` alone."""
-        return self._sliced is not None
 
     @property
     def held_bytes(self) -> int:
@@ -138,7 +144,12 @@ class Rewriter:
             if mark <= stop and _is_at(data, pos + 8, mark, head.found):
                 if pos > run:
                     self._write_before(memoryview(data), run, pos, write)
-                size = (after - mark + 4 + len(head.rewritten)).to_bytes(4, "big")
+                try:
+                    size = (after - mark + 4 + len(head.rewritten)).to_bytes(4, "big", signed=True)
+                except OverflowError:
+                    known = LAYOUTS[index]
+                    assert known is not None
+                    raise _too_long(known.name, after - pos) from None
                 small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
@@ -149,11 +160,14 @@ class Rewriter:
         assert layout is not None
         if isinstance(layout, Streamed):
             self._index = index
-            stream = Stream(layout, after - pos, self._rewrite_tail)
+            if self._budget is None:
+                self._budget = FieldBudget()
+            stream = Stream(layout, after - pos, self._rewrite_tail, self._budget)
             run = stream.receive(view, run, pos, end, write)
             if stream.left_bytes:
                 self._stream = stream
                 self.busy = True
+                self.working = stream.pauses
             return run
         complete = after <= end
         # From the beginning of what has arrived: a read may bring many responses, each of them short.
@@ -208,6 +222,7 @@ class Rewriter:
             return self._collect(view, start, end, write)
         after = start + stream.left_bytes
         taken = stream.receive(view, start, start, end, write)
+        self.working = stream.pauses
         if not stream.left_bytes:
             self._stream = None
             self.busy = False
@@ -247,14 +262,19 @@ class Rewriter:
         assert isinstance(layout, Layout)
         self._take_newest_book()
         self._sliced = SlicedPatch(layout, memoryview(self._collected), self._addresses)
+        self.working = True
 
     def work(self, write: Write) -> None:
-        """Take a step with the response that is held: look at a slice, or write one.
+        """Take a step: look at a slice of the response that is held, or write one; or let a stream go on.
 
         Raises: WireError: the response cannot be made safe.
         """
         sliced = self._sliced
-        assert sliced is not None
+        if sliced is None:
+            assert self._budget is not None
+            self._budget.renew()
+            self.working = False
+            return
         began_s = self._clock() if self._clock is not None else 0.0
         if sliced.step(write):
             if self._clock is not None:
@@ -268,6 +288,7 @@ class Rewriter:
     def drop(self) -> None:
         """Hold nothing any more."""
         self._sliced = None
+        self.working = False
         self._collected = _NOTHING
         self.busy = False
 
@@ -294,7 +315,10 @@ class Rewriter:
         # Behind a broker that was left out, the next response may have another one, with a real address.
         if index in ALIKE and self._addresses.left_out == left_out:
             book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
-        parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
+        try:
+            parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
+        except struct_error:
+            raise _too_long(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
         self._rewritten(index, began_s)
@@ -304,8 +328,10 @@ class Rewriter:
         """Rewrite the tail of the response that passes; see ``wire.tail.rewrite``."""
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Streamed)
+        assert self._budget is not None
         began_s = self._clock() if self._clock is not None else 0.0
         self._take_newest_book()
+        self._budget.left -= len(found) // TAIL_BYTES_PER_FIELD
         try:
             rewritten = tail.rewrite(found, layout, self._addresses)
         except OUT_OF_BYTES:
@@ -398,6 +424,8 @@ class SlicedPatch:
         if self._measures:
             self.replaces = self.replaces or len(parts) > 1
             self._size += sum(map(len, parts))
+            if self._size > MAX_INT32:
+                raise _too_long(self._layout.name, len(self._frame))
             parts.clear()
             if ended:
                 self._measures = False
@@ -421,6 +449,12 @@ class SlicedPatch:
         """Into pieces that are written one after the other."""
         for begin in range(0, len(view), PIECE_BYTES):
             self._pieces.append(view[begin : begin + PIECE_BYTES])
+
+
+def _too_long(name: str, frame_bytes: int) -> OversizeFrame:
+    """A host of one byte may become one of 253, and a response 18 times as long."""
+    detail = f"{name} response of {frame_bytes} bytes is above an int32 with the fleet's addresses"
+    return OversizeFrame("broker", f"{detail}: ask for less at once, or advertise shorter names")
 
 
 def _is_at(data: bytes, pos: int, mark: int, found: bytes) -> bool:

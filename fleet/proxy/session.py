@@ -116,9 +116,9 @@ class Session:
     much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
     request has come that will not be forwarded, nor anything after it. ``crowded`` is whether
     ``MANY_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough. ``holding`` is
-    whether a response has been held; the shell resets it once there are no ``held_bytes`` any more. While it
-    is ``working`` on that response, the shell calls `work`, once in a turn of the event loop, and presents
-    nothing more that the broker has sent.
+    whether a response has been held, or waits for `work`; the shell resets it once that is over. While it is
+    ``working``, on such a response or on one with many tagged fields, the shell calls `work`, once in a turn
+    of the event loop, and presents nothing more that the broker has sent.
     """
 
     __slots__ = (
@@ -213,7 +213,7 @@ class Session:
 
     @property
     def working(self) -> bool:
-        """Whether a response has wholly come, and needs `work`."""
+        """Whether a response needs `work` before more of it is presented."""
         return self._rewriter.working
 
     @property
@@ -222,7 +222,7 @@ class Session:
         return self._rewriter.held_bytes
 
     def work(self, write: Write) -> None:
-        """Take a step with the response that is held.
+        """Take a step with the response that is held, or that pauses.
 
         Raises: WireError: it cannot be made safe; close the connection.
         """
@@ -414,6 +414,8 @@ class Session:
                 return 0
             run = rewriter.go_on(memoryview(data), 0, end, write)
             if rewriter.busy:
+                if rewriter.working:
+                    self.holding = True
                 return run
             self._broker_left = rewriter.left_bytes
         pos: i64 = run + self._broker_left
@@ -455,7 +457,7 @@ class Session:
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
-                            self.holding = rewriter.held_bytes > 0
+                            self.holding = rewriter.working or rewriter.held_bytes > 0
                             return run
             if after >= end:
                 if after > end:

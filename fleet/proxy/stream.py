@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fleet.errors import TruncatedFrame
 from fleet.proxy.wire.addresses import Streamed
-from fleet.proxy.wire.scan import Scan
+from fleet.proxy.wire.scan import FieldBudget, Scan
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, blank_head
 
 Write: TypeAlias = Callable[[bytes | memoryview], object]
@@ -25,18 +25,36 @@ class Stream:
         layout: how it is walked through.
         frame_bytes: how long it is, from its size field on.
         rewrite: given a whole tail, makes the one that takes its place; None where it stays as it is.
+        budget: of tagged fields, for all responses of the connection. ``rewrite`` takes from it, too.
 
+    ``pauses`` is whether the budget was used up before what has arrived was taken.
     ``left_bytes`` is how much of it has not been taken. Of what it keeps, the tail is the greatest part, and
     that is never longer than ``TAIL_LIMIT_BYTES``.
     """
 
-    __slots__ = ("_ahead_bytes", "_layout", "_rewrite", "_scan", "_scanned", "_tail", "_zeros", "left_bytes")
+    __slots__ = (
+        "_ahead_bytes",
+        "_budget",
+        "_layout",
+        "_rewrite",
+        "_scan",
+        "_scanned",
+        "_tail",
+        "_zeros",
+        "left_bytes",
+        "pauses",
+    )
 
     def __init__(
-        self, layout: Streamed, frame_bytes: int, rewrite: Callable[[memoryview], bytes | None]
+        self,
+        layout: Streamed,
+        frame_bytes: int,
+        rewrite: Callable[[memoryview], bytes | None],
+        budget: FieldBudget,
     ) -> None:
         self._layout = layout
         self._rewrite = rewrite
+        self._budget = budget
         self._scan: Scan | None = None
         self._scanned = False
         self._ahead_bytes = 0
@@ -45,6 +63,7 @@ class Stream:
         self._zeros: int | None = None
         """How many are still to be written, where the tail is too long to be rewritten."""
         self.left_bytes = frame_bytes
+        self.pauses = False
 
     def receive(self, view: memoryview, run: int, pos: int, end: int, write: Write) -> int:
         """Take what has arrived.
@@ -52,14 +71,18 @@ class Stream:
         Args:    run: from where bytes are still to be written; pos: where this response begins or goes on;
                  end: where ends what has arrived.
         Returns: from where bytes are still to be written now. Where the response goes on that is less than
-                 five bytes before ``end``, and they are to be presented again.
+                 five bytes before ``end``, or anywhere if it ``pauses``, and they are to be presented again.
         Raises:  TruncatedFrame, MalformedFrame: as of the scanner and of ``wire.tail``.
         """
         after = pos + self.left_bytes
         stop = min(after, end)
         pos += self._ahead_bytes
+        self.pauses = False
         if not self._scanned and pos < stop:
-            pos = self._walk(view, pos, stop)
+            if self._budget.left > 0:
+                pos = self._walk(view, pos, stop)
+            if self._budget.left <= 0 and not self._scanned and pos < stop:
+                return self._pause(view, run, pos, after, write)
         if pos >= after or (stop == after and not self._scanned):
             raise TruncatedFrame("broker", f"{self._layout.name} response: its end comes too early")
         if pos >= stop or not self._scanned:
@@ -86,13 +109,22 @@ class Stream:
             write(self._rewrite(memoryview(self._tail)) or self._tail)
         return stop
 
+    def _pause(self, view: memoryview, run: int, pos: int, after: int, write: Write) -> int:
+        """Write up to ``pos``, and have the rest presented again in a later turn of the event loop."""
+        if pos > run:
+            # What is read is kept again at each pause; a view would hold on to each of these copies.
+            write(bytes(view[run:pos]))
+        self._ahead_bytes, self.left_bytes = 0, after - pos
+        self.pauses = True
+        return pos
+
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
         """Scan what has arrived; returns where to go on, perhaps beyond it."""
         # The scanner has it until it is given another, which may take long: released, it holds no memory.
         with view[:stop] as chunk:
             try:
                 if self._scan is None:
-                    self._scan = self._layout.scan(chunk, pos, stop)
+                    self._scan = self._layout.scan(chunk, pos, stop, self._budget)
                     return next(self._scan)
                 return self._scan.send((chunk, pos, stop))
             except StopIteration as ended:

@@ -178,7 +178,7 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     assert knows(own, victim)[2][other] is True
     document = own.ownership(victim)
     assert (document.raft_trouble, document.quorum.present) == (None, True)
-    assert not said(own, victim, "trimmed", since), "nothing was left for the start to mend"
+    assert not said(own, victim, "trimmed", since), "nothing was left for the start to fix"
     commit(own, other, other, False)
 
 

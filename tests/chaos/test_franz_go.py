@@ -40,4 +40,4 @@ def test_nothing_is_lost_or_repeated_when_the_proxy_of_the_coordinator_dies(
         for client in clients.values():
             assert client.close() == 0
     for protocol, client in clients.items():
-        client.judge(kafka.bootstrap_servers, topics[protocol])
+        client.judge(kafka.bootstrap_servers, topics[protocol], groups[protocol])

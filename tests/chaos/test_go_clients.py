@@ -1,8 +1,8 @@
 """kafka-go and sarama, clients in Go, whose coordinator's proxy dies, or is drained.
 
-kafka-go asks for its coordinator on a new connection each time, and has no idempotent writer. The writer
-sends a record again where its connection has ended, so the log may have the record twice. Both libraries'
-groups read on from what they have committed, so a group may be given a record twice.
+kafka-go looks its coordinator up on a new connection each time, and has no idempotent writer. The writer
+sends a record again after its connection has ended, so the log may have the record twice. The groups of
+both libraries resume at their committed offsets, so a group may receive a record twice.
 """
 
 from __future__ import annotations
@@ -10,59 +10,78 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
 from fleet.admin.client import admin_urls, drain
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests.chaos.coordinators import (
     await_protocols,
     kill_proxy_of_coordinator,
     owner_of_coordinator,
 )
-from tests.clients.go_program import GoProgram, committed
-from tests.integration.clients import count
+from tests.clients.go_program import GoProgram
+from tests.clients.program import judge_group
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 pytestmark = pytest.mark.size("test-all")
 
 RESUMED_LIMIT_S = 10.0
 WATCH_S = 12.0
-"""After a death or a drain: longer than the limit, and than three heartbeats of either client (3 s each)."""
+"""After a death or a drain. Longer than the limit and than three heartbeats, of 3 s each in both clients."""
 MakeTopic = Callable[..., str]
+Fault = Callable[[LocalFleet, KafkaCluster, str], AbstractContextManager[None]]
+"""Of the member that owns the coordinator of a group, for the length of a context."""
 
 
 @contextmanager
-def drained(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> Iterator[ProxyId]:
-    """The owner of a group's coordinator owns nothing meanwhile."""
+def killed(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> Iterator[None]:
+    """Kill the owner of a group's coordinator. The member stays dead after the context."""
+    kill_proxy_of_coordinator(fleet, kafka, group)
+    yield
+
+
+@contextmanager
+def drained(fleet: LocalFleet, kafka: KafkaCluster, group: str) -> Iterator[None]:
+    """Drain the owner of a group's coordinator, and undrain the member after the context."""
     victim = owner_of_coordinator(fleet, kafka, group)
     others = [each for each in fleet.members if each != victim]
     urls = [admin_urls(fleet.settings)[each] for each in others]
     asyncio.run(drain(urls, victim, True))
     try:
         fleet.await_settled(frozenset(kafka.brokers), others)
-        yield victim
+        yield
     finally:
         asyncio.run(drain(urls, victim, False))
 
 
 def watch(client: GoProgram, since_s: float) -> None:
-    """See to it that every partition is read on, and that the group commits, in time."""
+    """Require that the group reads every partition again, and commits again, in time."""
     time.sleep(max(0.0, since_s + WATCH_S - time.monotonic()))
     client.await_partitions()
     until_s = time.monotonic()
     assert client.longest_pause_s("received", since_s, until_s) <= RESUMED_LIMIT_S
-    if client.said["committed"]:  # sarama commits without a word
+    if client.said["committed"]:  # the program around sarama reports no commits
         assert client.longest_wait_s("committed", since_s, until_s) <= RESUMED_LIMIT_S
 
 
-def judge_group(kafka: KafkaCluster, topic: str) -> None:
-    """The group of the topic's name has committed the whole topic, in the end."""
-    bootstrap = kafka.bootstrap_servers
-    assert committed(bootstrap, topic, topic) == count(bootstrap, topic)
+def resumed(program: Path, fleet: LocalFleet, kafka: KafkaCluster, topic: str, fault: Fault) -> GoProgram:
+    """Run a client through a fault. Require that it resumes in time, and commits the whole topic.
+
+    Returns: the client, which has closed. The caller judges its records.
+    """
+    with GoProgram(program, "work", fleet.bootstrap(), topic, topic) as client:
+        client.await_partitions()
+        await_protocols(kafka, {topic: "classic"})
+        since_s = time.monotonic()
+        with fault(fleet, kafka, topic):
+            watch(client, since_s)
+            assert client.close() == 0
+    judge_group(kafka.bootstrap_servers, topic, topic)
+    return client
 
 
 @pytest.mark.proves("kafka-go", "classic group", "takeover at least once")
@@ -70,66 +89,38 @@ def test_kafka_go_resumes_when_its_coordinators_proxy_dies(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
-    with GoProgram(KAFKA_GO, "work", fleet.bootstrap(), topic, topic) as client:
-        client.await_partitions()
-        await_protocols(kafka, {topic: "classic"})
-        since_s = time.monotonic()
-        kill_proxy_of_coordinator(fleet, kafka, topic)
-        watch(client, since_s)
-        assert client.close() == 0
+    client = resumed(KAFKA_GO, fleet, kafka, topic, killed)
     client.judge_loss(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
 
 
 @pytest.mark.proves("kafka-go", "classic group", "planned move at least once")
 def test_kafka_go_resumes_when_its_coordinators_proxy_is_drained(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """Found by kafka-go: new connections were told for ten minutes that there is no coordinator."""
+    """kafka-go found a bug: for ten minutes, new connections were answered that no coordinator exists."""
     topic = make_topic()
-    with GoProgram(KAFKA_GO, "work", fleet.bootstrap(), topic, topic) as client:
-        client.await_partitions()
-        await_protocols(kafka, {topic: "classic"})
-        since_s = time.monotonic()
-        with drained(fleet, kafka, topic):
-            watch(client, since_s)
-            assert client.close() == 0
+    client = resumed(KAFKA_GO, fleet, kafka, topic, drained)
     assert client.said["refused"] == []
     client.judge_loss(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
 
 
 @pytest.mark.proves("sarama", "produce", "classic group", "takeover at least once")
 def test_sarama_goes_on_when_its_coordinators_proxy_dies(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """Its producer is idempotent: no record is in the log twice."""
+    """The producer is idempotent: the log has no record twice."""
     topic = make_topic()
-    with GoProgram(SARAMA, "work", fleet.bootstrap(), topic, topic) as client:
-        client.await_partitions()
-        await_protocols(kafka, {topic: "classic"})
-        since_s = time.monotonic()
-        kill_proxy_of_coordinator(fleet, kafka, topic)
-        watch(client, since_s)
-        assert client.close() == 0
+    client = resumed(SARAMA, fleet, kafka, topic, killed)
     assert client.said["refused"] == []
     client.judge_log(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)
 
 
 @pytest.mark.proves("sarama", "classic group", "planned move at least once")
 def test_sarama_goes_on_when_its_coordinators_proxy_is_drained(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    """Its error channel has the end of a connection, `reported` here: docs/clients.md says so."""
+    """The program prints "reported" when a connection ends: see the error channel in docs/clients.md."""
     topic = make_topic()
-    with GoProgram(SARAMA, "work", fleet.bootstrap(), topic, topic) as client:
-        client.await_partitions()
-        await_protocols(kafka, {topic: "classic"})
-        since_s = time.monotonic()
-        with drained(fleet, kafka, topic):
-            watch(client, since_s)
-            assert client.close() == 0
+    client = resumed(SARAMA, fleet, kafka, topic, drained)
     assert client.said["refused"] == []
     client.judge_log(kafka.bootstrap_servers, topic)
-    judge_group(kafka, topic)

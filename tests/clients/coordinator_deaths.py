@@ -16,10 +16,9 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -29,7 +28,8 @@ from fleet.client_settings import Client, as_text, settings_for
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.coordinators import coordinator, with_the_coordinator_of
-from tests.clients.node_program import PARTITIONS, NodeProgram
+from tests.clients.node_program import NodeProgram
+from tests.clients.program import PARTITIONS
 from tests.integration.clients import wait_for
 
 TOPIC = "deaths"
@@ -40,16 +40,10 @@ SETTLE_S = 5.0
 BEFORE_S = 1.0
 
 
-def longest_s(moments_s: Sequence[float], since_s: float, until_s: float) -> float:
-    """The longest interval without any moment, of a span of time."""
-    inside = [since_s, *(each for each in moments_s if since_s < each < until_s), until_s]
-    return max(after - before for before, after in pairwise(inside))
-
-
 def stalls(program: NodeProgram, since_s: float) -> dict[str, float]:
     """The longest intervals of a program without a record, since a moment."""
     return {
-        what: round(longest_s(program.moments_s[what], since_s, time.monotonic()), 2)
+        what: round(program.longest_wait_s(what, since_s, time.monotonic()), 2)
         for what in ("received", "acknowledged")
     }
 

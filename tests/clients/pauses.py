@@ -34,9 +34,9 @@ from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.run import create_topic
 from tests.chaos.coordinators import owner_of_coordinator
-from tests.clients.go_program import PARTITIONS, GoProgram, committed
+from tests.clients.go_program import GoProgram
+from tests.clients.program import PARTITIONS, judge_group
 from tests.conftest import await_known, fleets, make_cluster, whole_again
-from tests.integration.clients import count
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 How: TypeAlias = Literal["kill", "drain"]
@@ -123,7 +123,7 @@ def measure(client: Client, settings: list[ClientSetting], how: How, rounds: int
             code = program.close()
         assert code == 0, program.said["failed"]
         repeated = program.judge_loss(bootstrap, topic)
-        assert committed(bootstrap, topic, topic) == count(bootstrap, topic)
+        judge_group(bootstrap, topic, topic)
     return {
         "client": client,
         "settings": {each.name: each.value for each in settings},

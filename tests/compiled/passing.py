@@ -17,9 +17,9 @@ from tools.bootstrap import ROOT
 TESTS: Final = MappingProxyType(
     {
         "unit": "addresses admission budget dialler guard held_responses passage patience quota "
-        "server_names session tcp ticks tls_transport traffic trust turns unread_clients upstream "
-        "wire_api_versions wire_configs wire_coordinators wire_heartbeats wire_primitives "
-        "wire_quorum wire_requests worker",
+        "server_names session tagged_fields tcp ticks tls_transport traffic trust turns "
+        "unread_clients upstream wire_api_versions wire_configs wire_coordinators wire_heartbeats "
+        "wire_primitives wire_quorum wire_requests worker",
         "property": "fetch_shapes pairing patch produce_shapes session slices stream tail",
     }
 )

@@ -234,12 +234,23 @@ NUMBER: Final = 1_000
 """A correlation id: Python has an object for each of those above 256."""
 _silent: Final = _again(produce(9, 1, 0))
 requests: Final = _again(request(LIST_GROUPS, 0, NUMBER, client_id=b""))
+_ANSWER: Final = response(NUMBER, b"")
 _ADDRESS: Final = struct.pack(">i", 1) + compact(b"h") + bytes(4)
 _coordinators: Final = _array(bytes(5), compact(b"g") + _ADDRESS + bytes(4), b"\0")
 _brokers: Final = _array(bytes(5), _ADDRESS + b"\0\0", bytes(4) + b"\1" + bytes(5) + b"\0")
 """Metadata without topics."""
-_partitions: Final = _array(bytes(15) + b"\2" + bytes(16), bytes(30) + b"\1" + bytes(4) + b"\1\0", b"\0\0")
-"""Fetch of one topic, without records."""
+_partitions: Final = _array(bytes(11) + b"\2" + bytes(16), bytes(30) + b"\1" + bytes(4) + b"\1\0", b"\0\0")
+"""Fetch of one topic, without records. Source: FetchResponse.json v16"""
+
+
+def _fields(size_bytes: int) -> bytes:
+    """Fetch without topics, and with tagged fields in its header."""
+    count = size_bytes // 2
+    return response(1, encode_varint(count) + b"\x09\0" * count + bytes(10) + b"\1\0")
+
+
+def _asking_for_answers(size_bytes: int) -> bytes:
+    return request(LIST_GROUPS, 0, NUMBER, client_id=b"") * (size_bytes // len(_ANSWER))
 
 
 def _configs(size_bytes: int) -> bytes:
@@ -280,7 +291,7 @@ FLOODS: Final = (
     Flood("new keys", "client", bytes, changes_keys=True, weighed_bytes=64 * 1024),
     Flood("new keys of a broker", "broker", bytes, changes_keys=True, weighed_bytes=64 * 1024),
     Flood("half a ClientHello", "client", half_hello, weighed_bytes=READ_BYTES),
-    Flood("answers", "broker", _again(response(NUMBER, b"")), requests, weighed_bytes=64 * 1024),
+    Flood("answers", "broker", _again(_ANSWER), _asking_for_answers, weighed_bytes=64 * 1024),
     Flood("a long answer", "broker", lambda n: response(NUMBER, bytes(n)), lambda _: requests(14)),
     Flood(
         "configurations",
@@ -302,6 +313,7 @@ FLOODS: Final = (
         "brokers", "broker", _brokers, _asking(METADATA, 12), many_bytes=32 * 1024, weighed_bytes=64 * 1024
     ),
     Flood("partitions", "broker", _partitions, _asking(FETCH, 16)),
+    Flood("tagged fields", "broker", _fields, _asking(FETCH, 16), many_bytes=32 * 1024),
 )
 """Those of a client come in every state, those of a broker to a joined client or after its goodbye."""
 

@@ -138,6 +138,20 @@ async def test_a_flood_is_not_kept(paper: Stand, flood: Flood, mode: Mode) -> No
                 raise
 
 
+@pytest.mark.parametrize(
+    "flood", [each for each in FLOODS if each.of(100).asks], ids=lambda flood: flood.name
+)
+async def test_a_flood_of_a_broker_is_not_refused(paper: Stand, flood: Flood) -> None:
+    """Found: "partitions" had four bytes too many before them, and was refused at its first byte."""
+    given = flood.of(flood.few_bytes)
+    scene = await paper.scene(S.JOINED, "plaintext", given.asks)
+    cost.feed(scene, given, READ_BYTES)
+    connection = scene.connection
+    await scene.lose()
+    assert connection.end != "refused"
+    assert not connection.session.in_response
+
+
 async def test_header_with_all_tags_costs_no_more_than_it_may(paper: Stand) -> None:
     """It is read again with each byte, up to the last one that is there."""
     given = Input((("client", cost.tagged(produce.MOST_HEADER_TAGS * cost.TAG_BYTES)),))

@@ -56,7 +56,7 @@ def test_a_fleet_that_is_well_has_brokers_that_can_be_reached_from_here(
     said = doctor(fleet).stdout
     assert "addresses    all: 12 advertised addresses lead to a member" in said  # 3 x (1 + 3)
     assert "leaks        all: Metadata of 3 bootstrap addresses names members alone" in said
-    assert "let members alone through to the brokers" in said
+    assert "allow only members to connect to the brokers" in said
 
 
 @pytest.mark.timeout(300)

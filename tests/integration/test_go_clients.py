@@ -10,8 +10,9 @@ import pytest
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
-from tests.clients.go_program import GoProgram, Said, committed, run
-from tests.integration.clients import count, read_all
+from tests.clients.go_program import GoProgram, run
+from tests.clients.program import Output
+from tests.integration.clients import read_all
 from tools.bootstrap import KAFKA_GO, SARAMA
 
 pytestmark = pytest.mark.size("test-all")
@@ -37,9 +38,8 @@ def test_a_group_is_given_each_record_once_and_commits(
     with GoProgram(program, "work", fleet.bootstrap(), topic, topic) as client:
         client.await_flow()
         assert client.close() == 0
-    client.judge(kafka.bootstrap_servers, topic)
+    client.judge(kafka.bootstrap_servers, topic, topic)
     assert [client.said[what] for what in ("refused", "interrupted", "reported")] == [[], [], []]
-    assert committed(kafka.bootstrap_servers, topic, topic) == count(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_administration_has_the_results_of_a_direct_connection(
         client.await_flow()
         assert client.close() == 0
 
-    def results(bootstrap: str, topic: str) -> Said:
+    def results(bootstrap: str, topic: str) -> Output:
         said = run(program, "admin", bootstrap, topic, group)
         assert "retention.ms=3600000" in said[f"config of {topic}"]
         return {

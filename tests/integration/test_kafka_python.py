@@ -9,12 +9,12 @@ import pytest
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.model import Endpoint
-from tests.chaos.coordinators import await_protocols, coordinator
 from tests.clients.kafka_python.program import KafkaPython, run
-from tests.clients.node_program import PARTITIONS, Said
+from tests.clients.program import PARTITIONS, Output
 from tests.conftest import MakeFleet
 from tests.integration.clients import read_all
 from tests.integration.conftest import FleetCommand
+from tests.integration.drains import drain_owner_of_coordinator
 from tests.integration.relay import Recording
 
 pytestmark = pytest.mark.size("test-all")
@@ -76,7 +76,7 @@ def test_administration_has_the_results_of_a_direct_connection(
 def test_transactions_are_committed_aborted_and_fenced_as_directly(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
-    def outcome(bootstrap: str) -> tuple[Said, list[str]]:
+    def outcome(bootstrap: str) -> tuple[Output, list[str]]:
         topic = make_topic()
         said = run("transact", bootstrap, topic, topic, str(TRANSACTIONS))
         committed = {"isolation.level": "read_committed"}
@@ -100,17 +100,7 @@ def test_no_error_when_the_member_of_the_coordinator_is_drained(
     fleet_command: FleetCommand,
 ) -> None:
     topic, own = make_topic(), make_fleet()
-    owners = {each.broker_id: each.committed[0] for each in own.ownership("p1").identities}
-    drained = owners[coordinator(kafka, topic)]
-    others = tuple(each for each in own.members if each != drained)
     with KafkaPython("work", own.bootstrap(), topic, topic, "classic") as program:
-        program.await_flow()
-        await_protocols(kafka, {topic: "classic"})
-        fleet_command(own, "drain", drained)
-        own.await_settled(frozenset(kafka.brokers), others)
-        program.await_flow()
-        fleet_command(own, "undrain", drained)
-        own.await_settled(frozenset(kafka.brokers))
-        program.await_flow()
+        drain_owner_of_coordinator(own, kafka, topic, program, fleet_command)
         assert program.close() == 0
     program.judge(kafka.bootstrap_servers, topic, topic)

@@ -172,16 +172,16 @@ def decode(key: int, version: int, framed: bytes) -> Entity:
 
 
 def no_address(_host: str, _port: int) -> tuple[str, int]:
-    """What is told of a controller's listener."""
+    """The address that clients receive instead of the address of a controller's listener."""
     return "", 0
 
 
 def convert(
     entity: Entity, address: Convert, blank: Callable[[str], bool], listener: ConvertListener = no_address
 ) -> Entity:
-    """The same response with other addresses, and with the configurations blanked that carry one.
+    """A copy of a response with other addresses, in which configurations that carry an address are empty.
 
-    Args: listener: what is told of a controller's.
+    Args: listener: converts the address of a controller's listener.
     """
     return typing.cast(Entity, _convert(entity, address, blank, listener, False))
 

@@ -13,6 +13,7 @@ from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Streamed
 from fleet.proxy.wire.fetch import FETCH, NO_TAGS_BYTES, WITHOUT_ENDPOINTS
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, encode_varint
+from fleet.proxy.wire.scan import FieldBudget
 from fleet.proxy.wire.tail import rewrite
 from tests.examples import examples
 from tests.property import kio_samples
@@ -42,7 +43,7 @@ def stays(frame: bytes) -> bool:
     (layout,) = [layout for key, _, _, layout in PATCHED if key == FETCH]
     assert isinstance(layout, Streamed)
     try:
-        next(layout.scan(memoryview(frame), 0, len(frame)))
+        next(layout.scan(memoryview(frame), 0, len(frame), FieldBudget()))
     except StopIteration as ended:
         try:
             tail = memoryview(frame)[ended.value :]

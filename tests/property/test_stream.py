@@ -7,12 +7,14 @@ import struct
 import tracemalloc
 from collections.abc import Iterable
 from itertools import product
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.proxy.wire import scan
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES
 from tests.examples import examples
@@ -104,6 +106,27 @@ def test_pieces_do_not_matter(
     wanted = passed(key, version, raw)
     assert b"HH" not in wanted
     assert passed(key, version, raw, cuts) == wanted
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    many=st.integers(0, 20),
+    fields=st.integers(0, 5),
+    at_once=st.integers(1, 12),
+    cuts=st.lists(st.integers(0, 1_000), max_size=20),
+)
+def test_pauses_do_not_matter(
+    key: int, version: int, many: int, fields: int, at_once: int, cuts: list[int]
+) -> None:
+    """However few tagged fields are passed in a turn of the event loop."""
+    tags = section(*(tagged(90 + number, b"v" * number) for number in range(fields)))
+    parts = [partition(key, b"r" * 40, many, tags), partition(key, None, 0, tags)]
+    raw = framed(before_tail(key, *parts, header=tags) + tail(key, array(endpoint(1, "H" * 99, 9092))))
+    wanted = passed(key, version, raw)
+    assert b"HH" not in wanted
+    with patch.object(scan, "FIELDS_AT_ONCE", at_once):
+        assert passed(key, version, raw, cuts) == wanted
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)

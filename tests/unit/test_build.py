@@ -279,6 +279,32 @@ def test_node_lock_has_hashes_and_names_no_registry(path: Path) -> None:
     assert all(each["integrity"].startswith("sha512-") for each in packages.values())
 
 
+def test_rskafka_lock_has_hashes_and_exact_versions() -> None:
+    source = bootstrap.RSKAFKA_SOURCE
+    lock = tomllib.loads((source / "Cargo.lock").read_text())["package"]
+    locked = {each["name"]: each["version"] for each in lock}
+    wanted = tomllib.loads((source / "Cargo.toml").read_text())["dependencies"]
+    assert {name: each["version"] for name, each in wanted.items()} == {
+        name: f"={locked[name]}" for name in wanted
+    }
+    assert [each["name"] for each in lock if "checksum" not in each] == ["rskafka-client"]
+
+
+def test_missing_cargo_fails_with_the_debian_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(bootstrap.MissingPrograms, match=r"apt-get install cargo$"):
+        bootstrap.bring_rskafka()
+
+
+def test_old_cargo_fails_with_the_version_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cargo = tmp_path / "cargo"
+    cargo.write_text("#!/bin/sh\necho cargo 1.63.0\n")
+    cargo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(bootstrap.MissingPrograms, match=r"Rust 1\.85 or newer, this is 1\.63\.0"):
+        bootstrap.bring_rskafka()
+
+
 @pytest.mark.parametrize(
     ("present", "packages"), [((), "nodejs npm"), (("node",), "npm"), (("npm",), "nodejs")]
 )

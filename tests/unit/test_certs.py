@@ -61,6 +61,18 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
 }
 """Ways to break a file, of which OpenSSL 3 takes none; with the rule and the fix."""
 MEMBERS = ("p1", "p2", "p3")
+each_field = pytest.mark.parametrize(
+    ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
+)
+each_kind = pytest.mark.parametrize("kind", BROKEN)
+
+
+def check_broken_file(settings: Settings, section: str, field: str, file: Path, kind: str) -> None:
+    """Require that a broken file of a member is reported in the field that names the file."""
+    report = broken(file, kind)
+    (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+    assert f": {section}.{field}: {file}: " in found
+    assert report in found
 
 
 @pytest.fixture
@@ -96,6 +108,13 @@ def old_openssl(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def broken(file: Path, kind: str) -> str:
+    """Break a file. Returns: the rule and the fix that the report must have."""
+    change, rule, fix = BROKEN[kind]
+    file.write_bytes(change(file.read_bytes()))
+    return f"{rule}; {fix}"
 
 
 def mistakes(check: Callable[[], object]) -> list[str]:
@@ -289,18 +308,12 @@ class TestChecking:
         for proxy_id in MEMBERS:
             certs.check_member(settings, proxy_id)
 
-    @pytest.mark.parametrize("kind", BROKEN)
-    @pytest.mark.parametrize(
-        ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
-    )
+    @each_kind
+    @each_field
     def test_broken_file_is_reported_in_the_field_that_names_it(
         self, settings: Settings, folder: Path, name: str, field: str, kind: str
     ) -> None:
-        change, rule, fix = BROKEN[kind]
-        (folder / name).write_bytes(change((folder / name).read_bytes()))
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
-        assert f": peer_tls.{field}: {folder}/{name}: " in found
-        assert f"{rule}; {fix}" in found
+        check_broken_file(settings, "peer_tls", field, folder / name, kind)
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
@@ -380,7 +393,7 @@ class TestListeners:
         assert "listener_tls.external.ciphers: " in found
         assert "openssl ciphers" in found
 
-    @pytest.mark.parametrize("kind", BROKEN)
+    @each_kind
     @pytest.mark.parametrize(
         ("name", "field"),
         [
@@ -395,12 +408,11 @@ class TestListeners:
         self, settings: Settings, tmp_path: Path, name: str, field: str, kind: str
     ) -> None:
         file = tmp_path / "tls" / name
-        change, rule, fix = BROKEN[kind]
-        file.write_bytes(change(file.read_bytes()))
+        report = broken(file, kind)
         (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
         line = settings.listener_tls["external"].lines[field]
         assert found.startswith(f"{settings.source}:{line}: listener_tls.external.{field}: {file}: ")
-        assert f"{rule}; {fix}" in found
+        assert report in found
 
     @pytest.mark.parametrize("name", ["p1-external.crt", "p1-external.key", "ca.pem"])
     def test_byte_order_mark_that_openssl_refuses_is_reported_in_its_field(
@@ -513,18 +525,12 @@ class TestAdmin:
         (found,) = mistakes(lambda: certs.check_present(settings))
         assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
-    @pytest.mark.parametrize("kind", BROKEN)
-    @pytest.mark.parametrize(
-        ("name", "field"), [("ca.pem", "ca"), ("p1.crt", "certificate"), ("p1.key", "key")]
-    )
+    @each_kind
+    @each_field
     def test_broken_file_is_reported_in_the_field_that_names_it(
         self, settings: Settings, folder: Path, name: str, field: str, kind: str
     ) -> None:
-        change, rule, fix = BROKEN[kind]
-        (folder / name).write_bytes(change((folder / name).read_bytes()))
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
-        assert f": admin.tls.{field}: {folder}/{name}: " in found
-        assert f"{rule}; {fix}" in found
+        check_broken_file(settings, "admin.tls", field, folder / name, kind)
 
     def test_key_log_that_cannot_be_written_is_not_blamed_on_a_file(
         self, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -599,16 +605,15 @@ class TestUpstream:
         ]
         assert all(each.startswith(f"{at}:") for each in found)
 
-    @pytest.mark.parametrize("kind", BROKEN)
+    @each_kind
     @pytest.mark.parametrize(("name", "field"), [("ca.pem", "ca"), ("own.pem", "(certificate|key)")])
     def test_broken_file_is_reported_in_the_field_that_names_it(
         self, settings: Settings, tmp_path: Path, name: str, field: str, kind: str
     ) -> None:
-        change, rule, fix = BROKEN[kind]
-        (tmp_path / name).write_bytes(change((tmp_path / name).read_bytes()))
+        report = broken(tmp_path / name, kind)
         found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
         assert re.search(rf": upstream\.tls\.{field}: {tmp_path / name}: ", found[0])
-        assert f"{rule}; {fix}" in found[0]
+        assert report in found[0]
 
     def test_a_variable_is_looked_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         sasl = {"mechanism": "PLAIN", "username": "fleet", "password": {"env": "KAFKA_PASSWORD"}}

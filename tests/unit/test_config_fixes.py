@@ -1,4 +1,4 @@
-"""The fixes that errors of the configuration name: whoever does what one says gets no next error."""
+"""Each fix that an error of the configuration names is accepted: applying the fix causes no other error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDPOINTS: list[tuple[str, str]] = [
     ("kafka-1:9092,kafka-2:9092", "kafka-1:9092"),
     ("PLAINTEXT://kafka-1:9092,PLAINTEXT://kafka-2:9092", "kafka-1:9092"),
 ]
-"""What somebody may write, and what the fix has to say."""
+"""An endpoint that a user may write, and the endpoint that the fix has to name."""
 
 UNCLEAR: list[tuple[str, str]] = [
     ("kafka:9092:9093", "host must be a name or an address"),
@@ -47,7 +47,7 @@ UNCLEAR: list[tuple[str, str]] = [
     (":9092", "must be host:port"),
     ("-kafka:9092", "host must be a name or an address"),
 ]
-"""What can be read in several ways, or in none."""
+"""An endpoint that has no single meaning, and the rule that the error has to name."""
 
 PLACES = (
     "bootstrap_servers.0",
@@ -85,7 +85,7 @@ def split(told: str) -> tuple[str, str]:
 
 
 def do(data: dict[str, Any], told: str) -> dict[str, Any] | None:
-    """The data once somebody has done what a mistake says; None where that is in words alone."""
+    """The data after the fix of a mistake; None where the fix is a sentence that no program can apply."""
     path, fix = split(told)
     if found := re.search(r'write it as "([^"]+)"', fix):
         return put(data, path, found[1])

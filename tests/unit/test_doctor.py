@@ -82,7 +82,7 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
         "brokers",
         "certificates",
     ]
-    assert {(each.verdict, each.mend) for each in found} == {("ok", "")}
+    assert {(each.verdict, each.fix) for each in found} == {("ok", "")}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_each_thing_that_is_wrong_is_said_with_what_to_do(
     (found,) = wrong(replace(WELL, **changes))
     assert (found.check, found.subject, found.verdict) == (check, subject, verdict)
     assert said in found.detail
-    assert found.mend
+    assert found.fix
 
 
 def test_members_that_are_drained_or_not_ready_are_told_of() -> None:
@@ -174,9 +174,9 @@ def test_members_that_are_drained_or_not_ready_are_told_of() -> None:
     members = (replace(drained, drained=True), replace(unready, ready=False), fine)
     first, second = wrong(replace(WELL, answers={**WHOLE, "p1": replace(told, members=members)}))
     assert (first.subject, first.verdict) == ("p1", "warning")
-    assert first.mend.startswith("fleet undrain p1")
+    assert first.fix.startswith("fleet undrain p1")
     assert (second.subject, second.verdict) == ("p2", "failed")
-    assert "/readyz" in second.mend
+    assert "/readyz" in second.fix
 
 
 @pytest.mark.parametrize(("up", "verdict"), [(True, "warning"), (False, "failed")])
@@ -206,7 +206,7 @@ def test_what_members_have_found_is_said_and_nothing_is_guessed() -> None:
     }
     (broken,) = [each for each in found if each.check == "brokers"]
     assert broken.detail == f"no member can reach it: {why}"
-    assert "up?" not in broken.mend
+    assert "up?" not in broken.fix
 
 
 def test_broker_without_a_port_is_no_leak() -> None:

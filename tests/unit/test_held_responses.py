@@ -13,11 +13,13 @@ import pytest
 from benchmarks.counted import instructions
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.errors import OversizeFrame
-from fleet.proxy.rewriter import AT_ONCE_BYTES, PIECE_BYTES
+from fleet.proxy.rewriter import AT_ONCE_BYTES, METADATA, PIECE_BYTES, SlicedPatch
 from fleet.proxy.turns import TurnQueue
-from fleet.proxy.wire.addresses import SLICE_BYTES, TAG_LIMIT_BYTES
-from fleet.proxy.wire.primitives import encode_varint
+from fleet.proxy.wire._tables import find_coordinator_v4
+from fleet.proxy.wire.addresses import SLICE_BYTES, TAG_LIMIT_BYTES, Addresses, Layout, Parts, Slices
+from fleet.proxy.wire.primitives import MAX_INT32, encode_varint
 from tests.certificates import Authority
+from tests.property.test_heads import ONE_OWNER_EACH
 from tests.property.wire_fleet import Limits as SessionLimits
 from tests.property.wire_fleet import Play
 from tests.unit.test_unread_clients import connect_narrow
@@ -179,6 +181,56 @@ def test_tagged_field_of_addresses_is_limited() -> None:
         play.broker(response(1, b"\0" + b"\1" + bytes(4) + tags))
     assert caught.value.peer == "broker"
     assert not play.to_client
+
+
+@pytest.mark.parametrize("is_pattern_known", [False, True])
+@pytest.mark.parametrize(("size", "is_refused"), [(MAX_INT32 - 100, False), (MAX_INT32, True)])
+def test_size_above_int32_in_a_response_of_brokers_is_refused(
+    is_pattern_known: bool, size: int, is_refused: bool
+) -> None:
+    """Found: struct.error, or a size below 0 that went to the client."""
+    play = Play.new(ONE_OWNER_EACH)
+    play.ask((METADATA, 12, 1), (METADATA, 12, 2))
+    broker = struct.pack(">i", 1) + compact(b"h") + struct.pack(">i", 9092) + b"\0\0"
+    brokers = bytes(5) + b"\2" + broker
+    if is_pattern_known:
+        play.broker(response(1, brokers + b"\1" + bytes(4) + b"\1" + bytes(5)))
+        assert play.source.book.heads
+    number = 1 + is_pattern_known
+    sent_bytes = len(play.to_client)
+    begin = struct.pack(">ii", size, number) + brokers
+    if is_refused:
+        with pytest.raises(OversizeFrame, match="is above an int32 with the fleet's addresses"):
+            play.broker(begin)
+        assert len(play.to_client) == sent_bytes
+    else:
+        play.broker(begin)
+        assert size < struct.unpack_from(">i", play.to_client, sent_bytes)[0] <= MAX_INT32
+
+
+@pytest.mark.parametrize(("times", "is_refused"), [(31, False), (32, True)])
+def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: bool) -> None:
+    """Found: struct.error, and nothing ended the connection. 120 MB of coordinators would become 2 GiB."""
+    long_host = bytes(64 * MIB)
+
+    def slices(frame: memoryview, addresses: Addresses, parts: Parts) -> Slices:
+        parts += [long_host] * times
+        yield
+        return len(frame)
+
+    patched = SlicedPatch(
+        Layout("sample", find_coordinator_v4, True, slices), memoryview(bytes(100)), Addresses()
+    )
+    if not is_refused:
+        patched.step(list[object]().append)
+        assert patched.replaces
+        return
+    with pytest.raises(OversizeFrame) as caught:
+        patched.step(list[object]().append)
+    assert str(caught.value) == (
+        "broker: sample response of 100 bytes is above an int32 with the fleet's addresses: "
+        "ask for less at once, or advertise shorter names"
+    )
 
 
 # ---- a worker

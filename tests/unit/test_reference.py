@@ -36,7 +36,7 @@ def test_the_pages_are_what_the_tool_writes() -> None:
 
 
 @pytest.mark.parametrize("name", [gen_reference.METRICS, gen_reference.SETTINGS])
-def test_the_tool_notices_a_difference_and_mends_it(
+def test_the_tool_notices_a_difference_and_fixes_it(
     pages: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = pages / name

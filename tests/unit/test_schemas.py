@@ -179,6 +179,15 @@ def test_what_is_printed_fits_its_schema(name: str) -> None:
         checker.validate(json.loads(sample))
 
 
+def test_finding_has_the_deprecated_key_mend_next_to_fix() -> None:
+    finding = Finding("clocks", "p1", "warning", "late", "NTP")
+    document = documents.DoctorDocument("demo", False, (finding,))
+    (printed,) = json.loads(documents.DOCTOR.encode(document))["findings"]
+    assert (printed["fix"], printed["mend"]) == ("NTP", "NTP")
+    properties = schema("doctor")["$defs"]["Finding"]["properties"]
+    assert [name for name, each in properties.items() if each.get("deprecated")] == ["mend"]
+
+
 ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})
 """A member of 0.2.0 does not write them, and commands of this version read what it writes."""
 

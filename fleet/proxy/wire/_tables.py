@@ -29,7 +29,7 @@ from fleet.proxy.wire.primitives import (
     too_many_tags,
     varint,
 )
-from fleet.proxy.wire.scan import Scan, await_varint, pass_tags
+from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
 EMPTY_COMPACT = b"\x01"
 EMPTY_CLASSIC = b"\x00\x00"
@@ -485,7 +485,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
     return mark
 
 
-def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
+def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Scan:
     """Fetch response v16-18, up to the end of what passes as it is."""
     pos += 8
     tags = buf[pos] if pos < end else 128
@@ -496,7 +496,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
         else:
             tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     if tags:
-        buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+        buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
     pos += 10
     count = buf[pos] if pos < end else 128
     pos += 1
@@ -533,7 +533,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
                     else:
                         tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
                 if tags:
-                    buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+                    buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
             pos += 4
             length = buf[pos] if pos < end else 128
             pos += 1
@@ -552,7 +552,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
-                buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+                buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
         tags = buf[pos] if pos < end else 128
         pos += 1
         if tags > 127:
@@ -561,7 +561,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int) -> Scan:
             else:
                 tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         if tags:
-            buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+            buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
     return pos
 
 
@@ -1844,7 +1844,7 @@ def describe_cluster_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     return mark
 
 
-def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
+def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Scan:
     """ShareFetch response v1-2, up to the end of what passes as it is."""
     pos += 8
     tags = buf[pos] if pos < end else 128
@@ -1855,7 +1855,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
         else:
             tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     if tags:
-        buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+        buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
     pos += 6
     length = buf[pos] if pos < end else 128
     pos += 1
@@ -1913,7 +1913,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
-                buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+                buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
             length = buf[pos] if pos < end else 128
             pos += 1
             if length > 127:
@@ -1940,7 +1940,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
                     else:
                         tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
                 if tags:
-                    buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+                    buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
             tags = buf[pos] if pos < end else 128
             pos += 1
             if tags > 127:
@@ -1949,7 +1949,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
-                buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+                buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
         tags = buf[pos] if pos < end else 128
         pos += 1
         if tags > 127:
@@ -1958,7 +1958,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int) -> Scan:
             else:
                 tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         if tags:
-            buf, pos, end = yield from pass_tags(tags, buf, pos, end)
+            buf, pos, end = yield from pass_tags(tags, buf, pos, end, budget)
     return pos
 
 

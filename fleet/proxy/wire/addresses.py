@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fleet.model import BrokerId
 from fleet.proxy.wire.primitives import read_int16, read_int32, varint
-from fleet.proxy.wire.scan import Scan
+from fleet.proxy.wire.scan import FieldBudget, Scan
 
 
 class Address(NamedTuple):
@@ -152,7 +152,7 @@ class Streamed(NamedTuple):
     """
 
     name: str
-    scan: Callable[[memoryview, int, int], Scan]
+    scan: Callable[[memoryview, int, int, FieldBudget], Scan]
     endpoints: PatchArray
     tag: int | None
 

@@ -73,8 +73,14 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     if count > MOST_TAGS:
         too_many_tags(count, peer)
     for _ in range(count):
-        _, pos = varint(buf, pos, peer)
-        size, pos = varint(buf, pos, peer)
+        if buf[pos] < 0x80:
+            pos += 1
+        else:
+            _, pos = varint(buf, pos, peer)
+        size = buf[pos]
+        pos += 1
+        if size > 0x7F:
+            size, pos = varint(buf, pos - 1, peer)
         pos += size
     return pos
 

@@ -2,8 +2,9 @@
 
 A scanner is a generator. It is given a buffer, a position in it, and where ends what has arrived; it yields
 the position from which on it needs more. That may be beyond the end: what is between passes unread. Or it is
-up to four bytes before it: the beginning of a varint, to be presented again with more behind it. It returns
-the position up to which the response passes as it is, which may be beyond the end, too.
+up to four bytes before it: the beginning of a varint, to be presented again with more behind it. Or it is
+anywhere, once its budget of tagged fields is used up: it goes on from there with a new one. It returns the
+position up to which the response passes as it is, which may be beyond the end, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,28 @@ from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
 from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, varint
+
+FIELDS_AT_ONCE = 256  # not Final: tests change it, and a compiler would write its value into the code
+"""Tagged fields that are passed in one turn of the event loop: half a millisecond."""
+
+
+class FieldBudget:
+    """How many tagged fields the scanners of one connection may still pass in this turn of the event loop.
+
+    ``left`` at 0 or below has a scanner pause, wherever it is.
+    """
+
+    __slots__ = ("left",)
+
+    left: int
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Another turn of the event loop has begun."""
+        self.left = FIELDS_AT_ONCE
+
 
 Chunk: TypeAlias = tuple[memoryview, int, int]
 """A buffer, the position in it of what was yielded last, and where ends what has arrived."""
@@ -41,14 +64,21 @@ def _is_there(buf: memoryview, pos: int, end: int) -> bool:
     return end - pos >= MAX_VARINT_BYTES
 
 
-def pass_tags(count: int, buf: memoryview, pos: int, end: int) -> Steps[Chunk]:
-    """Skip so many tagged fields.
+def pass_tags(count: int, buf: memoryview, pos: int, end: int, budget: FieldBudget) -> Steps[Chunk]:
+    """Skip ``count`` tagged fields, and pause when the budget is used up.
 
     Returns: the buffer, the position behind them and the end to go on with.
     Raises:  MalformedFrame: a varint that cannot be.
     """
     for _ in range(count):
-        _, buf, pos, end = yield from await_varint(buf, pos, end)
-        size, buf, pos, end = yield from await_varint(buf, pos, end)
+        while budget.left <= 0:
+            buf, pos, end = yield pos
+        budget.left -= 1
+        if pos + 2 * MAX_VARINT_BYTES <= end:
+            _, pos = varint(buf, pos)
+            size, pos = varint(buf, pos)
+        else:
+            _, buf, pos, end = yield from await_varint(buf, pos, end)
+            size, buf, pos, end = yield from await_varint(buf, pos, end)
         pos += size
     return buf, pos, end

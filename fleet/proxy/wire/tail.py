@@ -12,10 +12,13 @@ from typing import Final, NamedTuple
 
 from fleet.errors import MalformedFrame
 from fleet.proxy.wire.addresses import Addresses, Parts, Streamed
-from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, too_many_tags, varint
 
 TAIL_LIMIT_BYTES: Final = 64 * 1024
 """How long a tail may be to be rewritten; a longer one is replaced by padding."""
+
+MOST_FIELDS: Final = 256
+"""Tagged fields in the last section, which are copied in one turn. No message defines more than a handful."""
 
 PADDING_TAGS: Final = range(1, 128)
 """Those that a padding field may have, of one byte; the highest that are free are taken."""
@@ -45,6 +48,8 @@ def rewrite(tail: memoryview, layout: Streamed, addresses: Addresses) -> bytes |
     kept: list[TaggedField] = []
     fields: list[TaggedField] = []
     count, pos = varint(tail, pos)
+    if count > MOST_FIELDS:
+        too_many_tags(count)
     for _ in range(count):
         begins = pos
         tag, pos = varint(tail, pos)

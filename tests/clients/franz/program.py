@@ -1,27 +1,28 @@
-"""franz-go, a client in Go, by the program of this folder: `main.go` says what it can do."""
+"""franz-go, a client in Go: `main.go` in this folder describes the commands."""
 
 from __future__ import annotations
 
 from tests.clients import go_program
-from tests.clients.go_program import GoProgram, Said
+from tests.clients.go_program import GoProgram
+from tests.clients.program import Output
 from tests.integration.rights import Credentials, Outcomes
 from tools.bootstrap import FRANZ_GO
 
 
-def run(*arguments: str) -> Said:
-    """Have it do something to its end, which must go well."""
+def run(*arguments: str) -> Output:
+    """Run the program to its end, and require its success."""
     return go_program.run(FRANZ_GO, *arguments)
 
 
 def by_franz_go(name: str, bootstrap: str, credentials: Credentials) -> Outcomes:
-    """As `by_librdkafka`."""
+    """The outcome of each attempt by franz-go, as `by_librdkafka` returns the outcomes of librdkafka."""
     sasl = ["-mechanism", credentials.mechanism, "-secret", credentials.secret]
     said = run(*sasl, "-username", credentials.username, "rights", bootstrap, name)
     return {what: ", ".join(values) for what, values in said.items()}
 
 
 class FranzGo(GoProgram):
-    """The program at work."""
+    """The running program: options, `work` and its arguments."""
 
     def __init__(self, *arguments: str) -> None:
         super().__init__(FRANZ_GO, *arguments)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"fleet/tests/clients/common"
+
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -15,14 +17,14 @@ import (
 
 const limit = 60 * time.Second
 
-// somebody tries things, each with a client of its own.
+// somebody tries operations, each with a new client.
 type somebody struct {
-	common []kgo.Opt
+	shared []kgo.Opt
 }
 
-// rights does what tests/integration/rights.py does, and tells each outcome: Kafka's code of the error, or 0.
-func rights(common []kgo.Opt, arguments []string) error {
-	who := somebody{common}
+// rights tries the operations of tests/integration/rights.py. It prints Kafka's error code of each one, or 0.
+func rights(shared []kgo.Opt, arguments []string) error {
+	who := somebody{shared}
 	for _, topic := range []string{"open", "closed"} {
 		outcome("produce "+topic, who.produces(topic))
 		outcome("fetch "+topic, who.fetches(topic))
@@ -40,7 +42,7 @@ func rights(common []kgo.Opt, arguments []string) error {
 	if err != nil {
 		return err
 	}
-	tell("list", strings.Join(seen, ","))
+	common.Tell("list", strings.Join(seen, ","))
 	return nil
 }
 
@@ -48,16 +50,16 @@ func outcome(what string, err error) {
 	var ofKafka *kerr.Error
 	switch {
 	case err == nil:
-		tell(what, 0)
+		common.Tell(what, 0)
 	case errors.As(err, &ofKafka):
-		tell(what, ofKafka.Code)
+		common.Tell(what, ofKafka.Code)
 	default:
-		tell(what, err)
+		common.Tell(what, err)
 	}
 }
 
 func (s somebody) with(use func(ctx context.Context, client *kgo.Client) error, own ...kgo.Opt) error {
-	client, err := kgo.NewClient(slices.Concat(s.common, own)...)
+	client, err := kgo.NewClient(slices.Concat(s.shared, own)...)
 	if err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (s somebody) with(use func(ctx context.Context, client *kgo.Client) error, 
 }
 
 func (s somebody) produces(topic string) error {
-	// An idempotent producer who may write nothing at all is refused as such, before it comes to the topic.
+	// Kafka refuses an idempotent producer without any right to write before it considers the topic.
 	return s.with(func(ctx context.Context, client *kgo.Client) error {
 		return client.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte("x")}).FirstErr()
 	}, kgo.DisableIdempotentWrite(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -146,7 +148,7 @@ func (s somebody) deletes(name string) error {
 	})
 }
 
-// lists returns which of some topics are among all that there are.
+// lists returns the wanted topics that the cluster's metadata names.
 func (s somebody) lists(wanted ...string) (seen []string, err error) {
 	err = s.with(func(ctx context.Context, client *kgo.Client) error {
 		response, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client)

@@ -7,21 +7,23 @@ import (
 	"strconv"
 	"time"
 
+	"fleet/tests/clients/common"
+
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 const (
 	partitions = 12
 	atATime    = 50
-	// Records are refused while the transaction before theirs is being written out, and sent again after so long,
-	// which is 5 s where nothing is said.
+	// A broker refuses records while it still ends the transaction before. franz-go sends the records again after
+	// this interval, by default 5 s.
 	again = 100 * time.Millisecond
 )
 
 // transact makes transactions with a record in each partition, and aborts every second one, but not the last one.
-// It tells each record as "committed" or "aborted", and the producer's "epoch" at the end; "fenced" is the error of
-// a transaction that is begun when a successor has taken the id.
-func transact(common []kgo.Opt, arguments []string) error {
+// It prints each record as "committed" or "aborted", and the producer's "epoch" at the end. "fenced" is the error of a
+// transaction that begins after a successor has taken the id.
+func transact(shared []kgo.Opt, arguments []string) error {
 	topic, id := arguments[0], arguments[1]
 	count, err := strconv.Atoi(arguments[2])
 	if err != nil {
@@ -34,7 +36,7 @@ func transact(common []kgo.Opt, arguments []string) error {
 		kgo.DefaultProduceTopic(topic),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	}
-	client, err := kgo.NewClient(slices.Concat(common, own)...)
+	client, err := kgo.NewClient(slices.Concat(shared, own)...)
 	if err != nil {
 		return err
 	}
@@ -50,15 +52,15 @@ func transact(common []kgo.Opt, arguments []string) error {
 			return err
 		}
 		for _, value := range values {
-			tell(what, value)
+			common.Tell(what, value)
 		}
 	}
 	_, epoch, err := client.ProducerID(ctx)
 	if err != nil {
 		return err
 	}
-	tell("epoch", epoch)
-	successor, err := kgo.NewClient(slices.Concat(common, own)...)
+	common.Tell("epoch", epoch)
+	successor, err := kgo.NewClient(slices.Concat(shared, own)...)
 	if err != nil {
 		return err
 	}
@@ -71,7 +73,7 @@ func transact(common []kgo.Opt, arguments []string) error {
 	return nil
 }
 
-// transaction returns the values of its records, when all have been acknowledged and it has ended.
+// transaction returns the values of its records, after the acknowledgements and the end of the transaction.
 func transaction(ctx context.Context, client *kgo.Client, name string, end kgo.TransactionEndTry) ([]string, error) {
 	if err := client.BeginTransaction(); err != nil {
 		return nil, err
@@ -89,16 +91,17 @@ func transaction(ctx context.Context, client *kgo.Client, name string, end kgo.T
 	return values, client.EndTransaction(ctx, end)
 }
 
-// carry brings so many committed records from one topic to the same partitions of another, and commits in the same
-// transactions where it has come to; it aborts the first one. It tells each record as "aborted" or "carried".
-func carry(common []kgo.Opt, arguments []string) error {
+// carry copies a number of committed records from a topic to the same partitions of a second topic. The transactions
+// include the offsets of the first topic. carry aborts the first transaction, and prints each record as "aborted" or
+// "carried".
+func carry(shared []kgo.Opt, arguments []string) error {
 	source, target, id := arguments[0], arguments[1], arguments[2]
 	left, err := strconv.Atoi(arguments[3])
 	if err != nil {
 		return err
 	}
 	ctx := context.Background()
-	session, err := kgo.NewGroupTransactSession(append(common,
+	session, err := kgo.NewGroupTransactSession(append(shared,
 		kgo.MetadataMinAge(again),
 		kgo.TransactionalID(id),
 		kgo.ConsumerGroup(id),
@@ -137,7 +140,7 @@ func carry(common []kgo.Opt, arguments []string) error {
 			left -= fetches.NumRecords()
 		}
 		for _, record := range fetches.Records() {
-			tell(what, string(record.Value))
+			common.Tell(what, string(record.Value))
 		}
 	}
 	return nil

@@ -1,9 +1,9 @@
-"""What tests have kafka-python do: a command each, run by the Python of its own virtual environment.
+"""The tests' program around kafka-python. The Python of a separate virtual environment runs the program.
 
     main.py COMMAND BOOTSTRAP ...
 
-It prints what happens, each in a line, "WHAT\tVALUE": "failed" for each error that an application sees, and
-"closed" at the end of a run that went well. `Ledger` and the commands are those of ../node/program.js.
+The program prints each event in a line, "WHAT\tVALUE": "failed" for each error that an application sees, and
+"closed" at the end of a successful run. `Ledger` and the commands are those of ../node/program.js.
 """
 
 from __future__ import annotations
@@ -30,8 +30,17 @@ def tell(what: str, value: object = "") -> None:
         print(f"{what}\t{value}".replace("\n", " "), flush=True)
 
 
+def await_true(condition: Callable[[], bool], complaint: str) -> None:
+    """Wait for a condition. Raises: TimeoutError: the condition does not hold within LIMIT_S."""
+    ends_s = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > ends_s:
+            raise TimeoutError(f"{complaint} after {LIMIT_S:g} s")
+        time.sleep(0.05)
+
+
 class Ledger:
-    """What was acknowledged and received, and where the group is in each partition."""
+    """The acknowledged and the received records, and the group's next offset in each partition."""
 
     def __init__(self) -> None:
         self.acknowledged: set[str] = set()
@@ -43,7 +52,7 @@ class Ledger:
         tell("acknowledged", value)
 
     def receive(self, partition: int, offset: int, value: str) -> None:
-        """A group may read again what it has not committed. It may leave nothing out."""
+        """Note a record. A group may repeat records that it has not committed, but may skip none."""
         wanted = self._next[partition]
         if offset < wanted:
             tell("repeated", f"{partition} {offset}")
@@ -99,7 +108,7 @@ def work(bootstrap: Sequence[str], topic: str, group: str, _: str) -> None:
 
 
 def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
-    """Topics, their configuration, groups and the cluster: tells what each answer says."""
+    """Print the answers on topics, their configuration, a group and the cluster."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.create_topics({name: {"num_partitions": 5, "replication_factor": 3}}, wait_for_metadata=True)
     (described,) = admin.describe_topics([name])
@@ -111,13 +120,11 @@ def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
 
     tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"retention.ms": "123456789"})])
-    # A broker may be asked that has not heard of the change yet.
-    ends_s = time.monotonic() + LIMIT_S
-    while (
-        configured(ConfigResourceType.TOPIC, name, "retention.ms") != "123456789"
-        and time.monotonic() < ends_s
-    ):
-        time.sleep(0.05)
+    # The next answer may come from a broker that does not know the change yet.
+    await_true(
+        lambda: configured(ConfigResourceType.TOPIC, name, "retention.ms") == "123456789",
+        f"retention.ms of {name} is still not 123456789",
+    )
     tell("retention", configured(ConfigResourceType.TOPIC, name, "retention.ms"))
     tell("advertised", configured(ConfigResourceType.BROKER, "1", "advertised.listeners"))
     listed = [each for each in admin.list_groups() if each["group_id"] == group]
@@ -128,17 +135,13 @@ def administer(bootstrap: Sequence[str], name: str, group: str) -> None:
     tell("cluster", cluster["cluster_id"])
     tell("brokers", sorted(each["broker_id"] for each in cluster["brokers"]))
     admin.delete_topics([name])
-    limit_s = time.monotonic() + LIMIT_S
-    while name in admin.list_topics():
-        if time.monotonic() > limit_s:
-            raise TimeoutError(f"{name} is still there")
-        time.sleep(0.05)
+    await_true(lambda: name not in admin.list_topics(), f"{name} is still there")
     tell("deleted")
     admin.close()
 
 
 def addresses(bootstrap: Sequence[str]) -> None:
-    """What the client takes for the brokers' addresses: "broker", "ID HOST:PORT"."""
+    """Print the address of each broker as the client knows the address: "broker", "ID HOST:PORT"."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     for each in admin.describe_cluster()["brokers"]:
         tell("broker", f"{each['broker_id']} {each['host']}:{each['port']}")
@@ -146,14 +149,14 @@ def addresses(bootstrap: Sequence[str]) -> None:
 
 
 def quorum(bootstrap: Sequence[str]) -> None:
-    """DescribeQuorum, with the addresses of controllers: "voter", an id, and "node", "ID HOST:PORT"."""
+    """Print the answer to DescribeQuorum: "voter", "ID", and for each controller "node", "ID HOST:PORT"."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    told = admin.describe_metadata_quorum()
-    (topic,) = told["topics"]
+    described = admin.describe_metadata_quorum()
+    (topic,) = described["topics"]
     (partition,) = topic["partitions"]
     for voter in sorted(each["replica_id"] for each in partition["current_voters"]):
         tell("voter", voter)
-    for node in told.get("nodes", ()):
+    for node in described.get("nodes", ()):
         for each in node["listeners"]:
             tell("node", f"{node['node_id']} {each['host']}:{each['port']}")
     admin.close()
@@ -191,7 +194,7 @@ def transact(bootstrap: Sequence[str], topic: str, transactional_id: str, number
     try:
         transaction("fenced", commit=True)
         tell("fenced", "committed")
-    except KafkaError:  # which one depends on how far the transaction came
+    except KafkaError:  # the class depends on how far the transaction came
         tell("fenced", "refused")
     successor.close()
     producer.close(timeout=1)

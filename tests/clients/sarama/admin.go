@@ -19,16 +19,16 @@ const (
 )
 
 // admin makes a topic, alters and describes it, and deletes it; it describes the cluster, a broker and a group.
-// It tells all that it learns, but no address, so that two clusters' answers can be compared.
+// It prints each answer without addresses, so that a test can compare the answers of two clusters.
 func admin(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
-	config, err := configOf(client)
+	knows, err := clientOf(client)
 	if err != nil {
 		return err
 	}
-	asks, err := sarama.NewClusterAdmin(client.Bootstrap, config)
+	asks, err := sarama.NewClusterAdminFromClient(knows)
 	if err != nil {
-		return err
+		return errors.Join(err, knows.Close())
 	}
 	for _, step := range []func() error{
 		func() error { return outcome("created", creates(asks, topic)) },
@@ -59,7 +59,7 @@ func alters(asks sarama.ClusterAdmin, topic string) error {
 	return asks.IncrementalAlterConfig(sarama.TopicResource, topic, entries, false)
 }
 
-// describes tells a configuration once it has a setting: a broker may be asked that does not know the topic's yet.
+// describes prints a configuration that has a setting. The first answers may come from a broker without the setting.
 func describes(asks sarama.ClusterAdmin, kind sarama.ConfigResourceType, name, setting string) error {
 	var settings []string
 	for range attempts {
@@ -122,7 +122,7 @@ func groups(asks sarama.ClusterAdmin, group string) error {
 	return outcome("group described", fetched.Err)
 }
 
-// outcome tells Kafka's code of an error, or 0, and returns what is no success.
+// outcome prints Kafka's code of an error, or 0, and returns the error, or nil for a success.
 func outcome(what string, err error) error {
 	var ofKafka sarama.KError
 	switch {
@@ -137,14 +137,10 @@ func outcome(what string, err error) error {
 	return err
 }
 
-// addresses tells where the client believes the brokers, the leaders of a topic and a group's coordinator to be.
+// addresses prints the addresses that the client knows of the brokers, a topic's leaders and the coordinators.
 func addresses(client common.Client, arguments []string) error {
 	topic, group := arguments[0], arguments[1]
-	config, err := configOf(client)
-	if err != nil {
-		return err
-	}
-	knows, err := sarama.NewClient(client.Bootstrap, config)
+	knows, err := clientOf(client)
 	if err != nil {
 		return err
 	}

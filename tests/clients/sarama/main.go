@@ -1,9 +1,9 @@
-// What tests have sarama do: a command each, of which `commands` says the arguments.
+// A program around sarama for tests. Each command has its own function; `main` lists the arguments.
 //
 //	sarama-client [-set NAME=VALUE]… [-ca FILE [-certificate FILE -key FILE]] COMMAND BOOTSTRAP …
 //	sarama-client -version
 //
-// It prints each thing that happens in a line, "WHAT\tVALUE": "failed" for an error, "closed" at the end of a success.
+// The program prints each event in a line, "WHAT\tVALUE": "failed" for an error, "closed" at the end of a success.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	}.Main()
 }
 
-// configOf has the library's defaults but for an idempotent producer, and then what the command line says.
+// configOf returns the library's defaults with an idempotent producer, and with the settings of the command line.
 func configOf(client common.Client) (*sarama.Config, error) {
 	config := sarama.NewConfig()
 	config.Net.TLS.Enable = client.TLS != nil
@@ -38,6 +38,15 @@ func configOf(client common.Client) (*sarama.Config, error) {
 	config.Consumer.Return.Errors = true
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	return config, client.Settings.Apply(map[string]any{"config": config})
+}
+
+// clientOf returns a connected client. Its Config serves the parts of sarama that connect by themselves.
+func clientOf(client common.Client) (sarama.Client, error) {
+	config, err := configOf(client)
+	if err != nil {
+		return nil, err
+	}
+	return sarama.NewClient(client.Bootstrap, config)
 }
 
 func message(topic string, partition int, value []byte) *sarama.ProducerMessage {

@@ -13,7 +13,7 @@ import (
 const partitions = 12
 
 // transact makes transactions with a record in each partition, and aborts every second one, but not the last one.
-// It tells each record as "committed" or "aborted"; "fenced" is the error of a transaction that is begun when a
+// It prints each record as "committed" or "aborted". "fenced" is the error of a transaction that begins after a
 // successor has taken the id.
 func transact(client common.Client, arguments []string) error {
 	topic, id := arguments[0], arguments[1]
@@ -54,7 +54,7 @@ func transact(client common.Client, arguments []string) error {
 	return successor.Close()
 }
 
-// transaction returns the values of its records, when all have been acknowledged and it has ended.
+// transaction returns the values of its records, after the acknowledgements and the end of the transaction.
 func transaction(producer sarama.AsyncProducer, topic, name string, end func() error) ([]string, error) {
 	if err := producer.BeginTxn(); err != nil {
 		return nil, err
