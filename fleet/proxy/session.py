@@ -457,7 +457,8 @@ class Session:
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
-                            self.holding = rewriter.working or rewriter.held_bytes > 0
+                            if rewriter.working or rewriter.held_bytes:  # one before it may have been held
+                                self.holding = True
                             return run
             if after >= end:
                 if after > end:
