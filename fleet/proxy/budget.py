@@ -69,14 +69,27 @@ class MemoryBudget(Generic[ReaderT]):
             self._held[reader] = size_bytes
         else:
             self._held.pop(reader, None)
+        if self.total_bytes > self.limit_bytes:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Everybody is looked at once, however many have to go: one that is great may drive out thousands."""
+        by_source: dict[str, list[ReaderT]] = {}
+        sums: dict[str, int] = {}
+        for each, held_bytes in self._held.items():
+            by_source.setdefault(each.source, []).append(each)
+            sums[each.source] = sums.get(each.source, 0) + held_bytes
+        ordered: set[str] = set()
         while self.total_bytes > self.limit_bytes:
-            by_source: dict[str, int] = {}
-            for each, held_bytes in self._held.items():
-                by_source[each.source] = by_source.get(each.source, 0) + held_bytes
-            source = max(by_source, key=by_source.__getitem__)
-            mine = [each for each in self._held if each.source == source]
-            greatest = max(mine, key=self._held.__getitem__)
+            source = max(sums, key=sums.__getitem__)
+            mine = by_source[source]
+            if source not in ordered:
+                ordered.add(source)
+                mine.reverse()
+                mine.sort(key=self._held.__getitem__)  # of equals the oldest is the last now
+            greatest = mine.pop()
             held_bytes = self._held.pop(greatest)
+            sums[source] -= held_bytes
             self.total_bytes -= held_bytes
             self._evict(greatest, held_bytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,28 @@ def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() ->
     held.note(other, 30)
     assert evicted == [(many[1], 11), (many[3], 11)]
     assert held.held_bytes(other) == 30
+
+
+def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
+    """Found: 16 MiB for one address drove out 1,475 of 3,000 small ones of another, in 0.36 s of one turn."""
+    looks = 0
+
+    class Seen:
+        waiting_bytes = 0
+
+        @property
+        def source(self) -> str:
+            nonlocal looks
+            looks += 1
+            return "192.0.2.1"
+
+    evicted: list[object] = []
+    held = MemoryBudget[Any](1_000, lambda reader, _: evicted.append(reader))
+    for _ in range(100):
+        held.note(Seen(), 10)
+    held.note(Slow(0, "192.0.2.2"), 400)
+    assert len(evicted) == 40
+    assert looks <= 3 * 100
 
 
 def test_total_is_the_sum_and_within_the_limit_whatever_happens() -> None:
