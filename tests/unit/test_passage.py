@@ -160,8 +160,8 @@ async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_k
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
         assert on.broker.heard == sent
         assert on.at.worker.count().bytes_to_broker[1] == len(sent)
-        # Less of the first body one read of the transport; of the others what is read behind the one before. On
-        # a busy machine a side may be slow, and its transport writes what the kernel does not take.
+        # Not: of the first body one read of the transport; of the others what is read behind the one before.
+        # On a busy machine a side may be slow, and its transport writes what the kernel does not take.
         assert on.pipe.filled_bytes > len(sent) // 2
         assert on.pipe.begun >= 1
         writer.close()
