@@ -120,7 +120,8 @@ class Backlogs(Generic[ReaderT]):
     what counts for each, and for its address, is what is held for it in ``responses``, too:
 
     - where one address has more than half of the whole limit held, its own, in the next turn of the event
-      loop: of those with a response, and the half of the others that is behind for longer, the greatest first;
+      loop: of those with a response, and the half of the others that is behind for longer, the greatest
+      first;
     - else those that are behind for ``GRACE_S``, the greatest first. Many clients of many addresses are slow
       for a moment, as after a takeover, and that is nobody's fault.
 
