@@ -152,9 +152,9 @@ class _Host:
     """A worker that does nothing for its connections, and looks at none of them."""
 
     write_buffer_bytes = 1 << 20
-    unnoticed_bytes = 1 << 16
     backlogs: Backlogs[ClientConnection]
     responses: MemoryBudget[ClientConnection]
+    requests: MemoryBudget[ClientConnection]
     turns: TurnQueue
     linger_s = 1.0
     leaving: Deadlines[BrokerConnection]

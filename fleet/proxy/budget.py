@@ -7,7 +7,7 @@ memory of a machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
 RELIEF_SHARE: Final = 7 / 8
@@ -17,39 +17,6 @@ SOURCE_SHARE: Final = 1 / 2
 GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
 """How long a reader may be behind before it is closed, if no address holds more than its share."""
 RELIEF_INTERVAL_S: Final = 0.05
-
-HolderT = TypeVar("HolderT", bound=Hashable)
-
-
-class MemoryBudget(Generic[HolderT]):
-    """What is held for some holders, and a limit for all of it.
-
-    The greatest holder goes first, and of equals the oldest: so nobody can lock others out by holding much.
-
-    Args:
-        limit_bytes: for all of them together.
-        evict: called with a holder that must hold nothing any more, and what it has held in bytes. It may be
-            the one that is just being noted, so it must not be closed within the call.
-    """
-
-    def __init__(self, limit_bytes: int, evict: Callable[[HolderT, int], object]) -> None:
-        self.limit_bytes = limit_bytes
-        self.total_bytes = 0
-        self._evict = evict
-        self._held: dict[HolderT, int] = {}
-
-    def note(self, holder: HolderT, size_bytes: int) -> None:
-        """Set what a holder holds to ``size_bytes``; 0 removes the holder."""
-        self.total_bytes += size_bytes - self._held.get(holder, 0)
-        if size_bytes:
-            self._held[holder] = size_bytes
-        else:
-            self._held.pop(holder, None)
-        while self.total_bytes > self.limit_bytes:
-            greatest = max(self._held, key=self._held.__getitem__)
-            held_bytes = self._held.pop(greatest)
-            self.total_bytes -= held_bytes
-            self._evict(greatest, held_bytes)
 
 
 class Reader(Hashable, Protocol):
@@ -63,6 +30,68 @@ class Reader(Hashable, Protocol):
 
 
 ReaderT = TypeVar("ReaderT", bound=Reader)
+
+
+class MemoryBudget(Generic[ReaderT]):
+    """What is held for some readers, and a limit for all of it.
+
+    Of the address that has most held, the greatest goes first, and of equals the oldest: so nobody can lock
+    others out by holding much, nor by holding a little on many connections.
+
+    Args:
+        limit_bytes: for all of them together.
+        evict: called with a reader that must hold nothing any more, and what it has held in bytes. It may be
+            the one that is just being noted.
+    """
+
+    def __init__(self, limit_bytes: int, evict: Callable[[ReaderT, int], object]) -> None:
+        self.limit_bytes = limit_bytes
+        self.total_bytes = 0
+        self._evict = evict
+        self._held: dict[ReaderT, int] = {}
+
+    def __len__(self) -> int:
+        """How many hold something."""
+        return len(self._held)
+
+    def items(self) -> Iterable[tuple[ReaderT, int]]:
+        """Who holds something, the oldest first, and how much."""
+        return self._held.items()
+
+    def held_bytes(self, reader: ReaderT) -> int:
+        """As it was noted."""
+        return self._held.get(reader, 0)
+
+    def note(self, reader: ReaderT, size_bytes: int) -> None:
+        """Set what a reader holds to ``size_bytes``; 0 removes it."""
+        self.total_bytes += size_bytes - self._held.get(reader, 0)
+        if size_bytes:
+            self._held[reader] = size_bytes
+        else:
+            self._held.pop(reader, None)
+        if self.total_bytes > self.limit_bytes:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Everybody is looked at once, however many have to go: one that is great may drive out thousands."""
+        by_source: dict[str, list[ReaderT]] = {}
+        sums: dict[str, int] = {}
+        for each, held_bytes in self._held.items():
+            by_source.setdefault(each.source, []).append(each)
+            sums[each.source] = sums.get(each.source, 0) + held_bytes
+        ordered: set[str] = set()
+        while self.total_bytes > self.limit_bytes:
+            source = max(sums, key=sums.__getitem__)
+            mine = by_source[source]
+            if source not in ordered:
+                ordered.add(source)
+                mine.reverse()
+                mine.sort(key=self._held.__getitem__)  # of equals the oldest is the last now
+            greatest = mine.pop()
+            held_bytes = self._held.pop(greatest)
+            sums[source] -= held_bytes
+            self.total_bytes -= held_bytes
+            self._evict(greatest, held_bytes)
 
 
 class Backlog:
@@ -87,17 +116,19 @@ class Backlogs(Generic[ReaderT]):
 
     Many may be for a moment, so a client's share shrinks as more are behind, and above it the client is
     paused. A transport keeps the whole of a read for as long as a part of it waits, so what a client has the
-    worker hold is up to one read more than what waits. Where that is above the limit, readers are closed:
+    worker hold is up to one read more than what waits. Where that is above the limit, readers are closed, and
+    what counts for each, and for its address, is what is held for it in ``responses``, too:
 
-    - where one address has more than half of the limit held, its own, in the next turn of the event loop: of
-      the half that is behind for longer the greatest first;
+    - where one address has more than half of the whole limit held, its own, in the next turn of the event
+      loop: of those with a response, and the half of the others that is behind for longer, the greatest
+      first;
     - else those that are behind for ``GRACE_S``, the greatest first. Many clients of many addresses are slow
       for a moment, as after a takeover, and that is nobody's fault.
 
     Args:
         least_bytes: the limit of what is held for all of them together; more, as far as ``responses`` does
             not use its own.
-        evict: called with one that is closed, and what was held for it in bytes.
+        evict: called with one that is closed, and what was held for it in bytes, in responses, too.
     """
 
     def __init__(
@@ -169,13 +200,23 @@ class Backlogs(Generic[ReaderT]):
             by_source[reader.source] = by_source.get(reader.source, 0) + backlog.held_bytes
         if self.total_bytes <= self.limit_bytes:
             return
+        for reader, held_bytes in self._responses.items():
+            by_source[reader.source] = by_source.get(reader.source, 0) + held_bytes
         greatest = max(by_source, key=by_source.__getitem__)
-        if by_source[greatest] > self.limit_bytes * SOURCE_SHARE:
-            while self._is_above() and (mine := [each for each in self._behind if each.source == greatest]):
-                self._close(mine[: (len(mine) + 1) // 2])
+        most_bytes = (self._least_bytes + self._responses.limit_bytes) * SOURCE_SHARE
+        if by_source[greatest] > most_bytes:
+            while self._is_above() and (mine := self._of_source(greatest)):
+                self._close(mine)
         else:
             before_s = self._loop.time() - GRACE_S
             self._close([each for each, backlog in self._behind.items() if backlog.since_s <= before_s])
+
+    def _of_source(self, source: str) -> list[ReaderT]:
+        """Those with a response, and of the others the half that is behind for longer."""
+        holders = [each for each, _ in self._responses.items() if each.source == source]
+        known = set(holders)
+        behind = [each for each in self._behind if each.source == source and each not in known]
+        return holders + behind[: (len(behind) + 1) // 2]
 
     def _is_above(self) -> bool:
         return self.total_bytes > self.limit_bytes * RELIEF_SHARE
@@ -187,6 +228,7 @@ class Backlogs(Generic[ReaderT]):
                 return
             held_bytes = self._held_bytes(reader)
             self.end(reader)
+            self._responses.note(reader, 0)
             self._evict(reader, held_bytes)
 
     def _measure(self, reader: ReaderT, backlog: Backlog) -> None:
@@ -197,4 +239,6 @@ class Backlogs(Generic[ReaderT]):
         backlog.held_bytes = held_bytes
 
     def _held_bytes(self, reader: ReaderT) -> int:
-        return self._behind[reader].held_bytes
+        """In responses, too."""
+        backlog = self._behind.get(reader)
+        return self._responses.held_bytes(reader) + (0 if backlog is None else backlog.held_bytes)

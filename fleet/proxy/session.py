@@ -60,10 +60,8 @@ MOST_REPLIES: Final = 1024
 """Made here of what one read brought. Members probe each other ten times a second."""
 REPORTED_ID_BYTES: Final = 256
 """Of a client id, where it is reported. Found: control was told 32 KB of each, 2,000 of them at a time."""
-MOST_IN_FLIGHT: Final = 4096
-"""Requests in flight above which a client should not be read from; each takes 40 bytes here."""
-FEW_IN_FLIGHT: Final = 2048
-"""Requests in flight at which it should be read from again."""
+MANY_IN_FLIGHT: Final = 256
+"""Requests in flight from which on they count with those of all clients; each takes 40 bytes here."""
 
 # Why the ordinary way through receive_from_client is left. Bits; none of them is set on a connection at work.
 _FIRST: Final = 1
@@ -119,8 +117,8 @@ class Session:
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
     much at the start of what was consumed must not be forwarded. ``refuses`` is whether, in a drain, a
-    request has come that will not be forwarded, nor anything after it. ``crowded`` is whether more than
-    ``MOST_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough. ``holding`` is
+    request has come that will not be forwarded, nor anything after it. ``crowded`` is whether
+    ``MANY_IN_FLIGHT`` requests were in flight; the shell resets it when there are few enough. ``holding`` is
     whether a response has been held, or waits for `work`; the shell resets it once that is over. While it is
     ``working``, on such a response or on one with many tagged fields, the shell calls `work`, once in a turn
     of the event loop, and presents nothing more that the broker has sent.
@@ -252,6 +250,11 @@ class Session:
         """Forget what is held: it goes nowhere any more."""
         self._rewriter.drop()
 
+    def drop_requests(self) -> None:
+        """Forget what is in flight: no answer comes any more."""
+        self._oldest = _NOTHING
+        self._queue = _NONE_BEHIND
+
     @property
     def quiet(self) -> bool:
         """Whether nothing is in flight, and no request has come in part."""
@@ -380,7 +383,7 @@ class Session:
         if self._queue is _NONE_BEHIND:
             self._queue = deque()
         self._queue.append(entry)
-        if len(self._queue) >= MOST_IN_FLIGHT:
+        if len(self._queue) >= MANY_IN_FLIGHT:
             self.crowded = True
 
     def receive_sampled(self, data: bytes) -> int:
@@ -476,7 +479,8 @@ class Session:
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
-                            self.holding = rewriter.working or rewriter.held_bytes > 0
+                            if rewriter.working or rewriter.held_bytes:  # one before it may have been held
+                                self.holding = True
                             return run
             if after >= end:
                 if after > end:

@@ -9,20 +9,25 @@ class TurnQueue:
     """Steps that wait for their turn.
 
     One for all connections of a worker: if each of a thousand took its own step, the turn would be as long as
-    a thousand steps.
+    a thousand steps. Addresses take turns, and the connections of each: a thousand of one address hold up
+    another one as one does.
 
     Args: call_soon: has something called in the next turn of the event loop.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
-        self._steps: dict[Callable[[], None], None] = {}
-        """In the order in which they came."""
+        self._steps: dict[str, dict[Callable[[], None], None]] = {}
+        """By address; of both the one that waits for longest is the first."""
         self._is_called = False
 
-    def add(self, step: Callable[[], None]) -> None:
-        """Have it called once, after those that wait; it may wait already."""
-        self._steps[step] = None
+    def __len__(self) -> int:
+        """How many wait."""
+        return sum(map(len, self._steps.values()))
+
+    def add(self, source: str, step: Callable[[], None]) -> None:
+        """Have it called once, after those of the same address that wait; it may wait already."""
+        self._steps.setdefault(source, {})[step] = None
         self._call()
 
     def _call(self) -> None:
@@ -32,7 +37,11 @@ class TurnQueue:
 
     def _take(self) -> None:
         self._is_called = False
-        step = next(iter(self._steps))
-        del self._steps[step]
+        source = next(iter(self._steps))
+        steps = self._steps.pop(source)
+        step = next(iter(steps))
+        del steps[step]
+        if steps:
+            self._steps[source] = steps
         self._call()
         step()

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final
 
 from fleet import ipc, listener_tls
-from fleet.errors import HandshakeFailed, LimitReached, WireError
+from fleet.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget
-from fleet.proxy.connection import UNNOTICED_BYTES, BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.departures import Departures, Party
@@ -67,6 +67,8 @@ LONGEST_RESPONSES: Final = 2
 """Of the longest responses that may be held, how many all connections of a worker may have at a time."""
 FULL_BUFFERS: Final = 4
 """Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
+REQUEST_BUFFERS: Final = 32
+"""Of write buffers, as many as requests in flight of all clients of a worker may take that have many."""
 LONGEST_READ_BYTES: Final = 256 * 1024
 """Of a transport. Write buffers and responses count for as much at least: one client must not be too many."""
 LINGER_SHARE: Final = 0.1
@@ -90,11 +92,12 @@ class Worker(Host):
         self._timing = spec.settings.timing
         self._limits = spec.settings.limits
         self.write_buffer_bytes = self._limits.write_buffer_bytes
-        self.unnoticed_bytes = min(self.write_buffer_bytes, UNNOTICED_BYTES)
         held_bytes = LONGEST_RESPONSES * max(self._limits.max_patched_response_bytes, LONGEST_READ_BYTES)
         self.responses = MemoryBudget(held_bytes, self._evict_response)
         backlog_bytes = FULL_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
         self.backlogs = Backlogs(backlog_bytes, self.responses, self._evict_reader)
+        requests_bytes = REQUEST_BUFFERS * max(self.write_buffer_bytes, LONGEST_READ_BYTES)
+        self.requests = MemoryBudget(requests_bytes, self._evict_requests)
         self.turns = TurnQueue(self._loop.call_soon)
         self.linger_s = min(LINGER_LIMIT_S, self._timing.drain_timeout_s * LINGER_SHARE)
         self._counters = Counters()
@@ -411,17 +414,28 @@ class Worker(Host):
 
     def _evict_response(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"a response of {held_bytes} bytes is held for it, the most of all clients of this worker, and "
-            f"together they are above {self.responses.limit_bytes}; ask for less at once, or raise the limit"
+            f"a response of {held_bytes} bytes is held for it, the most of its address, which has most, "
+            f"and together they are above {self.responses.limit_bytes}; ask for less, or raise the limit"
         )
         # Later: it may be the one whose bytes are being looked at.
         self._loop.call_soon(connection.evict, LimitReached("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
+        in_responses = 2 * connection.session.held_bytes > held_bytes
+        why = "of a response to it" if in_responses else "because it does not read"
         detail = (
-            f"{held_bytes} bytes are held because it does not read, and for all clients of this worker that "
+            f"{held_bytes} bytes are held {why}, and for all clients of this worker that "
             f"are behind more than {self.backlogs.limit_bytes}"
         )
+        limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
+        connection.evict(LimitReached(limit, detail))
+
+    def _evict_requests(self, connection: ClientConnection, held_bytes: int) -> None:
+        detail = (
+            f"{held_bytes // IN_FLIGHT_BYTES} of its requests are in flight, the most of its address, "
+            f"which has the most of all, and together they take more than {self.requests.limit_bytes} bytes"
+        )
+        # At once: one turn of the event loop may read from hundreds of such clients.
         connection.evict(LimitReached("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:

@@ -252,7 +252,7 @@ async def test_writes_that_are_not_counted_would_be_found(
 async def test_requests_in_flight_without_a_limit_would_be_found(
     paper: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "MOST_IN_FLIGHT", 1 << 30)
+    monkeypatch.setattr(session, "MANY_IN_FLIGHT", 1 << 30)
     given = BY_NAME["requests"].of(MANY_BYTES // 2)
     with pytest.raises(Excess):
         check_memory(*await weigh(paper, S.JOINED, "plaintext", given, READ_BYTES))

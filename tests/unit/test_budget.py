@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -12,61 +13,103 @@ from fleet.proxy.budget import Backlogs, MemoryBudget
 from tests.unit.test_worker import eventually
 
 
+class Slow:
+    def __init__(self, waiting_bytes: int, source: str = "192.0.2.1") -> None:
+        self.waiting_bytes = waiting_bytes
+        self.source = source
+
+
+def held_of(limit_bytes: int) -> tuple[MemoryBudget[Slow], list[tuple[Slow, int]]]:
+    evicted: list[tuple[Slow, int]] = []
+    return MemoryBudget(limit_bytes, lambda reader, size: evicted.append((reader, size))), evicted
+
+
+def of_many_addresses(count: int) -> list[Slow]:
+    return [Slow(0, f"192.0.2.{number}") for number in range(count)]
+
+
 def test_holders_within_the_limit_stay() -> None:
-    evicted: list[tuple[str, int]] = []
-    held = MemoryBudget[str](100, lambda holder, size: evicted.append((holder, size)))
-    held.note("a", 60)
-    held.note("b", 40)
-    held.note("a", 30)
-    held.note("c", 30)
+    held, evicted = held_of(100)
+    a, b, c = of_many_addresses(3)
+    held.note(a, 60)
+    held.note(b, 40)
+    held.note(a, 30)
+    held.note(c, 30)
     assert held.total_bytes == 100
     assert not evicted
 
 
 def test_greatest_holder_goes_for_a_smaller_one() -> None:
-    evicted: list[tuple[str, int]] = []
-    held = MemoryBudget[str](100, lambda holder, size: evicted.append((holder, size)))
-    held.note("great", 90)
-    held.note("small", 20)
-    assert evicted == [("great", 90)]
+    held, evicted = held_of(100)
+    great, small = of_many_addresses(2)
+    held.note(great, 90)
+    held.note(small, 20)
+    assert evicted == [(great, 90)]
     assert held.total_bytes == 20
 
 
 def test_newcomer_that_is_the_greatest_goes_itself() -> None:
-    evicted: list[tuple[str, int]] = []
-    held = MemoryBudget[str](100, lambda holder, size: evicted.append((holder, size)))
-    held.note("a", 40)
-    held.note("b", 61)
-    assert evicted == [("b", 61)]
-    held.note("b", 0)
+    held, evicted = held_of(100)
+    a, b = of_many_addresses(2)
+    held.note(a, 40)
+    held.note(b, 61)
+    assert evicted == [(b, 61)]
+    held.note(b, 0)
     assert held.total_bytes == 40
 
 
 def test_oldest_of_equals_goes() -> None:
-    evicted: list[tuple[str, int]] = []
-    held = MemoryBudget[str](100, lambda holder, size: evicted.append((holder, size)))
-    for holder in ("old", "new", "newest"):
+    held, evicted = held_of(100)
+    old, new, newest = of_many_addresses(3)
+    for holder in (old, new, newest):
         held.note(holder, 40)
-    assert evicted == [("old", 40)]
+    assert evicted == [(old, 40)]
+
+
+def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() -> None:
+    """Found: a thousand small responses to one address had the only one to another closed."""
+    held, evicted = held_of(100)
+    many, other = [Slow(0, "192.0.2.1") for _ in range(8)], Slow(0, "192.0.2.2")
+    for number, each in enumerate(many):
+        held.note(each, 10 + number % 2)
+    held.note(other, 30)
+    assert evicted == [(many[1], 11), (many[3], 11)]
+    assert held.held_bytes(other) == 30
+
+
+def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
+    """Found: 16 MiB for one address drove out 1,475 of 3,000 small ones of another, in 0.36 s of one turn."""
+    looks = 0
+
+    class Seen:
+        waiting_bytes = 0
+
+        @property
+        def source(self) -> str:
+            nonlocal looks
+            looks += 1
+            return "192.0.2.1"
+
+    evicted: list[object] = []
+    held = MemoryBudget[Any](1_000, lambda reader, _: evicted.append(reader))
+    for _ in range(100):
+        held.note(Seen(), 10)
+    held.note(Slow(0, "192.0.2.2"), 400)
+    assert len(evicted) == 40
+    assert looks <= 3 * 100
 
 
 def test_total_is_the_sum_and_within_the_limit_whatever_happens() -> None:
     chance = random.Random(1)
-    evicted: list[tuple[int, int]] = []
-    held = MemoryBudget[int](1_000, lambda holder, size: evicted.append((holder, size)))
+    held, _ = held_of(1_000)
+    holders = [Slow(0, f"192.0.2.{number % 3}") for number in range(20)]
     for _ in range(5_000):
-        held.note(chance.randrange(20), chance.choice((0, 1, 50, 400, 1_500)))
+        held.note(chance.choice(holders), chance.choice((0, 1, 50, 400, 1_500)))
         assert held.total_bytes == sum(held._held.values()) <= 1_000
-    for holder in range(20):
+    for holder in holders:
         held.note(holder, 0)
     assert held.total_bytes == 0
-    assert not held._held
-
-
-class Slow:
-    def __init__(self, waiting_bytes: int, source: str = "192.0.2.1") -> None:
-        self.waiting_bytes = waiting_bytes
-        self.source = source
+    assert not len(held)
 
 
 def backlogs_of(least_bytes: int, responses_bytes: int = 0) -> tuple[Backlogs[Slow], list[Slow]]:
@@ -151,6 +194,35 @@ async def test_backlogs_have_what_responses_do_not_use() -> None:
     backlogs.look()
     await eventually(lambda: closed, "it has to go for a response")
     assert closed == [reader]
+
+
+async def test_address_that_holds_responses_answers_for_them() -> None:
+    """Found: two responses to one address had the slow clients of another one closed."""
+    backlogs, closed = backlogs_of(100, responses_bytes=200)
+    great, greater, small = Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1")
+    slow = [Slow(20, "192.0.2.2") for _ in range(6)]
+    for each in slow:
+        backlogs.begin(each)
+    for holder, held_bytes in ((great, 90), (greater, 100), (small, 1)):
+        backlogs._responses.note(holder, held_bytes)
+    backlogs.look()
+    await eventually(lambda: closed, "one is closed")
+    assert closed == [greater]
+    assert backlogs._responses.total_bytes == 91, "what it held is given back"
+    assert all(each in backlogs for each in slow)
+    assert not backlogs._is_relieved_soon
+
+
+async def test_response_counts_with_what_waits_for_the_same_client() -> None:
+    backlogs, closed = backlogs_of(100, responses_bytes=200)
+    both, behind, newer = Slow(40), Slow(50), Slow(60)
+    for each in (both, behind, newer):
+        backlogs.begin(each)
+    backlogs._responses.note(both, 160)
+    backlogs.look()
+    await eventually(lambda: closed, "one is closed")
+    assert closed == [both]
+    assert backlogs.total_bytes == 110
 
 
 @pytest.mark.interpreted

@@ -40,7 +40,7 @@ from tests.unit.test_worker import (
 )
 from tests.unit.test_worker_tls import tls_settings, trusting
 
-DESCRIBE_CONFIGS, FIND_COORDINATOR = 32, 10
+DESCRIBE_CONFIGS, FIND_COORDINATOR, FETCH = 32, 10, 1
 REAL = b"PLAINTEXT://real-broker-1.hidden:9092"
 REAL_SEGMENT_BYTES = 1460
 """With it the kernel takes 74 KB of an answer that nobody reads, and megabytes without. Measured."""
@@ -298,7 +298,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         writer.write(ask(8))
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
-        await eventually(lambda: not at.worker.turns._steps, "nothing more is written")
+        await eventually(lambda: not len(at.worker.turns), "nothing more is written")
         assert connection.session.working
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -343,6 +343,32 @@ async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path
         writer.transport.abort()
         await eventually(lambda: not at.connections(), "the client is gone")
         assert at.worker.responses.total_bytes == 0
+
+
+async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_path: Path) -> None:
+    """Found: the Fetch response is not held, so nobody told the worker that nothing was held any more."""
+    goes_on = asyncio.Event()
+    size, version = MIB, 16
+
+    async def in_two(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        if key == DESCRIBE_CONFIGS:
+            held = response(number, configs(1))
+            writer.write(held[:100])
+            await goes_on.wait()
+            writer.write(held[100:] + struct.pack(">ii", size, number + 1) + bytes(15))
+
+    async with broker_script(in_two) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        writer.write(ask(1) + request(FETCH, version, 2))
+        await eventually(lambda: at.worker.responses.total_bytes, "a response is held")
+        goes_on.set()
+        async with asyncio.timeout(LIMIT_S):
+            await read_frame(reader)
+        await eventually(lambda: not at.worker.responses.total_bytes, "nothing is held")
+        (connection,) = at.connections()
+        assert connection.session.in_response
+        writer.close()
 
 
 async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path) -> None:

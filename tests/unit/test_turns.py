@@ -31,14 +31,14 @@ def test_one_step_is_taken_in_a_turn_in_order() -> None:
     def first() -> None:
         taken.append("first")
         if len(taken) < 5:
-            turns.add(first)
+            turns.add("192.0.2.1", first)
 
     def second() -> None:
         taken.append("second")
 
-    turns.add(first)
-    turns.add(second)
-    turns.add(second)
+    turns.add("192.0.2.1", first)
+    turns.add("192.0.2.1", second)
+    turns.add("192.0.2.1", second)
     for number in range(1, 4):
         loop.turn()
         assert len(taken) == number
@@ -52,10 +52,32 @@ def test_step_that_fails_holds_up_nobody() -> None:
     def fails() -> None:
         raise ValueError("fails")
 
-    turns.add(fails)
-    turns.add(lambda: taken.append("next"))
+    turns.add("192.0.2.1", fails)
+    turns.add("192.0.2.1", lambda: taken.append("next"))
     with pytest.raises(ValueError, match="fails"):
         loop.turn()
     loop.turn()
     assert taken == ["next"]
     assert not loop.ready
+
+
+def test_addresses_take_turns_however_many_steps_each_has() -> None:
+    """Found: a response to one client waited for a step of each of a thousand connections of another one."""
+    loop, taken = Loop(), list[str]()
+    turns = TurnQueue(loop.call_soon)
+
+    def of_many(number: int) -> Callable[[], None]:
+        return lambda: taken.append(f"many {number}")
+
+    def other() -> None:
+        taken.append("other")
+        if taken.count("other") < 3:
+            turns.add("192.0.2.2", other)
+
+    for number in range(5):
+        turns.add("192.0.2.1", of_many(number))
+    turns.add("192.0.2.2", other)
+    assert len(turns) == 6
+    while len(turns):
+        loop.turn()
+    assert taken == ["many 0", "other", "many 1", "other", "many 2", "other", "many 3", "many 4"]

@@ -12,14 +12,15 @@ import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.proxy.connection import (
+    IN_FLIGHT_BYTES,
+    MOST_IN_FLIGHT,
     REPLY_BUFFER_BYTES,
     UNNOTICED_BY_BROKER_BYTES,
-    UNNOTICED_BYTES,
     WRITE_BYTES,
     ClientConnection,
     State,
 )
-from fleet.proxy.session import FEW_IN_FLIGHT, MOST_IN_FLIGHT, MOST_REPLIES
+from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
 from tests.certificates import Authority
 from tests.unit.test_guard import swept
 from tests.unit.test_worker import (
@@ -47,6 +48,8 @@ UNKNOWN_API_VERSIONS = request(API_VERSIONS, 32767, 1)
 REPLY_BYTES = 20
 ANSWER_BYTES = 16 * 1024
 PER_PIECE = 200
+LITTLE_BYTES = 4096
+SEGMENT_BYTES = 1460
 STALLED_LOOKS = 50
 """At a connection, in a row: what the kernel takes is read from again."""
 
@@ -232,15 +235,122 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
         await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
         (connection,) = at.connections()
-        assert not connection._transport.is_reading()
+        await eventually(lambda: not connection._transport.is_reading(), "it is not read from")
         assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
         assert connection.awaits() == (None, 0)
         goes_on.set()
         async with asyncio.timeout(2 * LIMIT_S):
             for number in range(count):
                 assert (await read_frame(reader))[:4] == struct.pack(">i", number)
-        assert connection.session.in_flight <= FEW_IN_FLIGHT
+        assert connection.session.in_flight <= MOST_IN_FLIGHT // 2
         assert connection._transport.is_reading()
+        assert not connection.alert
+        writer.close()
+
+
+def joined(at: Running) -> list[ClientConnection]:
+    return [each for each in at.connections() if each.state is State.JOINED]
+
+
+async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_path: Path) -> None:
+    """Found: each could have thousands, and 300 clients of a broker that did not answer took 115 MB."""
+    goes_on = asyncio.Event()
+    clients, count = 8, 2_500
+
+    async def later(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        writer.write(response(number, b"\0\0"))
+
+    async with broker_script(later) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        at.worker.requests.limit_bytes = MIB
+        part = at.worker.requests.limit_bytes // (2 * IN_FLIGHT_BYTES * clients)
+        assert MANY_IN_FLIGHT < part < count
+        asked = [await at.connect(1) for _ in range(clients)]
+        for number in range(count):
+            for _, writer in asked:
+                writer.write(request(LIST_GROUPS, 0, number))
+            if number % 50 == 0:  # no read brings many of one client
+                await asyncio.sleep(0.001)
+            if not number:
+                await eventually(lambda: len(joined(at)) == clients, "all are joined")
+        await eventually(lambda: len(at.worker.requests) == clients, "all have many")
+        await eventually(
+            lambda: not any(each._transport.is_reading() for each in at.connections()), "none is read from"
+        )
+        assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
+        goes_on.set()
+        async with asyncio.timeout(4 * LIMIT_S):
+            for reader, _ in asked:
+                for number in range(count):
+                    assert (await read_frame(reader))[:4] == struct.pack(">i", number)
+        assert not at.worker.requests.total_bytes
+        assert not any(each.alert for each in at.connections())
+        assert all(each._transport.is_reading() for each in at.connections())
+        assert not at.worker.count().limited
+        for _, writer in asked:
+            writer.close()
+
+
+async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_together(tmp_path: Path) -> None:
+    """Of one address: who has few in flight stays, and who comes from elsewhere."""
+
+    async def never(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    limits = Limits(write_buffer_bytes=4096)
+    async with broker_script(never) as one, running(tmp_path, [one.port], limits) as at:
+        at.worker.apply(at.directory([one]))
+        _, modest = await at.connect(1)
+        modest.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(MANY_IN_FLIGHT // 2)))
+        elsewhere = await asyncio.open_connection("127.0.0.1", at.ports[1], local_addr=("127.0.0.2", 0))
+        many = b"".join(request(LIST_GROUPS, 0, number) for number in range(12_000))
+        elsewhere[1].write(many)
+        writers = [modest, elsewhere[1]]
+        await eventually(lambda: len(at.worker.requests) == 1, "one has many")
+        async with asyncio.timeout(LIMIT_S):
+            while not at.worker.count().limited:
+                _, writer = await at.connect(1)
+                writer.write(many[: len(many) // 2])
+                writers.append(writer)
+                await asyncio.sleep(0.01)
+        assert at.worker.count().limited.keys() == {"write_buffer_bytes"}
+        assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
+        sources = [each.source for each in at.connections()]
+        assert "127.0.0.2" in sources
+        assert any(each.session.in_flight == MANY_IN_FLIGHT // 2 for each in at.connections())
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> None:
+    """Found: below 4 KiB it went unnoticed. 400 clients that left 2.9 KB of 40 KB took 13.7 MB."""
+
+    async def as_asked(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(number, bytes(number)))
+        await writer.drain()
+
+    async with broker_script(as_asked) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        size, waiting = 300_000, 0
+        while not 0 < waiting <= LITTLE_BYTES:  # what the kernel takes is the same each time, or nearly so
+            size += LITTLE_BYTES // 2 - waiting
+            reader, writer = await connect_narrow(at, 1, None, SEGMENT_BYTES)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(fetch(size))
+            await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
+            (connection,) = at.connections()
+            await eventually(lambda: not connection.session.in_flight, "it is answered")  # noqa: B023
+            waiting = connection.waiting_bytes
+            if not 0 < waiting <= LITTLE_BYTES:
+                writer.transport.abort()
+                await eventually(lambda: not at.connections(), "it is gone")
+        assert connection in at.worker.backlogs
+        assert at.worker.backlogs.total_bytes >= waiting
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            assert len(await read_frame(reader)) == 4 + size
+        await eventually(lambda: not at.worker.backlogs.total_bytes, "it has caught up")
         assert not connection.alert
         writer.close()
 
@@ -293,7 +403,7 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
     tmp_path: Path, draining: bool
 ) -> None:
     """Found: each write that waits takes 800 bytes, whatever its size. 100 KB took 76 MB, without a limit."""
-    limits = Limits(write_buffer_bytes=UNNOTICED_BYTES)
+    limits = Limits(write_buffer_bytes=4096)
     async with broker_script() as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await at.connect(1)
