@@ -60,7 +60,6 @@ _OVERDRAWN_TO_CLIENT: Final = 16
 _BODY_PASSES: Final = 32
 _CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
-_CAME_BACK: Final = 256
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
@@ -609,7 +608,6 @@ class ClientConnection(asyncio.Protocol):
             return
         self.moving = self.draining = self.alert = True
         self.session.drain()
-        self._release(_CAME_BACK)
         self._answer_s = answer_s
         self._run_out_later()
         self.advance()
@@ -619,8 +617,8 @@ class ClientConnection(asyncio.Protocol):
         self.is_back = self.alert = True
 
     def wait(self) -> None:
-        """Read nothing more of it, so that no further request runs, before it is to `drain`."""
-        self._hold(_CAME_BACK)
+        """Let it find its brokers, and run nothing else of what it asks for, before it is to `drain`."""
+        self.session.wait()
 
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""

@@ -7,6 +7,7 @@ its connections may end before all of them may. Other clients keep what they hav
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -45,7 +46,10 @@ class Departures(Generic[LeaverT]):
     """Connections that wait for their turn to leave. Clients take turns in the order in which they came."""
 
     def __init__(self) -> None:
-        self._clients: dict[Hashable, dict[BrokerId | None, dict[LeaverT, None]]] = {}
+        # Of a plain dictionary the first key is found ever more slowly, the more before it are deleted.
+        self._clients: OrderedDict[Hashable, dict[BrokerId | None, OrderedDict[LeaverT, None]]] = (
+            OrderedDict()
+        )
         """By client, or by itself where a connection leaves alone; then by broker, the oldest one first."""
 
     def __len__(self) -> int:
@@ -58,24 +62,20 @@ class Departures(Generic[LeaverT]):
             session = each.session
             alone = not session.drops_moved or session.coordinates
             client: Hashable = each if alone else session.client_key
-            self._clients.setdefault(client, {}).setdefault(each.broker_id, {})[each] = None
+            by_broker = self._clients.setdefault(client, {})
+            by_broker.setdefault(each.broker_id, OrderedDict())[each] = None
 
     def take(self) -> list[LeaverT]:
         """Whose turn it is: connections that are to leave together. None where nobody waits."""
         if not self._clients:
             return []
-        client = next(iter(self._clients))
-        by_broker = self._clients.pop(client)
+        client, by_broker = self._clients.popitem(last=False)
         if len(by_broker) > 1 and sum(map(len, by_broker.values())) <= MOST:
             return [each for connections in by_broker.values() for each in connections]
-        together = [next(iter(connections)) for connections in by_broker.values()]
-        for each in together:
-            connections = by_broker[each.broker_id]
-            del connections[each]
-            if not connections:
-                del by_broker[each.broker_id]
-        if by_broker:
-            self._clients[client] = by_broker
+        together = [connections.popitem(last=False)[0] for connections in by_broker.values()]
+        left = {broker_id: connections for broker_id, connections in by_broker.items() if connections}
+        if left:
+            self._clients[client] = left
         return together
 
 
@@ -114,6 +114,13 @@ class Party:
             self._connections.remove(connection)
             connection.party = None
             self._look()
+
+    def end(self) -> None:
+        """Let each of them leave by itself: those that are ready must not wait for a slow one for long."""
+        connections, self._connections = self._connections, []
+        for each in connections:
+            each.party = None
+            each.advance()
 
     def _look(self) -> None:
         connections = self._connections

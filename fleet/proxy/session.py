@@ -68,6 +68,7 @@ _FIRST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
 _WATCHING: Final = 8
+_WAITING: Final = 16
 
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
@@ -85,6 +86,8 @@ _NOTHING: Final = -1
 _PLANS_KNOWN: Final = len(PLAN_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
+_FINDS_BROKERS: Final = frozenset({3, 10, 17, 18, 36})
+"""Metadata, FindCoordinator, SaslHandshake, ApiVersions and SaslAuthenticate."""
 _NONE_BEHIND: Final[deque[int]] = deque()
 """Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
@@ -282,6 +285,10 @@ class Session:
         """Take note of the next request for records, or of none any more."""
         self._mode = self._mode | _WATCHING if on else self._mode & ~_WATCHING
 
+    def wait(self) -> None:
+        """Until `drain`, let nothing through but what passes then, and what finds a client its brokers."""
+        self._mode |= _WAITING
+
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
         self._mode |= _REDIRECTING
@@ -292,7 +299,7 @@ class Session:
         A request of which a part was forwarded is finished, and Produce with acks=0 still passes as long as
         nothing else stands before it: its sender counts it as delivered.
         """
-        self._mode |= _DRAINING
+        self._mode = (self._mode | _DRAINING) & ~_WAITING
 
     @property
     def drained(self) -> bool:
@@ -525,7 +532,7 @@ class Session:
         return plan
 
     def _unusual(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame before the ordinary way, where the connection is new or draining.
+        """Judge a frame before the ordinary way, where the connection is new, is to leave, or has come back.
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
@@ -534,7 +541,7 @@ class Session:
             if api_key in _FETCHES:
                 self.fetches = True
                 self._mode &= ~_WATCHING
-        if self._mode & _DRAINING:
+        if self._mode & (_DRAINING | _WAITING):
             passes = self._passes_drain(data, pos, end)
             if not passes:
                 self.refuses = passes is False
@@ -596,10 +603,14 @@ class Session:
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
-        """Whether a frame still goes to the broker in a drain: Produce with acks=0 does. None: too early."""
+        """Whether a frame still goes to the broker in a drain, or while the client is to `wait`: Produce with
+        acks=0 does. None: too early.
+        """
         if end - pos < REQUEST_HEADER_BYTES:
             return None
         size, api, _, client_id_length = read_request_header(data, pos)
+        if self._mode & _WAITING and api >> 16 in _FINDS_BROKERS:
+            return True
         if api >> 16 != PRODUCE or api not in PLANS:
             return False
         after = pos + 4 + max(size, 0)

@@ -57,7 +57,8 @@ OLD_NEWS_S = 60.0  # not Final, as above
 """How often moves are looked for that are no news any more: a multiple of how often counters are told."""
 LIBRDKAFKA_PATIENCE_S: Final = 1.0
 """How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
-on a busy machine never. Until then the client may ask for Metadata at any time."""
+on a busy machine never. Until then the client may ask for Metadata at any time. For as long again a party
+waits for its slowest connection, and forwards nothing new."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
@@ -120,11 +121,11 @@ class Worker(Host):
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
-        """When the last client was sent away from an identity that has moved."""
         self._departures: Departures[ClientConnection] = Departures()
         self._next_departure: asyncio.TimerHandle | None = None
-        self._sent_away: dict[tuple[BrokerId, int], float] = {}
-        """By identity, and the hash of a client's key: until when a librdkafka that comes back waits."""
+        self._sent_away: dict[BrokerId, dict[int, float]] = {}
+        """By identity that has moved away, and the hash of a client's key: until when a librdkafka waits that
+        comes back."""
         self._waiting: set[ClientConnection] = set()
         """Those that do."""
         self._news: deque[tuple[float, AddressSource, int]] = deque()
@@ -222,21 +223,35 @@ class Worker(Host):
         for source, update in old.items():
             source.forget_moves(update)
         now_s = self._loop.time()
-        self._sent_away = {key: until_s for key, until_s in self._sent_away.items() if now_s < until_s}
+        for broker_id, clients in list(self._sent_away.items()):
+            if all(until_s <= now_s for until_s in clients.values()):
+                del self._sent_away[broker_id]
 
     def _let_go(self, broker_ids: Collection[BrokerId]) -> None:
         """Have identities' clients leave one after the other: they must not all reconnect at once."""
-        now_s = self._loop.time()
+        leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
             served = self._connections[broker_id]
-            leaving = [each for each in served if not each.moving and each not in self._waiting]
-            log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
-            self._moved_s[broker_id] = now_s
-            for connection in leaving:
+            log.info("identity %d has moved away: moving %d connections", broker_id, len(served))
+            self._moved_s[broker_id] = self._loop.time()
+            self._sent_away[broker_id] = {}
+            leaving += served
+        for connection in leaving:
+            if connection.session.drops_moved:
                 connection.session.watch(on=True)
-            self._departures.add(leaving)
-        self._next_move_s = max(self._next_move_s, now_s + NOTICE_S)
+        self._loop.call_later(NOTICE_S, self._queue, leaving)
+
+    def _queue(self, leaving: Iterable[ClientConnection]) -> None:
+        """The other members know by now where the identities are."""
+        self._departures.add(filter(self._has_to_leave, leaving))
+        self._next_move_s = max(self._next_move_s, self._loop.time())
         self._depart_later()
+
+    def _has_to_leave(self, connection: ClientConnection) -> bool:
+        """Whether it does, and nothing has been done about it yet."""
+        if connection.moving or connection.state is State.CLOSED or connection in self._waiting:
+            return False
+        return not self._owns(connection)
 
     def _depart_later(self) -> None:
         if self._departures and self._next_departure is None:
@@ -244,31 +259,33 @@ class Worker(Host):
 
     def _depart(self) -> None:
         self._next_departure = None
-        together = self._departures.take()
-        self._next_move_s += self._move_interval_s * len(together)
-        leaving = [each for each in together if each.state is not State.CLOSED and not self._owns(each)]
-        for connection in together:
-            if connection not in leaving:
-                connection.session.watch(on=False)
+        leaving: list[ClientConnection] = []
+        while self._departures and not leaving:
+            for connection in self._departures.take():
+                if self._has_to_leave(connection):
+                    leaving.append(connection)
+                else:
+                    connection.session.watch(on=False)
+        self._next_move_s += self._move_interval_s * len(leaving)
         self._send_away(leaving, self._timing.move_timeout_s, self._timing.move_timeout_s)
         self._depart_later()
 
     def _send_away(self, connections: list[ClientConnection], patience_s: float, answer_s: float) -> None:
         """Have connections leave, together where there are several."""
-        party = [each for each in connections if not each.moving]
-        if len(party) > 1:
-            Party(party)
-        now_s = self._loop.time()
+        soon_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
+        together = [each for each in connections if not each.moving]
+        if len(together) > 1:
+            party = Party(together)
+            self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_PATIENCE_S), party.end)
+        until_s = self._loop.time() + soon_s + self._timing.move_timeout_s
         for connection in connections:
-            broker_id, session, moment_s = connection.broker_id, connection.session, patience_s
-            if broker_id is not None:
-                self._moved_s[broker_id] = now_s
-            if session.drops_moved and not session.coordinates:
-                moment_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
-                if broker_id is not None:
-                    until_s = now_s + moment_s + self._timing.move_timeout_s
-                    self._sent_away[broker_id, hash(session.client_key)] = until_s
-            connection.move(moment_s, answer_s)
+            broker_id, session = connection.broker_id, connection.session
+            if not session.drops_moved or session.coordinates:
+                connection.move(patience_s, answer_s)
+                continue
+            if broker_id in self._sent_away:
+                self._sent_away[broker_id].setdefault(hash(session.client_key), until_s)
+            connection.move(soon_s, patience_s - soon_s + answer_s)
 
     def _owns(self, connection: ClientConnection) -> bool:
         broker_id = connection.broker_id
@@ -364,11 +381,11 @@ class Worker(Host):
     def came_back(self, connection: ClientConnection) -> None:
         """A client that drops connections at Metadata's word is not served where it was just sent away.
 
-        That word is on its way, and requests that are in flight when it comes would run twice.
+        That word is on its way, or it asks for it here, and what is in flight when it comes would run twice.
         """
         broker_id, session = connection.broker_id, connection.session
         assert broker_id is not None
-        until_s = self._sent_away.get((broker_id, hash(session.client_key)), 0.0)
+        until_s = self._sent_away.get(broker_id, {}).get(hash(session.client_key), 0.0)
         if session.drops_moved and self._loop.time() < until_s and not self._owns(connection):
             connection.wait()
             self._waiting.add(connection)
@@ -495,13 +512,16 @@ class Worker(Host):
         interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
         if self._next_departure is not None:
             self._next_departure.cancel()
+            self._next_departure = None
+        self._departures = Departures()
         for connection in list(self._waiting):
             self._end_waiting(connection)
         for connection in everyone:
-            connection.session.watch(on=True)
-        self._departures.add(everyone)
+            connection.session.watch(on=connection.session.drops_moved)
+        departures: Departures[ClientConnection] = Departures()
+        departures.add(everyone)
         number = 0
-        while together := self._departures.take():
+        while together := departures.take():
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
             number += len(together)

@@ -101,6 +101,14 @@ def test_a_connection_that_has_gone_is_not_waited_for() -> None:
     assert second.party is None
 
 
+def test_a_party_that_ends_lets_those_leave_that_may() -> None:
+    first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
+    party(first, second).end()
+    assert first.left
+    assert not second.left
+    assert second.party is None
+
+
 def test_a_party_asks_first_whom_it_had_to_wait_for() -> None:
     """Found: each of 4,000 connections that moved had all of them looked at."""
     looks = 0

@@ -48,14 +48,14 @@ from fleet.proxy import counters, feed, guard, upstream, worker
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
-from fleet.proxy.worker import Worker
+from fleet.proxy.worker import NOTICE_S, Worker
 from fleet.tcp import BROKER_VANISHED_S
 from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
-PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 3, 10, 18
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
 """About as much as a worker reads at once."""
@@ -1498,6 +1498,76 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         assert await end == b""
         for each in (writer, quiet_writer):
             each.close()
+
+
+async def test_a_librdkafka_that_waits_finds_its_brokers(tmp_path: Path) -> None:
+    """Found: its Metadata request was held with all others, and it stalled until the time limit."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(request(LIST_GROUPS, 0, 1) + request(LIST_GROUPS, 0, 2))
+        writer.close()
+        _, other_writer = await greet(at, 1)
+        other_writer.write(request(FIND_COORDINATOR, 0, 3) + produce(4, acks=1))
+        await eventually(lambda: (FIND_COORDINATOR, 3) in one.asked, "it may look for its coordinator")
+        for each in (back_writer, other_writer):
+            each.close()
+        await eventually(lambda: not at.connections(), "that they have gone is seen while they wait")
+        assert await back_reader.read() == b""
+        assert not {(LIST_GROUPS, 1), (LIST_GROUPS, 2), (PRODUCE, 4)} & set(one.asked)
+
+
+async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_moment_only(
+    tmp_path: Path,
+) -> None:
+    """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        _, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> None:
+    """Found: each of them made all that waited for their turn wait for notice once more."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port]) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        clients = [await at.connect(1) for _ in range(20)]
+        await eventually(lambda: len(at.connections()) == len(clients), "all are connected")
+        _, kept_writer = await at.connect(2)
+        revision = 1
+        while any(each.broker_id == 1 and each.state is not State.LEAVING for each in at.connections()):
+            assert revision < LIMIT_S / (NOTICE_S / 5)
+            advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
+            at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
+            revision += 1
+            if not any(each.broker_id == 2 for each in at.connections()):
+                kept_writer.close()
+                _, kept_writer = await at.connect(2)
+            await asyncio.sleep(NOTICE_S / 5)
+        for _, writer in clients:
+            writer.close()
+        kept_writer.close()
 
 
 async def test_drain_ends_within_its_time_whatever_the_broker_does(
