@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fleet.model import BrokerId
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
+    from fleet.proxy.departures import Party
     from fleet.proxy.passage import Pipe
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
@@ -116,6 +117,9 @@ class Host(Protocol):
     def cut(self, connection: ClientConnection) -> None:
         """It leaves, and its client will not get every answer."""
 
+    def came_back(self, connection: ClientConnection) -> None:
+        """It ``is_back``, and has sent its first request: have it `wait` where it was sent away."""
+
     def sampled(self, connection: ClientConnection) -> None:
         """A read of it was looked at: has ``sampling`` look again."""
 
@@ -168,9 +172,11 @@ class ClientConnection(asyncio.Protocol):
         "broker_spoke",
         "draining",
         "end",
+        "is_back",
         "listener",
         "moving",
         "number",
+        "party",
         "session",
         "since_s",
         "source",
@@ -205,6 +211,10 @@ class ClientConnection(asyncio.Protocol):
         """Whether each read has to be followed by `attend`."""
         self.moving = False
         self.draining = False
+        self.is_back = False
+        """Whether its identity has lately moved away from here."""
+        self.party: Party | None = None
+        """The connections that are to leave together with this one."""
         self._kept = b""
         self.traffic = traffic
         self.to_broker_quota: Quota | None = None
@@ -362,6 +372,8 @@ class ClientConnection(asyncio.Protocol):
         self._queue.clear()
         self._part_with_broker()
         self._host.closed(self)
+        if self.party is not None:
+            self.party.drop(self)
 
     # ---- called by the broker's side and by whoever dials
 
@@ -600,6 +612,14 @@ class ClientConnection(asyncio.Protocol):
         self._run_out_later()
         self.advance()
 
+    def expect(self) -> None:
+        """Its identity has lately moved away from here: have the worker look at it once it has a name."""
+        self.is_back = self.alert = True
+
+    def wait(self) -> None:
+        """Let it find its brokers, and run nothing else of what it asks for, before it is to `drain`."""
+        self.session.wait()
+
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
         if self._transport.is_closing():
@@ -718,6 +738,10 @@ class ClientConnection(asyncio.Protocol):
                 self._look_at_backlog()
         if self._looks_at_broker and not self._held & _BROKER_IS_FULL:
             self._look_at_broker()
+        if self.is_back and self.state is not State.IDLE:
+            self.is_back = False
+            self._set_alert()
+            self._host.came_back(self)
         if self.moving:
             self.advance()
 
@@ -739,7 +763,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _set_alert(self) -> None:
         behind = self._looks_at_broker > 0 or self in self._host.backlogs
-        self.alert = self.moving or self.session.crowded or behind
+        self.alert = self.moving or self.session.crowded or behind or self.is_back
 
     def note_response(self) -> int:
         """Tell the worker how much is held for a response, and behind it; returns how much is no more."""
@@ -766,8 +790,20 @@ class ClientConnection(asyncio.Protocol):
                 self._part_with_broker()
         elif self.state is State.DIALLING:
             return  # what waits for the broker may be Produce with acks=0, and that is never in flight
-        elif self.session.drained or self.session.redirected or self._is_moment():
-            self._leave()
+        elif self.party is not None:
+            self.party.advance(self)
+        elif self.may_leave:
+            self.leave()
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether nothing is cut off where it leaves now; also where it has left."""
+        if self.state in (State.LEAVING, State.CLOSED):
+            return True
+        session = self.session
+        return self.state is not State.DIALLING and (
+            session.drained or session.redirected or self._is_moment()
+        )
 
     def _is_moment(self) -> bool:
         """Whether nothing is in flight. With a group's member it is its next heartbeat that is waited for:
@@ -794,9 +830,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.session.in_flight:
             self._host.cut(self)
-        self._leave()
+        self.leave()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""
         if self.state in (State.LEAVING, State.CLOSED) or self._transport.is_closing():
             return

@@ -125,6 +125,10 @@ class Rewriter:
             return 4 + int(read_int32(self._collected)[0])
         return self._next_attempt_bytes
 
+    @property
+    def remembers_coordinators(self) -> bool:
+        return self._told is not None
+
     def remember_coordinators(self) -> None:
         """The client keeps the address of a coordinator, and has to be told where that has changed."""
         if self._told is None:

@@ -67,6 +67,8 @@ MANY_IN_FLIGHT: Final = 256
 _FIRST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
+_WATCHING: Final = 8
+_WAITING: Final = 16
 
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
@@ -82,6 +84,10 @@ _NO_RESPONSE: Final = -3
 _NOTHING: Final = -1
 """In place of the oldest request in flight: there is none."""
 _PLANS_KNOWN: Final = len(PLAN_TABLE)
+_FETCHES: Final = frozenset({1, 78})
+"""Fetch and ShareFetch."""
+_FINDS_BROKERS: Final = frozenset({3, 10, 17, 18, 36})
+"""Metadata, FindCoordinator, SaslHandshake, ApiVersions and SaslAuthenticate."""
 _NONE_BEHIND: Final[deque[int]] = deque()
 """Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
@@ -109,7 +115,7 @@ class Session:
             with the API key, the sizes of the request and of the answer in bytes, and the seconds between.
 
     ``coordinates`` is whether a group's member has sent heartbeats here, ``redirected`` whether it was told
-    to look for its coordinator again.
+    to look for its coordinator again. ``fetches`` is whether it has asked for records since `watch`.
 
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
@@ -138,6 +144,7 @@ class Session:
         "coordinates",
         "crowded",
         "discard_bytes",
+        "fetches",
         "holding",
         "local_replies",
         "redirected",
@@ -183,6 +190,7 @@ class Session:
         self.refuses = False
         self.crowded = False
         self.coordinates = False
+        self.fetches = False
         self.redirected = False
 
     @property
@@ -200,6 +208,19 @@ class Session:
         """As the first request has it, up to ``REPORTED_ID_BYTES``."""
         client_id = self._rewriter.client_key.partition(b"\0")[2]
         return client_id[:REPORTED_ID_BYTES].decode(errors="replace")
+
+    @property
+    def client_key(self) -> bytes:
+        """The client's host and id: what tells it from most others, once it has sent its first request."""
+        return self._rewriter.client_key
+
+    @property
+    def drops_moved(self) -> bool:
+        """Whether the client drops a connection as soon as Metadata has another address of its broker.
+
+        Known by the name in its first request: librdkafka.
+        """
+        return self._rewriter.remembers_coordinators
 
     @property
     def at_boundary(self) -> bool:
@@ -260,6 +281,14 @@ class Session:
         """So many of them have, and were not presented here."""
         self._broker_left -= size_bytes
 
+    def watch(self, *, on: bool) -> None:
+        """Take note of the next request for records, or of none any more."""
+        self._mode = self._mode | _WATCHING if on else self._mode & ~_WATCHING
+
+    def wait(self) -> None:
+        """Until `drain`, let nothing through but what passes then, and what finds a client its brokers."""
+        self._mode |= _WAITING
+
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
         self._mode |= _REDIRECTING
@@ -270,7 +299,7 @@ class Session:
         A request of which a part was forwarded is finished, and Produce with acks=0 still passes as long as
         nothing else stands before it: its sender counts it as delivered.
         """
-        self._mode |= _DRAINING
+        self._mode = (self._mode | _DRAINING) & ~_WAITING
 
     @property
     def drained(self) -> bool:
@@ -503,11 +532,16 @@ class Session:
         return plan
 
     def _unusual(self, data: bytes, pos: int, end: int) -> int:
-        """Judge a frame before the ordinary way, where the connection is new or draining.
+        """Judge a frame before the ordinary way, where the connection is new, is to leave, or has come back.
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
-        if self._mode & _DRAINING:
+        if self._mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
+            api_key: int = read_i16_be(data, pos + 4)
+            if api_key in _FETCHES:
+                self.fetches = True
+                self._mode &= ~_WATCHING
+        if self._mode & (_DRAINING | _WAITING):
             passes = self._passes_drain(data, pos, end)
             if not passes:
                 self.refuses = passes is False
@@ -569,10 +603,14 @@ class Session:
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
-        """Whether a frame still goes to the broker in a drain: Produce with acks=0 does. None: too early."""
+        """Whether a frame still goes to the broker in a drain, or while the client is to `wait`: Produce with
+        acks=0 does. None: too early.
+        """
         if end - pos < REQUEST_HEADER_BYTES:
             return None
         size, api, _, client_id_length = read_request_header(data, pos)
+        if self._mode & _WAITING and api >> 16 in _FINDS_BROKERS:
+            return True
         if api >> 16 != PRODUCE or api not in PLANS:
             return False
         after = pos + 4 + max(size, 0)

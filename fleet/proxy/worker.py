@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
+from fleet.proxy.departures import Departures, Party
 from fleet.proxy.dialler import Dialler
 from fleet.proxy.feed import Feed
 from fleet.proxy.guard import Guard
@@ -54,6 +55,10 @@ MOVE_IS_NEWS_S = 600.0  # not Final: tests change it, and a compiler would write
 time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
 OLD_NEWS_S = 60.0  # not Final, as above
 """How often moves are looked for that are no news any more: a multiple of how often counters are told."""
+LIBRDKAFKA_PATIENCE_S: Final = 1.0
+"""How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
+on a busy machine never. Until then the client may ask for Metadata at any time. For as long again a party
+waits for its slowest connection, and forwards nothing new."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
@@ -116,6 +121,13 @@ class Worker(Host):
         self._move_interval_s = self._member.workers / self._limits.moves_per_second
         self._next_move_s = 0.0
         self._moved_s: dict[BrokerId, float] = {}
+        self._departures: Departures[ClientConnection] = Departures()
+        self._next_departure: asyncio.TimerHandle | None = None
+        self._sent_away: dict[BrokerId, dict[int, float]] = {}
+        """By identity that has moved away, and the hash of a client's key: until when a librdkafka waits that
+        comes back."""
+        self._waiting: set[ClientConnection] = set()
+        """Those that do."""
         self._news: deque[tuple[float, AddressSource, int]] = deque()
         """Of each directory and listener: when it came, and as which update."""
         self._waited_for: set[ClientConnection] = set()
@@ -190,11 +202,16 @@ class Worker(Host):
         now_s = self._loop.time()
         for source in self._sources.values():
             self._news.append((now_s, source, source.update(directory)))
-        for broker_id in list(self._connections):
-            if me in before.advertised.get(broker_id, ()) and me not in directory.advertised.get(
-                broker_id, ()
-            ):
-                self._let_go(broker_id)
+        gone = [
+            broker_id
+            for broker_id in self._connections
+            if me in before.advertised.get(broker_id, ())
+            and me not in directory.advertised.get(broker_id, ())
+        ]
+        if gone:
+            self._let_go(gone)
+        for connection in [each for each in self._waiting if self._owns(each)]:
+            self._end_waiting(connection)  # its client comes again, and is served
 
     def _forget_moves(self) -> None:
         """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
@@ -205,22 +222,74 @@ class Worker(Host):
             old[source] = update
         for source, update in old.items():
             source.forget_moves(update)
+        now_s = self._loop.time()
+        for broker_id, clients in list(self._sent_away.items()):
+            if all(until_s <= now_s for until_s in clients.values()):
+                del self._sent_away[broker_id]
 
-    def _let_go(self, broker_id: BrokerId) -> None:
-        """Have an identity's clients leave one after the other: they must not all reconnect at once."""
-        leaving = list(self._connections[broker_id])
-        log.info("identity %d has moved away: moving %d connections", broker_id, len(leaving))
-        loop = self._loop
-        self._moved_s[broker_id] = loop.time()
+    def _let_go(self, broker_ids: Collection[BrokerId]) -> None:
+        """Have identities' clients leave one after the other: they must not all reconnect at once."""
+        leaving: list[ClientConnection] = []
+        for broker_id in broker_ids:
+            served = self._connections[broker_id]
+            log.info("identity %d has moved away: moving %d connections", broker_id, len(served))
+            self._moved_s[broker_id] = self._loop.time()
+            self._sent_away[broker_id] = {}
+            leaving += served
         for connection in leaving:
-            self._next_move_s = max(self._next_move_s, loop.time() + NOTICE_S)
-            loop.call_at(self._next_move_s, self._move, connection)
-            self._next_move_s += self._move_interval_s
+            if connection.session.drops_moved:
+                connection.session.watch(on=True)
+        self._loop.call_later(NOTICE_S, self._queue, leaving)
 
-    def _move(self, connection: ClientConnection) -> None:
-        assert connection.broker_id is not None
-        if self._me.proxy_id not in self._directory.advertised.get(connection.broker_id, ()):
-            connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
+    def _queue(self, leaving: Iterable[ClientConnection]) -> None:
+        """The other members know by now where the identities are."""
+        self._departures.add(filter(self._has_to_leave, leaving))
+        self._next_move_s = max(self._next_move_s, self._loop.time())
+        self._depart_later()
+
+    def _has_to_leave(self, connection: ClientConnection) -> bool:
+        """Whether it does, and nothing has been done about it yet."""
+        if connection.moving or connection.state is State.CLOSED or connection in self._waiting:
+            return False
+        return not self._owns(connection)
+
+    def _depart_later(self) -> None:
+        if self._departures and self._next_departure is None:
+            self._next_departure = self._loop.call_at(self._next_move_s, self._depart)
+
+    def _depart(self) -> None:
+        self._next_departure = None
+        leaving: list[ClientConnection] = []
+        while self._departures and not leaving:
+            for connection in self._departures.take():
+                if self._has_to_leave(connection):
+                    leaving.append(connection)
+                else:
+                    connection.session.watch(on=False)
+        self._next_move_s += self._move_interval_s * len(leaving)
+        self._send_away(leaving, self._timing.move_timeout_s, self._timing.move_timeout_s)
+        self._depart_later()
+
+    def _send_away(self, connections: list[ClientConnection], patience_s: float, answer_s: float) -> None:
+        """Have connections leave, together where there are several."""
+        soon_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
+        together = [each for each in connections if not each.moving]
+        if len(together) > 1:
+            party = Party(together)
+            self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_PATIENCE_S), party.end)
+        until_s = self._loop.time() + soon_s + self._timing.move_timeout_s
+        for connection in connections:
+            broker_id, session = connection.broker_id, connection.session
+            if not session.drops_moved or session.coordinates:
+                connection.move(patience_s, answer_s)
+                continue
+            if broker_id in self._sent_away:
+                self._sent_away[broker_id].setdefault(hash(session.client_key), until_s)
+            connection.move(soon_s, patience_s - soon_s + answer_s)
+
+    def _owns(self, connection: ClientConnection) -> bool:
+        broker_id = connection.broker_id
+        return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
 
     def _saw(self, broker: Broker) -> None:
         """A response names it otherwise than the directory: control asks the cluster."""
@@ -305,7 +374,32 @@ class Worker(Host):
             self._waited_for.add(connection)
             connection.drain(0.0)
         elif key in self._moved_s and self._loop.time() < self._moved_s[key] + BACK_S:
-            self._loop.call_later(RETURN_S, self._move, connection)
+            if not self._owns(connection):
+                connection.expect()
+            self._loop.call_later(RETURN_S, self._move_again, connection)
+
+    def came_back(self, connection: ClientConnection) -> None:
+        """A client that drops connections at Metadata's word is not served where it was just sent away.
+
+        That word is on its way, or it asks for it here, and what is in flight when it comes would run twice.
+        """
+        broker_id, session = connection.broker_id, connection.session
+        assert broker_id is not None
+        until_s = self._sent_away.get(broker_id, {}).get(hash(session.client_key), 0.0)
+        if session.drops_moved and self._loop.time() < until_s and not self._owns(connection):
+            connection.wait()
+            self._waiting.add(connection)
+            self._loop.call_at(until_s, self._end_waiting, connection)
+
+    def _end_waiting(self, connection: ClientConnection) -> None:
+        """It ends in order, and what its client has sent does not run: the client may have gone by now."""
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+            connection.drain(self._timing.move_timeout_s)
+
+    def _move_again(self, connection: ClientConnection) -> None:
+        if connection not in self._waiting and not connection.moving and not self._owns(connection):
+            connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
@@ -318,6 +412,7 @@ class Worker(Host):
         if not served:
             del self._connections[key]
         self._dialler.give_up(connection)
+        self._waiting.discard(connection)
         self._waited_for.discard(connection)
         if not self._waited_for:
             self._all_left.set()
@@ -415,10 +510,22 @@ class Worker(Host):
         log.info("draining %d connections", len(everyone))
         phase_s = self._timing.drain_timeout_s * PHASE_SHARE
         interval_s = min(self._move_interval_s, phase_s / max(1, len(everyone)))
-        for number, connection in enumerate(everyone):
+        if self._next_departure is not None:
+            self._next_departure.cancel()
+            self._next_departure = None
+        self._departures = Departures()
+        for connection in list(self._waiting):
+            self._end_waiting(connection)
+        for connection in everyone:
+            connection.session.watch(on=connection.session.drops_moved)
+        departures: Departures[ClientConnection] = Departures()
+        departures.add(everyone)
+        number = 0
+        while together := departures.take():
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
-            self._loop.call_later(starts_s, connection.move, 2 * phase_s - starts_s, phase_s)
+            number += len(together)
+            self._loop.call_later(starts_s, self._send_away, together, 2 * phase_s - starts_s, phase_s)
         if everyone:
             await self._wait_for(everyone, 3 * phase_s)
             await asyncio.sleep(min(RETURN_S, phase_s))

@@ -6,17 +6,25 @@ The two members reach the brokers by different listeners, and Toxiproxy is in th
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 
+import psutil
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.plain_producer import Seen, Spec
+from benchmarks.repeats import SETTINGS, examine, read_rows
 from fleet.admin import client
 from fleet.chaos.network import Link, Toxiproxy, knock
 from fleet.chaos.proofs import prove_black
 from fleet.chaos.run import toxiproxy
 from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.demo.spawn import end, spawn_module
 from fleet.model import BrokerId, Endpoint, ProxyId
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import Scene, View, wait_for
@@ -29,6 +37,10 @@ MOVED_LIMIT_S = 15.0
 """Five times what is measured on a quiet machine."""
 BACK_LIMIT_S = 30.0
 BLINKS = 4
+LATENCY_MS = 100
+PRODUCER_LIMIT_S = 90.0
+FEW = 6
+"""Partitions: two of each broker."""
 QUIET_S = 3.0
 """Longer than all must be steady before identities move for balance."""
 
@@ -150,3 +162,69 @@ def dials(fleet: LocalFleet, proxy_id: ProxyId) -> dict[BrokerId, Endpoint]:
 
 def cannot_reach(fleet: LocalFleet, proxy_id: ProxyId) -> set[BrokerId]:
     return {each.broker_id for each in fleet.ownership(proxy_id).brokers if each.up is False}
+
+
+def test_a_drain_repeats_no_record_of_a_producer_that_is_not_idempotent(
+    away: tuple[LocalFleet, Toxiproxy],
+    kafka: KafkaCluster,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    """Found: its connection to one broker ended, and Metadata had it drop the other one with all in flight.
+
+    With a slow broker there always is something in flight: the fast one's connection has to wait.
+    """
+    fleet, network = away
+    fleet.await_ready()
+    give_most_to(fleet, VICTIM, frozenset(kafka.brokers))
+    wait_for(lambda: dials(fleet, VICTIM) == AWAY, "a way of its own", BACK_LIMIT_S)
+    slow, fast = sorted(
+        each.broker_id for each in fleet.ownership(VICTIM).identities if VICTIM in each.committed
+    )
+    links = network.broker_links(slow)
+    network.poison(links, "latency", {"latency": LATENCY_MS}, "out")
+    topic, seen = make_topic(FEW), tmp_path / "seen"
+    spec = Spec(0, fleet.bootstrap(), topic, FEW, 600, str(seen), dict(SETTINGS))
+    producer = spawn_module(
+        "benchmarks.plain_producer", json.dumps(asdict(spec)), log=tmp_path / "producer.log"
+    )
+    urls = [f"http://{fleet.settings.member(OTHER).admin}"]
+    try:
+        wait_for(
+            lambda: connected(fleet, producer.pid, VICTIM, slow, fast) == 2, "a producer", PRODUCER_LIMIT_S
+        )
+        wait_for(lambda: arrived(kafka, topic) > 2_000, "records", PRODUCER_LIMIT_S)
+        asyncio.run(client.drain(urls, VICTIM, True))
+        wait_for(lambda: connected(fleet, producer.pid, OTHER, slow, fast) == 2, "moves", PRODUCER_LIMIT_S)
+        before = arrived(kafka, topic)
+        wait_for(lambda: arrived(kafka, topic) > before + 1_000, "more", PRODUCER_LIMIT_S)
+        assert connected(fleet, producer.pid, VICTIM, slow, fast) == 0
+    finally:
+        end([producer], 60.0)
+        network.heal(links)
+        asyncio.run(client.drain(urls, VICTIM, False))
+    assert producer.returncode == 0
+    saw = Seen(**json.loads(seen.read_text()))
+    found = examine(read_rows(kafka.bootstrap_servers, topic, FEW), [saw], [])
+    assert (found.twice, found.out_of_order, found.lost, saw.failed) == ({}, {}, 0, [])
+
+
+def connected(fleet: LocalFleet, pid: int, proxy_id: ProxyId, *broker_ids: BrokerId) -> int:
+    """How many connections a process has to identities' ports of a member."""
+    member = fleet.settings.member(proxy_id).advertised(fleet.settings)
+    ports = {member.endpoint(LISTENER, each) for each in broker_ids}
+    found = psutil.Process(pid).net_connections("tcp")
+    return sum(
+        each.status == psutil.CONN_ESTABLISHED and Endpoint(*each.raddr) in ports
+        for each in found
+        if each.raddr
+    )
+
+
+def arrived(kafka: KafkaCluster, topic: str) -> int:
+    """How many records a topic holds."""
+    reader = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic})
+    try:
+        return sum(reader.get_watermark_offsets(TopicPartition(topic, each), 10.0)[1] for each in range(FEW))
+    finally:
+        reader.close()

@@ -16,7 +16,7 @@ from fleet.proxy.wire.heartbeats import not_coordinator
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
 
-HEARTBEAT, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 12, 2, 17, 18, 36
+HEARTBEAT, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 12, 2, 3, 17, 18, 36
 UNKNOWN_MEMBER_ID, ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION = 25, 34, 35
 
 
@@ -591,6 +591,21 @@ def test_a_drain_lets_answers_through_and_no_further_request() -> None:
     play.broker(answer[50:])
     assert play.session.drained
     assert play.to_client == answer
+
+
+@pytest.mark.parametrize(("key", "passes"), [(METADATA, True), (SASL_AUTHENTICATE, True), (HEARTBEAT, False)])
+def test_a_client_that_waits_finds_its_brokers_and_nothing_else(key: int, passes: bool) -> None:
+    play = Play.new()
+    play.session.wait()
+    asked = request(key, 1, 2, bytes(5))
+    play.client(asked[:3])
+    play.client(asked[3:])
+    assert bytes(play.to_broker) == (asked if passes else b"")
+    play.client(request(HEARTBEAT, 4, 3))
+    play.session.drain()
+    play.client(request(METADATA, 1, 4, bytes(5)))
+    assert bytes(play.to_broker) == (asked if passes else b"")
+    assert play.session.drained != passes
 
 
 def test_a_drain_finishes_the_request_that_was_begun() -> None:

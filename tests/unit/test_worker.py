@@ -48,14 +48,14 @@ from fleet.proxy import counters, feed, guard, upstream, worker
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
-from fleet.proxy.worker import Worker
+from fleet.proxy.worker import NOTICE_S, Worker
 from fleet.tcp import BROKER_VANISHED_S
 from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
-PRODUCE, FETCH, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 3, 10, 18
+PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
 """About as much as a worker reads at once."""
@@ -1285,6 +1285,289 @@ async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(
         assert await ends(back_reader) == response(1, b"answer")
         for each in (writer, back_writer):
             each.close()
+
+
+def names_itself(correlation_id: int = 0) -> bytes:
+    """The first request of librdkafka."""
+    return request(API_VERSIONS, 3, correlation_id, b"\0\x0blibrdkafka\x021\0")
+
+
+async def greet(at: Running, broker_id: int) -> Client:
+    reader, writer = await at.connect(broker_id)
+    writer.write(names_itself())
+    async with asyncio.timeout(LIMIT_S):
+        await read_frame(reader)
+    return reader, writer
+
+
+async def answer_what_is_released(
+    script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+) -> None:
+    """At once who it is; anything else later."""
+    if key != API_VERSIONS:
+        await script.released.wait()
+    writer.write(response(correlation_id, b"\0\0\1\0\0\0\0\0" if key == API_VERSIONS else b"answer"))
+
+
+async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
+    """Its first one that ends has it ask for Metadata, and that drops the others with all in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        two.released.set()
+        quiet_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
+    """Found with a slow broker: its identity moved two seconds before the member was drained."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        two.released.set()
+        quiet_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
+    """It may wait at its broker for as long as there are none."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        writer.write(fetch(1))
+        await eventually(lambda: (FETCH, 1) in one.asked, "the request is in flight")
+        assert await ends(quiet_reader) == b""
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(tmp_path: Path) -> None:
+    """Metadata has it drop that connection, too. But where it comes back again it is served."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        assert await ends(back_reader) == b""
+        assert (PRODUCE, 1) not in one.asked
+        again_reader, again_writer = await greet(at, 1)
+        again_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(again_reader) == response(2, b"answer")[4:]
+        for each in (writer, back_writer, again_writer):
+            each.close()
+
+
+async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: Path) -> None:
+    """It has sent the same elsewhere by then."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=0.5) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        writer.close()
+        _, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        await back_writer.drain()
+        back_writer.close()
+        await eventually(lambda: not at.connections(), "it is gone")
+        assert (PRODUCE, 1) not in one.asked
+
+
+async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: one that moved later had those that were ready leave, and another one had requests in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        broker_script(answer_what_is_released) as three,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        brokers = [one, two, three]
+        at.worker.apply(at.directory(brokers))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        later_reader, later_writer = await greet(at, 3)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
+        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "two are to leave")
+        at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
+        assert await ends(later_reader) == b""
+        left = [each.broker_id for each in at.connections() if each.state is State.LEAVING]
+        assert 2 not in left
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer, later_writer):
+            each.close()
+
+
+async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(tmp_path: Path) -> None:
+    """Found: it waited for the whole time limit at the member that was right by then."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(produce(1, acks=1))
+        at.worker.apply(at.directory([one], advertised={1: ("p1",)}, revision=1))
+        assert await ends(back_reader) == b""
+        assert (PRODUCE, 1) not in one.asked
+        again_reader, again_writer = await greet(at, 1)
+        again_writer.write(produce(2, acks=1))
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(again_reader) == response(2, b"answer")[4:]
+        for each in (writer, back_writer, again_writer):
+            each.close()
+
+
+async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
+    """Found: the quiet connection of a client ended at once, and its other one had requests in flight."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        reader, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        at.stop.set()
+        end = asyncio.create_task(ends(quiet_reader))
+        done, _ = await asyncio.wait([end], timeout=0.2)
+        assert not done
+        one.released.set()
+        assert await ends(reader) == response(1, b"answer")
+        assert await end == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_a_librdkafka_that_waits_finds_its_brokers(tmp_path: Path) -> None:
+    """Found: its Metadata request was held with all others, and it stalled until the time limit."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        one.released.set()
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        assert await ends(reader) == b""
+        back_reader, back_writer = await greet(at, 1)
+        back_writer.write(request(LIST_GROUPS, 0, 1) + request(LIST_GROUPS, 0, 2))
+        writer.close()
+        _, other_writer = await greet(at, 1)
+        other_writer.write(request(FIND_COORDINATOR, 0, 3) + produce(4, acks=1))
+        await eventually(lambda: (FIND_COORDINATOR, 3) in one.asked, "it may look for its coordinator")
+        for each in (back_writer, other_writer):
+            each.close()
+        await eventually(lambda: not at.connections(), "that they have gone is seen while they wait")
+        assert await back_reader.read() == b""
+        assert not {(LIST_GROUPS, 1), (LIST_GROUPS, 2), (PRODUCE, 4)} & set(one.asked)
+
+
+async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_moment_only(
+    tmp_path: Path,
+) -> None:
+    """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        _, writer = await greet(at, 1)
+        quiet_reader, quiet_writer = await greet(at, 2)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        assert await ends(quiet_reader) == b""
+        for each in (writer, quiet_writer):
+            each.close()
+
+
+async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> None:
+    """Found: each of them made all that waited for their turn wait for notice once more."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        broker_script(answer_what_is_released) as two,
+        running(tmp_path, [one.port]) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        clients = [await at.connect(1) for _ in range(80)]
+        await eventually(lambda: len(at.connections()) == len(clients), "all are connected")
+        _, kept_writer = await at.connect(2)
+        revision = 1
+        while any(each.broker_id == 1 and each.state is not State.LEAVING for each in at.connections()):
+            assert revision < 5 * len(clients) / 3, "they leave one after the other, whatever moves"
+            advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
+            at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
+            revision += 1
+            if not any(each.broker_id == 2 for each in at.connections()):
+                kept_writer.close()
+                _, kept_writer = await at.connect(2)
+            await asyncio.sleep(NOTICE_S / 5)
+        for _, writer in clients:
+            writer.close()
+        kept_writer.close()
 
 
 async def test_drain_ends_within_its_time_whatever_the_broker_does(
