@@ -95,9 +95,14 @@ class Party:
     __slots__ = ("_connections",)
 
     def __init__(self, connections: Iterable[Leaver]) -> None:
-        self._connections = list(connections)
-        for each in self._connections:
-            each.party = self
+        self._connections: list[Leaver] = []
+        for each in connections:
+            self.add(each)
+
+    def add(self, connection: Leaver) -> None:
+        """Have one more leave with them."""
+        self._connections.append(connection)
+        connection.party = self
 
     def advance(self, connection: Leaver) -> None:
         """Something has happened to one of them."""

@@ -273,7 +273,7 @@ class Worker(Host):
     def _send_away(self, connections: list[ClientConnection], patience_s: float, answer_s: float) -> None:
         """Have connections leave, together where there are several."""
         soon_s = min(patience_s, LIBRDKAFKA_PATIENCE_S)
-        together = [each for each in connections if not each.moving]
+        together = [each for each in connections if not each.moving and each.party is None]
         if len(together) > 1:
             party = Party(together)
             self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_PATIENCE_S), party.end)
@@ -516,8 +516,12 @@ class Worker(Host):
         self._departures = Departures()
         for connection in list(self._waiting):
             self._end_waiting(connection)
+        parties = {each.session.client_key: each.party for each in everyone if each.party is not None}
         for connection in everyone:
             connection.session.watch(on=connection.session.drops_moved)
+            party = parties.get(connection.session.client_key)
+            if party is not None and not connection.moving:  # its end must not end the party early
+                party.add(connection)
         departures: Departures[ClientConnection] = Departures()
         departures.add(everyone)
         number = 0

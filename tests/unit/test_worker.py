@@ -1476,7 +1476,7 @@ async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(t
 
 
 async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
-    """Found: the quiet connection of a client ended at once, and its other one had requests in flight."""
+    """Found: quiet connections of a client ended at once, and another one had requests in flight."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1487,16 +1487,19 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         quiet_reader, quiet_writer = await greet(at, 2)
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
         end = asyncio.create_task(ends(quiet_reader))
-        done, _ = await asyncio.wait([end], timeout=0.2)
+        bootstrap_end = asyncio.create_task(ends(bootstrap_reader))
+        done, _ = await asyncio.wait([end, bootstrap_end], timeout=0.2)
         assert not done
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         assert await end == b""
-        for each in (writer, quiet_writer):
+        assert await bootstrap_end == b""
+        for each in (writer, quiet_writer, bootstrap_writer):
             each.close()
 
 
