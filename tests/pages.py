@@ -58,6 +58,7 @@ SHOWN: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
         ("README.md", "┌──"): "a drawing",
         ("README.md", "killed p1"): "what make demo prints",
         ("docs/adr/0003-describe-configs.md", "listeners, adv"): "names of settings",
+        ("docs/clients.md", "let backoff = BackoffConfig"): "settings of rskafka",
         ("docs/architecture.md", ""): "what modules offer one another",
         ("docs/architecture.md", "fleet node ── supervisor"): "a drawing",
         ("docs/configuration.md", "fleet.yaml:12:"): "what fleet check prints",

@@ -587,13 +587,18 @@ class ClientConnection(asyncio.Protocol):
         self._release(self._overdrawn(quota))
 
     def move(self, patience_s: float, answer_s: float) -> None:
-        """Leave in order, for the client to go elsewhere; called again, only the times are new.
+        """Leave in order, for the client to go elsewhere; called again, only the times are new, or, where nothing
+        new is forwarded any more, shorter.
 
         Args:
             patience_s: how long a moment is waited for when nothing is in flight.
             answer_s: for how long after that what is in flight may be answered, and nothing new is forwarded.
         """
-        if self.draining or self.state in (State.LEAVING, State.CLOSED):
+        if self.state in (State.LEAVING, State.CLOSED):
+            return
+        if self.draining:
+            self._answer_s = min(self._answer_s, patience_s + answer_s)
+            self._run_out_later()
             return
         self.moving = self.alert = True
         if self.session.coordinates:
@@ -617,7 +622,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_back = self.alert = True
 
     def wait(self) -> None:
-        """Let it find its brokers, and run nothing else of what it asks for, before it is to `drain`."""
+        """Write no record of it before it is to `drain`."""
         self.session.wait()
 
     def close(self) -> None:

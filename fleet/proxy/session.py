@@ -86,8 +86,6 @@ _NOTHING: Final = -1
 _PLANS_KNOWN: Final = len(PLAN_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
-_FINDS_BROKERS: Final = frozenset({3, 10, 17, 18, 36})
-"""Metadata, FindCoordinator, SaslHandshake, ApiVersions and SaslAuthenticate."""
 _NONE_BEHIND: Final[deque[int]] = deque()
 """Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
@@ -286,7 +284,7 @@ class Session:
         self._mode = self._mode | _WATCHING if on else self._mode & ~_WATCHING
 
     def wait(self) -> None:
-        """Until `drain`, let nothing through but what passes then, and what finds a client its brokers."""
+        """Until `drain`, let everything through but Produce that is answered, and what is behind it."""
         self._mode |= _WAITING
 
     def redirect(self) -> None:
@@ -603,16 +601,15 @@ class Session:
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
-        """Whether a frame still goes to the broker in a drain, or while the client is to `wait`: Produce with
-        acks=0 does. None: too early.
+        """Whether a frame still goes to the broker, in a drain or while the client is to `wait`; None: too soon.
+
+        Produce with acks=0 does, and while the client is to `wait` all but Produce.
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return None
         size, api, _, client_id_length = read_request_header(data, pos)
-        if self._mode & _WAITING and api >> 16 in _FINDS_BROKERS:
-            return True
         if api >> 16 != PRODUCE or api not in PLANS:
-            return False
+            return bool(self._mode & _WAITING)
         after = pos + 4 + max(size, 0)
         known = min(after, pos + HEADER_LIMIT_BYTES)
         try:

@@ -108,6 +108,7 @@ def exception(line: Line) -> tuple[str, str] | None:
 # ------------------------------------------------------------------------------------------------ the tables
 
 
+@pytest.mark.size("test")  # a page that was changed shows it here, before any of its commands run
 def test_every_entry_of_the_tables_is_needed() -> None:
     lines = [line for page in pages.PAGES for line in pages.commands(page)]
     assert {exception(line) for line in lines} - {None} == set(NOT_RUN)

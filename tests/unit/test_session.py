@@ -16,7 +16,7 @@ from fleet.proxy.wire.heartbeats import not_coordinator
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import Limits, Play, advertised, member, produce, request
 
-HEARTBEAT, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 12, 2, 3, 17, 18, 36
+HEARTBEAT, LIST_OFFSETS, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 12, 2, 17, 18, 36
 UNKNOWN_MEMBER_ID, ILLEGAL_SASL_STATE, UNSUPPORTED_VERSION = 25, 34, 35
 
 
@@ -593,19 +593,22 @@ def test_a_drain_lets_answers_through_and_no_further_request() -> None:
     assert play.to_client == answer
 
 
-@pytest.mark.parametrize(("key", "passes"), [(METADATA, True), (SASL_AUTHENTICATE, True), (HEARTBEAT, False)])
-def test_a_client_that_waits_finds_its_brokers_and_nothing_else(key: int, passes: bool) -> None:
+@pytest.mark.parametrize("size", [3, 20, 1_000])
+def test_a_client_that_waits_writes_no_record_that_it_would_write_again(size: int) -> None:
     play = Play.new()
     play.session.wait()
-    asked = request(key, 1, 2, bytes(5))
-    play.client(asked[:3])
-    play.client(asked[3:])
-    assert bytes(play.to_broker) == (asked if passes else b"")
-    play.client(request(HEARTBEAT, 4, 3))
+    passes = request(HEARTBEAT, 4, 2) + produce(9, 3, 0, b"r" * 50) + request(HEARTBEAT, 4, 4)
+    sent = passes + produce(9, 5, 1, b"r" * 50) + request(HEARTBEAT, 4, 6)
+    for at in range(0, len(sent), size):
+        play.client(sent[at : at + size])
+    assert bytes(play.to_broker) == passes
     play.session.drain()
-    play.client(request(METADATA, 1, 4, bytes(5)))
-    assert bytes(play.to_broker) == (asked if passes else b"")
-    assert play.session.drained != passes
+    play.client(b"")
+    assert bytes(play.to_broker) == passes
+    for correlation_id in (2, 4):
+        assert not play.session.drained
+        play.broker(response(correlation_id))
+    assert play.session.drained
 
 
 def test_a_drain_finishes_the_request_that_was_begun() -> None:

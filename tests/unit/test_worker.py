@@ -1503,8 +1503,8 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
             each.close()
 
 
-async def test_a_librdkafka_that_waits_finds_its_brokers(tmp_path: Path) -> None:
-    """Found: its Metadata request was held with all others, and it stalled until the time limit."""
+async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> None:
+    """Found: its Metadata request was held with all others, and so were its commits at a coordinator."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
@@ -1514,17 +1514,30 @@ async def test_a_librdkafka_that_waits_finds_its_brokers(tmp_path: Path) -> None
         reader, writer = await greet(at, 1)
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        back_reader, back_writer = await greet(at, 1)
-        back_writer.write(request(LIST_GROUPS, 0, 1) + request(LIST_GROUPS, 0, 2))
-        writer.close()
-        _, other_writer = await greet(at, 1)
-        other_writer.write(request(FIND_COORDINATOR, 0, 3) + produce(4, acks=1))
-        await eventually(lambda: (FIND_COORDINATOR, 3) in one.asked, "it may look for its coordinator")
-        for each in (back_writer, other_writer):
+        _, back_writer = await greet(at, 1)
+        back_writer.write(request(FIND_COORDINATOR, 0, 1) + produce(2, acks=1) + request(LIST_GROUPS, 0, 3))
+        await eventually(lambda: (FIND_COORDINATOR, 1) in one.asked, "it may look for its coordinator")
+        for each in (writer, back_writer):
             each.close()
-        await eventually(lambda: not at.connections(), "that they have gone is seen while they wait")
-        assert await back_reader.read() == b""
-        assert not {(LIST_GROUPS, 1), (LIST_GROUPS, 2), (PRODUCE, 4)} & set(one.asked)
+        await eventually(lambda: not at.connections(), "that it has gone is seen while it waits")
+        assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.asked)
+
+
+async def test_a_stopping_worker_shortens_the_time_of_what_moves(tmp_path: Path) -> None:
+    """Found: a connection that had to leave before kept its nine seconds, however short the stop was."""
+    async with (
+        broker_script(answer_what_is_released) as one,
+        running(tmp_path, [one.port], drain_timeout_s=1.0, move_timeout_s=10 * LIMIT_S) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await greet(at, 1)
+        writer.write(produce(1, acks=1))
+        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
+        await eventually(lambda: all(each.draining for each in at.connections()), "nothing new passes")
+        at.stop.set()
+        assert await ends(reader) == b""
+        writer.close()
 
 
 async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_moment_only(
