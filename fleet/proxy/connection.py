@@ -587,8 +587,9 @@ class ClientConnection(asyncio.Protocol):
         self._release(self._overdrawn(quota))
 
     def move(self, patience_s: float, answer_s: float) -> None:
-        """Leave in order, for the client to go elsewhere; called again, only the times are new, or, where nothing
-        new is forwarded any more, shorter.
+        """Leave in order, for the client to go elsewhere; called again, only the times are new.
+
+        Where nothing new is forwarded any more, they can get shorter alone.
 
         Args:
             patience_s: how long a moment is waited for when nothing is in flight.

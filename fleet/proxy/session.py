@@ -601,9 +601,9 @@ class Session:
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
-        """Whether a frame still goes to the broker, in a drain or while the client is to `wait`; None: too soon.
+        """Whether a frame still goes to the broker, where not all do. None: too early.
 
-        Produce with acks=0 does, and while the client is to `wait` all but Produce.
+        In a drain Produce with acks=0 does, and while the client is to `wait` all else but Produce, too.
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return None
