@@ -386,10 +386,12 @@ class Worker(Host):
         broker_id, session = connection.broker_id, connection.session
         assert broker_id is not None
         until_s = self._sent_away.get(broker_id, {}).get(hash(session.client_key), 0.0)
-        if session.drops_moved and self._loop.time() < until_s and not self._owns(connection):
+        now_s = self._loop.time()
+        if session.drops_moved and now_s < until_s and not self._owns(connection):
             connection.wait()
             self._waiting.add(connection)
-            self._loop.call_at(until_s, self._end_waiting, connection)
+            # Not until then: its Metadata request may be behind a Produce, and comes by another way after that.
+            self._loop.call_at(min(until_s, now_s + RETURN_S), self._end_waiting, connection)
 
     def _end_waiting(self, connection: ClientConnection) -> None:
         """It ends in order, and what its client has sent does not run: the client may have gone by now."""
