@@ -390,7 +390,7 @@ class Worker(Host):
         if session.drops_moved and now_s < until_s and not self._owns(connection):
             connection.wait()
             self._waiting.add(connection)
-            # Not until then: its Metadata request may be behind a Produce, and comes by another way after that.
+            # No longer: its Metadata request may be behind a Produce, and goes another way after that.
             self._loop.call_at(min(until_s, now_s + RETURN_S), self._end_waiting, connection)
 
     def _end_waiting(self, connection: ClientConnection) -> None:
