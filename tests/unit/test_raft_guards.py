@@ -1,5 +1,8 @@
 import gc
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pysyncobj.serializer
@@ -22,6 +25,15 @@ def opened(folder: Path) -> Replica:
 
 def test_the_installed_library_is_the_one() -> None:
     guards.check_library()
+
+
+def test_the_library_replaces_nothing_of_python() -> None:
+    """Found: a test failed that asked psutil for connections, in a process that had loaded the library."""
+    assert socket.inet_ntop(socket.AF_INET, bytes((127, 0, 0, 1))) == "127.0.0.1"
+    address = "socket.inet_ntop(socket.AF_INET, bytes(4))"
+    program = f"import socket; import fleet.raft_state; print({address})"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout == "0.0.0.0\n"
 
 
 def test_another_version_is_refused() -> None:
