@@ -65,6 +65,8 @@ REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
 UNNOTICED_BY_BROKER_BYTES: Final = 1024
 """What may wait for a broker before each read is followed by a look at how much does."""
+NOWHERE: Final = ("?", 0)
+"""The address of a client that the system does not know."""
 WRITE_BYTES: Final = 1024
 """What a write takes that waits, besides its bytes: with uvloop 800 bytes.
 
@@ -192,6 +194,8 @@ class ClientConnection(asyncio.Protocol):
     write: Write
     """To the client."""
     _transport: asyncio.Transport
+    _address: tuple[Any, ...]
+    """Host and port; of IPv6 there is more."""
 
     def __init__(
         self,
@@ -229,7 +233,6 @@ class ClientConnection(asyncio.Protocol):
         self.since_s = 0.0
         self.end: ConnectionEnd = "client"
         self._make_session = make_session
-        self._address: tuple[str, int] = ("?", 0)
         self.source = "?"
         """The address that limits are counted by."""
         self.answered = 0
@@ -277,10 +280,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(REPLY_BUFFER_BYTES)
-        address = transport.get_extra_info("peername")
-        if address:
-            self._address = (address[0], address[1])  # IPv6 has more
-            self.source = address[0]
+        self._address = transport.get_extra_info("peername") or NOWHERE
+        self.source = self._address[0]
         self.session = self._make_session(self.source)
         self._host.opened(self)
 

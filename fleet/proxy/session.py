@@ -69,6 +69,9 @@ _DRAINING: Final = 2
 _REDIRECTING: Final = 4
 _WATCHING: Final = 8
 _WAITING: Final = 16
+_FETCHED: Final = 32
+_REDIRECTED: Final = 64
+_LEAVING: Final = _DRAINING | _WATCHING | _WAITING
 
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
@@ -112,8 +115,7 @@ class Session:
         observe_answer: given the clock, too, called where the answer to a request that is sampled begins:
             with the API key, the sizes of the request and of the answer in bytes, and the seconds between.
 
-    ``coordinates`` is whether a group's member has sent heartbeats here, ``redirected`` whether it was told
-    to look for its coordinator again. ``fetches`` is whether it has asked for records since `watch`.
+    ``coordinates`` is whether a group's member has sent heartbeats here.
 
     ``local_replies`` are frames to write to the client, for requests that were answered here without a
     broker; the shell empties the list before the next call. As long as it has any, ``discard_bytes`` is how
@@ -142,10 +144,8 @@ class Session:
         "coordinates",
         "crowded",
         "discard_bytes",
-        "fetches",
         "holding",
         "local_replies",
-        "redirected",
         "refuses",
     )
 
@@ -188,8 +188,6 @@ class Session:
         self.refuses = False
         self.crowded = False
         self.coordinates = False
-        self.fetches = False
-        self.redirected = False
 
     @property
     def in_flight(self) -> int:
@@ -219,6 +217,16 @@ class Session:
         Known by the name in its first request: librdkafka.
         """
         return self._rewriter.remembers_coordinators
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it has asked for records since `watch`."""
+        return bool(self._mode & _FETCHED)
+
+    @property
+    def redirected(self) -> bool:
+        """Whether a group's member was told to look for its coordinator again."""
+        return bool(self._mode & _REDIRECTED)
 
     @property
     def at_boundary(self) -> bool:
@@ -281,7 +289,9 @@ class Session:
 
     def watch(self, *, on: bool) -> None:
         """Take note of the next request for records, or of none any more."""
-        self._mode = self._mode | _WATCHING if on else self._mode & ~_WATCHING
+        self._mode &= ~(_WATCHING | _FETCHED)
+        if on:
+            self._mode |= _WATCHING
 
     def wait(self) -> None:
         """Until `drain`, let everything through but Produce that is answered, and what is behind it."""
@@ -534,19 +544,20 @@ class Session:
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.
         """
-        if self._mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
-            api_key: int = read_i16_be(data, pos + 4)
-            if api_key in _FETCHES:
-                self.fetches = True
-                self._mode &= ~_WATCHING
-        if self._mode & (_DRAINING | _WAITING):
-            passes = self._passes_drain(data, pos, end)
-            if not passes:
-                self.refuses = passes is False
-                return _WAIT
-        if self._mode & _FIRST:
+        mode = self._mode
+        if mode & _LEAVING:
+            if mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
+                api_key: int = read_i16_be(data, pos + 4)
+                if api_key in _FETCHES:
+                    self._mode = (mode & ~_WATCHING) | _FETCHED
+            if mode & (_DRAINING | _WAITING):
+                passes = self._passes_drain(data, pos, end)
+                if not passes:
+                    self.refuses = passes is False
+                    return _WAIT
+        if mode & _FIRST:
             return self._first(data, pos, end)
-        if self._mode & _REDIRECTING and not pos and not self.in_flight:
+        if mode & _REDIRECTING and not pos and not self.in_flight:
             return self._redirect(data, end)
         return _ORDINARY
 
@@ -560,26 +571,26 @@ class Session:
             return _WAIT
         size: int = read_i32_be(data, pos)
         after = pos + 4 + size
-        asks_versions = read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4
-        if asks_versions:
+        if read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4:
             if after > end:
                 return _WAIT
             if keeps_coordinators(software_name(memoryview(data)[pos:after])):
                 self._rewriter.remember_coordinators()
-        if asks_versions and int(read_i32_be(data, pos + 4)) not in PLANS:
-            if len(self.local_replies) >= MOST_REPLIES:
-                raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
-            self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
-            self.discard_bytes = after
-            self._counters.local_replies += 1
-            return after
+            if int(read_i32_be(data, pos + 4)) not in PLANS:
+                if len(self.local_replies) >= MOST_REPLIES:
+                    raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
+                self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
+                self.discard_bytes = after
+                self._counters.local_replies += 1
+                return after
         if not 10 <= size <= self._max_request_bytes:
             return _ORDINARY  # it is refused there, and nobody waits for the rest of an HTTP request
         begins = pos + REQUEST_HEADER_BYTES
         ends = begins + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
             return _WAIT
-        self._rewriter.client_key = b"\0".join((self._rewriter.client_key, data[begins:ends]))
+        rewriter = self._rewriter
+        rewriter.client_key = b"\0".join((rewriter.client_key, data[begins:ends]))
         self._mode &= ~_FIRST
         return _ORDINARY
 
@@ -596,8 +607,7 @@ class Session:
         self.local_replies.append(not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
         self.discard_bytes = after
         self._counters.local_replies += 1
-        self._mode &= ~_REDIRECTING
-        self.redirected = True
+        self._mode = (self._mode & ~_REDIRECTING) | _REDIRECTED
         return after
 
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:

@@ -59,6 +59,8 @@ LIBRDKAFKA_PATIENCE_S: Final = 1.0
 """How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
 on a busy machine never. Until then the client may ask for Metadata at any time. For as long again a party
 waits for its slowest connection, and forwards nothing new."""
+GATHER_S: Final = 0.05
+"""How long the first turn waits for identities that move a moment later, of the same clients."""
 RETURN_S: Final = 1.0
 """How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
 A stopping worker listens for so long, and one that goes on then tells them again."""
@@ -243,8 +245,9 @@ class Worker(Host):
 
     def _queue(self, leaving: Iterable[ClientConnection]) -> None:
         """The other members know by now where the identities are."""
+        if not self._departures:
+            self._next_move_s = max(self._next_move_s, self._loop.time() + GATHER_S)
         self._departures.add(filter(self._has_to_leave, leaving))
-        self._next_move_s = max(self._next_move_s, self._loop.time())
         self._depart_later()
 
     def _has_to_leave(self, connection: ClientConnection) -> bool:
