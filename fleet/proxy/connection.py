@@ -590,7 +590,7 @@ class ClientConnection(asyncio.Protocol):
     def move(self, patience_s: float, answer_s: float) -> None:
         """Leave in order, for the client to go elsewhere; called again, only the times are new.
 
-        Where nothing new is forwarded any more, they can get shorter alone.
+        Once it is to `drain`, another call can only shorten the time that is left.
 
         Args:
             patience_s: how long a moment is waited for when nothing is in flight.

@@ -126,8 +126,8 @@ class Worker(Host):
         self._departures: Departures[ClientConnection] = Departures()
         self._next_departure: asyncio.TimerHandle | None = None
         self._sent_away: dict[BrokerId, dict[int, float]] = {}
-        """By identity that has moved away, and the hash of a client's key: until when a librdkafka waits that
-        comes back."""
+        """Identity that has moved away → hash of a client's key → until when a librdkafka client that comes
+        back writes nothing."""
         self._waiting: set[ClientConnection] = set()
         """Those that do."""
         self._news: deque[tuple[float, AddressSource, int]] = deque()
@@ -244,7 +244,7 @@ class Worker(Host):
         self._loop.call_later(NOTICE_S, self._queue, leaving)
 
     def _queue(self, leaving: Iterable[ClientConnection]) -> None:
-        """The other members know by now where the identities are."""
+        """Give connections their turn: by now the other members know where the identities are."""
         if not self._departures:
             self._next_move_s = max(self._next_move_s, self._loop.time() + GATHER_S)
         self._departures.add(filter(self._has_to_leave, leaving))
@@ -482,7 +482,7 @@ class Worker(Host):
                 wall_ms(),
                 connection.listener,
                 BOOTSTRAP if broker_id is None else broker_id,
-                broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ()),
+                self._owns(connection),
                 connection.peer,
                 connection.session.client_id,
                 end,
@@ -527,10 +527,9 @@ class Worker(Host):
             party = parties.get(connection.session.client_key)
             if party is not None and not connection.moving:  # its end must not end the party early
                 party.add(connection)
-        departures: Departures[ClientConnection] = Departures()
-        departures.add(everyone)
+        self._departures.add(everyone)
         number = 0
-        while together := departures.take():
+        while together := self._departures.take():
             # Those that leave later have less patience, and all are gone in time.
             starts_s = number * interval_s
             number += len(together)

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.counted import instructions
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.errors import OversizeFrame
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.rewriter import AT_ONCE_BYTES, METADATA, PIECE_BYTES, SlicedPatch
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.wire._tables import find_coordinator_v4
@@ -309,6 +310,16 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         writer.close()
 
 
+async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, asyncio.StreamWriter]:
+    """Have the answer to a client's requests come, and nobody get a turn to work on it."""
+    at.worker.turns = TurnQueue(list[object]().append)
+    _, writer = await at.connect(1)
+    writer.write(requests)
+    await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
+    (connection,) = at.connections()
+    return connection, writer
+
+
 async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> None:
     """Found: 850 clients had 33 KB counted for each, and 165 KB more kept."""
 
@@ -319,11 +330,7 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
 
     async with broker_script(both) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        at.worker.turns = TurnQueue(list[object]().append)  # nobody has a turn
-        _, writer = await at.connect(1)
-        writer.write(ask(1) + fetch(2))
-        await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
-        (connection,) = at.connections()
+        connection, writer = await await_work(at, ask(1) + fetch(2))
         assert connection._broker is not None
         kept_bytes = connection._broker.kept_bytes
         assert kept_bytes

@@ -12,13 +12,13 @@ import pytest
 
 from benchmarks.counted import instructions
 from fleet.errors import MalformedFrame
-from fleet.proxy.turns import TurnQueue
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_AT_ONCE
 from fleet.proxy.wire.tail import MOST_FIELDS
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play, request
+from tests.unit.test_held_responses import await_work
 from tests.unit.test_worker import DATA_BYTES, LIMIT_S, BrokerScript, broker_script, eventually, running
 
 FETCH, VERSION = 1, 16
@@ -154,11 +154,7 @@ async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: P
 async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        at.worker.turns = TurnQueue(list[object]().append)  # nobody has a turn
-        _, writer = await at.connect(1)
-        writer.write(ask(1) + ask(2))
-        await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
-        (connection,) = at.connections()
+        connection, writer = await await_work(at, ask(1) + ask(2))
         assert connection._broker is not None
         assert connection._broker.kept_bytes
         assert at.worker.responses.total_bytes == connection._broker.kept_bytes

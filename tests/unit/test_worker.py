@@ -1309,55 +1309,63 @@ async def answer_what_is_released(
     writer.write(response(correlation_id, b"\0\0\1\0\0\0\0\0" if key == API_VERSIONS else b"answer"))
 
 
-async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
-    """Its first one that ends has it ask for Metadata, and that drops the others with all in flight."""
+@dataclass
+class HalfBusy:
+    """A librdkafka client with connections to two brokers, and a request in flight on the first one."""
+
+    at: Running
+    one: BrokerScript
+    two: BrokerScript
+    reader: asyncio.StreamReader
+    quiet_reader: asyncio.StreamReader
+    quiet_writer: asyncio.StreamWriter
+
+
+@contextlib.asynccontextmanager
+async def half_busy(tmp_path: Path, move_timeout_s: float) -> AsyncIterator[HalfBusy]:
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
+        running(tmp_path, [one.port], move_timeout_s=move_timeout_s) as at,
     ):
         at.worker.apply(at.directory([one, two]))
         reader, writer = await greet(at, 1)
         quiet_reader, quiet_writer = await greet(at, 2)
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
-        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
-        two.released.set()
-        quiet_writer.write(produce(2, acks=1))
-        async with asyncio.timeout(LIMIT_S):
-            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
-        one.released.set()
-        assert await ends(reader) == response(1, b"answer")
-        assert await ends(quiet_reader) == b""
+        yield HalfBusy(at, one, two, reader, quiet_reader, quiet_writer)
         for each in (writer, quiet_writer):
             each.close()
+
+
+async def leaves_together(client: HalfBusy) -> None:
+    """Require that the quiet connection is served until the other one has its answer, and that both end."""
+    client.two.released.set()
+    client.quiet_writer.write(produce(2, acks=1))
+    async with asyncio.timeout(LIMIT_S):
+        assert await read_frame(client.quiet_reader) == response(2, b"answer")[4:]
+    client.one.released.set()
+    assert await ends(client.reader) == response(1, b"answer")
+    assert await ends(client.quiet_reader) == b""
+
+
+async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
+    """When its first connection ends it asks for Metadata, and then drops others with requests in flight."""
+    async with half_busy(tmp_path, LIMIT_S) as client:
+        at, one, two = client.at, client.one, client.two
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await leaves_together(client)
 
 
 async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
     """Found with a slow broker: its identity moved two seconds before the member was drained."""
-    async with (
-        broker_script(answer_what_is_released) as one,
-        broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
-    ):
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
-        writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+    async with half_busy(tmp_path, LIMIT_S) as client:
+        at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
         await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
-        two.released.set()
-        quiet_writer.write(produce(2, acks=1))
-        async with asyncio.timeout(LIMIT_S):
-            assert await read_frame(quiet_reader) == response(2, b"answer")[4:]
-        one.released.set()
-        assert await ends(reader) == response(1, b"answer")
-        assert await ends(quiet_reader) == b""
-        for each in (writer, quiet_writer):
-            each.close()
+        await leaves_together(client)
 
 
 async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
@@ -1477,30 +1485,21 @@ async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(t
 
 async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
     """Found: quiet connections of a client ended at once, and another one had requests in flight."""
-    async with (
-        broker_script(answer_what_is_released) as one,
-        broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at,
-    ):
-        at.worker.apply(at.directory([one, two]))
-        reader, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
-        writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+    async with half_busy(tmp_path, LIMIT_S) as client:
+        at, one, two = client.at, client.one, client.two
         bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
-        end = asyncio.create_task(ends(quiet_reader))
+        end = asyncio.create_task(ends(client.quiet_reader))
         bootstrap_end = asyncio.create_task(ends(bootstrap_reader))
         done, _ = await asyncio.wait([end, bootstrap_end], timeout=0.2)
         assert not done
         one.released.set()
-        assert await ends(reader) == response(1, b"answer")
+        assert await ends(client.reader) == response(1, b"answer")
         assert await end == b""
         assert await bootstrap_end == b""
-        for each in (writer, quiet_writer, bootstrap_writer):
-            each.close()
+        bootstrap_writer.close()
 
 
 async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> None:
@@ -1544,20 +1543,10 @@ async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_mo
     tmp_path: Path,
 ) -> None:
     """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
-    async with (
-        broker_script(answer_what_is_released) as one,
-        broker_script(answer_what_is_released) as two,
-        running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
-    ):
-        at.worker.apply(at.directory([one, two]))
-        _, writer = await greet(at, 1)
-        quiet_reader, quiet_writer = await greet(at, 2)
-        writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+    async with half_busy(tmp_path, 10 * LIMIT_S) as client:
+        at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        assert await ends(quiet_reader) == b""
-        for each in (writer, quiet_writer):
-            each.close()
+        assert await ends(client.quiet_reader) == b""
 
 
 async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> None:
