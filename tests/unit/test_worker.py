@@ -1502,6 +1502,26 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         bootstrap_writer.close()
 
 
+async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
+    """A Java client may have the same host and client id as a librdkafka."""
+    async with half_busy(tmp_path, LIMIT_S) as client:
+        at, one, two = client.at, client.one, client.two
+        java_reader, java_writer = await at.connect(BOOTSTRAP)
+        java_writer.write(request(API_VERSIONS, 3, 0, b"\0\x12apache-kafka-java\x064.3.1\0"))
+        async with asyncio.timeout(LIMIT_S):
+            await read_frame(java_reader)
+        at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
+        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
+        at.stop.set()
+        quiet_end = asyncio.create_task(ends(client.quiet_reader))
+        assert await ends(java_reader) == b""
+        assert not quiet_end.done()
+        one.released.set()
+        assert await ends(client.reader) == response(1, b"answer")
+        assert await quiet_end == b""
+        java_writer.close()
+
+
 async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> None:
     """Found: its Metadata request was held with all others, and so were its commits at a coordinator."""
     async with (
