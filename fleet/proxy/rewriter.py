@@ -42,8 +42,6 @@ JOIN_BELOW_BYTES: Final = 16 * 1024
 
 AT_ONCE_BYTES = 32 * 1024  # not Final: tests change it, and a compiler would write its value into the code
 """How much of what one read brings is collected responses that are patched at once: a millisecond."""
-TAIL_BYTES_PER_FIELD: Final = 4
-"""How much of a tail counts as one of the tagged fields that are passed at once."""
 PIECE_BYTES: Final = 64 * 1024
 """How much of a response that was held is written in one turn. Then its client may ask for a pause."""
 
@@ -332,10 +330,8 @@ class Rewriter:
         """Rewrite the tail of the response that passes; see ``wire.tail.rewrite``."""
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Streamed)
-        assert self._budget is not None
         began_s = self._clock() if self._clock is not None else 0.0
         self._take_newest_book()
-        self._budget.left -= len(found) // TAIL_BYTES_PER_FIELD
         try:
             rewritten = tail.rewrite(found, layout, self._addresses)
         except OUT_OF_BYTES:

@@ -7,7 +7,7 @@ stand; it is rewritten to just as many bytes (see ``wire.tail``), for the frame'
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fleet.errors import TruncatedFrame
 from fleet.proxy.wire.addresses import Streamed
@@ -16,6 +16,8 @@ from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, blank_head
 
 Write: TypeAlias = Callable[[bytes | memoryview], object]
 """Takes what goes to the client: memory that nobody changes afterwards."""
+TAIL_BYTES_PER_FIELD: Final = 4
+"""How much of a tail counts as one of the tagged fields that are passed at once."""
 
 
 class Stream:
@@ -25,7 +27,7 @@ class Stream:
         layout: how it is walked through.
         frame_bytes: how long it is, from its size field on.
         rewrite: given a whole tail, makes the one that takes its place; None where it stays as it is.
-        budget: of tagged fields, for all responses of the connection. ``rewrite`` takes from it, too.
+        budget: of tagged fields and of tails, for all responses of the connection.
 
     ``pauses`` is whether the budget was used up before what has arrived was taken.
     ``left_bytes`` is how much of it has not been taken. Of what it keeps, the tail is the greatest part, and
@@ -45,6 +47,8 @@ class Stream:
         "pauses",
     )
 
+    pauses: bool
+
     def __init__(
         self,
         layout: Streamed,
@@ -63,7 +67,6 @@ class Stream:
         self._zeros: int | None = None
         """How many are still to be written, where the tail is too long to be rewritten."""
         self.left_bytes = frame_bytes
-        self.pauses = False
 
     def receive(self, view: memoryview, run: int, pos: int, end: int, write: Write) -> int:
         """Take what has arrived.
@@ -79,9 +82,10 @@ class Stream:
         pos += self._ahead_bytes
         self.pauses = False
         if not self._scanned and pos < stop:
-            if self._budget.left > 0:
+            budget = self._budget
+            if budget.left > 0:
                 pos = self._walk(view, pos, stop)
-            if self._budget.left <= 0 and not self._scanned and pos < stop:
+            if not self._scanned and budget.left <= 0 and pos < stop:
                 return self._pause(view, run, pos, after, write)
         if pos >= after or (stop == after and not self._scanned):
             raise TruncatedFrame("broker", f"{self._layout.name} response: its end comes too early")
@@ -97,6 +101,7 @@ class Stream:
             self._blank(view[run:pos], tail_bytes, stop - pos, write)
             return stop
         if stop == after and not self._tail:
+            self._budget.left -= tail_bytes // TAIL_BYTES_PER_FIELD
             tail = self._rewrite(view[pos:after])
             if tail is None:
                 return run
@@ -106,6 +111,7 @@ class Stream:
             write(view[run:pos])
         self._tail += view[pos:stop]
         if stop == after:
+            self._budget.left -= tail_bytes // TAIL_BYTES_PER_FIELD
             write(self._rewrite(memoryview(self._tail)) or self._tail)
         return stop
 

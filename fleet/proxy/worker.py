@@ -525,7 +525,7 @@ class Worker(Host):
         for connection in everyone:
             connection.session.watch(on=connection.session.drops_moved)
             party = parties.get(connection.session.client_key)
-            # A connection that leaves by itself must not end the party early, and another client's is none of it.
+            # A connection that leaves by itself must not end a party early; other clients are in none.
             if party is not None and connection.session.drops_moved and not connection.moving:
                 party.add(connection)
         self._departures.add(everyone)
