@@ -28,7 +28,7 @@ from benchmarks.stage import WORKERS, in_rounds, staged
 from benchmarks.takeover import TAKEOVER
 from benchmarks.tls import TLS
 from benchmarks.workloads import Name
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
 
 WORKLOADS: tuple[Name, ...] = get_args(Name)
 ALONE: Mapping[str, Callable[[int], Iterator[Sample]]] = {

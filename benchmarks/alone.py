@@ -38,11 +38,11 @@ from benchmarks.frames import produce
 from benchmarks.scripted import host_of
 from fleet import ipc, process
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
+from fleet.core.errors import FleetError
+from fleet.core.model import Broker, Directory, Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
-from fleet.errors import FleetError
 from fleet.metadata import metadata_request
-from fleet.model import Broker, Directory, Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
 from fleet.proxy.worker import Worker
 from tools import compiled

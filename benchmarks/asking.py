@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.errors import BenchError
+from fleet.core.model import Endpoint
 from fleet.metadata import Table, brokers_of, metadata_request
-from fleet.model import Endpoint
 from fleet.process import die_with_parent
 
 ROOT: Final = Path(__file__).resolve().parent.parent

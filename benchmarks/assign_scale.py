@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from benchmarks.results import FLEET, Sample
 from fleet.assign import assign, take_over
-from fleet.model import Broker, BrokerId, IdentitySpace, Member, Ownership, ProxyId
+from fleet.core.model import Broker, BrokerId, IdentitySpace, Member, Ownership, ProxyId
 
 ASSIGN: Final = "assign"
 SIZES: Final = ((10, 3), (100, 10), (1_000, 100), (10_000, 1_000))

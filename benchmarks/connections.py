@@ -23,8 +23,8 @@ from benchmarks.errors import BenchError
 from benchmarks.results import Sample, Say
 from benchmarks.stage import Stage, Target, advertised, in_turns
 from fleet.config.schema import parse_endpoint
-from fleet.errors import WireError
-from fleet.model import Endpoint
+from fleet.core.errors import WireError
+from fleet.core.model import Endpoint
 
 CONNECTIONS: Final = "connections"
 RUNS: Final[Mapping[int, int]] = MappingProxyType({100: 8, 1_000: 8, 5_000: 4, 10_000: 1})

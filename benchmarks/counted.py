@@ -28,7 +28,7 @@ from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, staged
 from benchmarks.workloads import Spec, sync
-from fleet.errors import FleetError, LimitReached, WireError
+from fleet.core.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import BrokerConnection, ClientConnection

@@ -29,13 +29,13 @@ from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
 from fleet.chaos.workloads import Client
+from fleet.core.errors import FleetError
+from fleet.core.model import ProxyId
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.command import parse_brokers
 from fleet.demo.run import Options, Stage, stage
 from fleet.demo.view import Lines, milliseconds
-from fleet.errors import FleetError
-from fleet.model import ProxyId
 
 When = Literal["calm", "drain", "undrain"]
 

@@ -32,12 +32,12 @@ from benchmarks.takeover import Figures, spread
 from fleet.chaos.network import Toxiproxy
 from fleet.chaos.proofs import becomes, hears_all
 from fleet.chaos.run import Ground, prepare
+from fleet.core.errors import DemoError, FleetError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.background import alongside, happens, in_thread
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.view import milliseconds
-from fleet.errors import DemoError, FleetError
-from fleet.model import BrokerId, ProxyId
 
 Fault = Literal["both", "in", "out", "freeze"]
 Role = Literal["leader", "follower"]

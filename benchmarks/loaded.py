@@ -30,9 +30,9 @@ from benchmarks.race import run
 from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, through_compiled
 from benchmarks.workloads import COUNTS, Name, Spec
+from fleet.core.errors import FleetError
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import FleetError
 
 MEMBERS: Final = 3
 _BROKERS: Final = (1, 2, 3)

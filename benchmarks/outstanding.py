@@ -23,7 +23,7 @@ from kio.serial import entity_writer
 from benchmarks.asking import ask, trusting
 from benchmarks.errors import BenchError
 from fleet.config.schema import parse_endpoint
-from fleet.model import BrokerId, Endpoint
+from fleet.core.model import BrokerId, Endpoint
 
 _PRODUCE, _VERSION = 0, 9
 _CLIENT_ID: Final = b"outstanding"

@@ -27,7 +27,7 @@ from kio.serial import entity_reader, entity_writer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.core.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.session import Session
 from fleet.proxy.wire._tables import metadata_v9

@@ -35,9 +35,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.chaos.command import say
+from fleet.core import event_schema
+from fleet.core.event_schema import TrafficEvent
 from fleet.demo.kafka import KafkaCluster
-from fleet.events import schema
-from fleet.events.schema import TrafficEvent
 from fleet.ipc import ApiTraffic
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
@@ -71,7 +71,7 @@ def traffic(seconds: int, begin_ms: int = BEGIN_MS) -> Iterator[bytes]:
         at_ms = begin_ms + 1000 * second
         for number in range(MEMBERS * IDENTITIES):
             member, broker_id = f"p{number % MEMBERS + 1}", number // MEMBERS
-            yield schema.EVENTS.encode(
+            yield event_schema.EVENTS.encode(
                 TrafficEvent(
                     id=f"bench/traffic/{member}/0-4711-19fa/{at_ms}/external/{broker_id}",
                     fleet="bench",
@@ -110,7 +110,7 @@ def cluster() -> Iterator[tuple[KafkaCluster, Path]]:
         KafkaCluster(1, Path(folder, "kafka")) as kafka,
     ):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        topics = (*dict.fromkeys(schema.TOPICS.values()), schema.OUTSIDE)
+        topics = (*dict.fromkeys(event_schema.TOPICS.values()), event_schema.OUTSIDE)
         made = admin.create_topics([NewTopic(PREFIX + name, PARTITIONS, 1) for name in topics])
         for future in made.values():
             future.result(30)
@@ -170,7 +170,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
         seconds = -(-amount // (MEMBERS * IDENTITIES))
         filled = {
             "traffic": fill(kafka, "traffic", traffic(seconds)),
-            "ledger": fill(kafka, schema.OUTSIDE, ledger(range(amount // 3))),
+            "ledger": fill(kafka, event_schema.OUTSIDE, ledger(range(amount // 3))),
         }
         spark = session("local[2]")
         numbers = iter(range(1_000))
@@ -182,7 +182,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
             return time.monotonic() - since_s
 
         jobs: Mapping[str, Callable[[SparkSession, Site], None]] = {"traffic": load, "ledger": audited}
-        topics = {"traffic": "traffic", "ledger": schema.OUTSIDE}
+        topics = {"traffic": "traffic", "ledger": event_schema.OUTSIDE}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         try:
             for number in range(rounds + 1):
@@ -337,7 +337,7 @@ def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int
         at_ms = began_ms + 1000 * second
         told[0] += fill(kafka, "traffic", traffic(1, at_ms))
         numbers = range(second * per_s // 3, (second + 1) * per_s // 3)
-        told[0] += fill(kafka, schema.OUTSIDE, ledger(numbers, at_ms))
+        told[0] += fill(kafka, event_schema.OUTSIDE, ledger(numbers, at_ms))
         second += 1
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaException, Producer
 
+from fleet.core.errors import DemoError
+from fleet.core.model import Endpoint
 from fleet.demo.workload import CLIENTS, ClientSettings
-from fleet.errors import DemoError
-from fleet.model import Endpoint
 
 STATISTICS_EVERY_MS: Final = 20
 RECORD_EVERY_S: Final = 0.01

@@ -35,12 +35,12 @@ from benchmarks.plain_producer import FLUSH_LIMIT_S, HEADER, Seen, Spec
 from benchmarks.takeover import Figures, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
+from fleet.core.errors import FleetError
+from fleet.core.model import ProxyId
 from fleet.demo.background import in_thread
 from fleet.demo.run import Options, Stage, create_topic, delete_topic, stage
 from fleet.demo.spawn import end, spawn, spawn_module, tail
 from fleet.demo.view import Lines, milliseconds
-from fleet.errors import FleetError
-from fleet.model import ProxyId
 
 BROKERS: Final = 4
 PARTITIONS: Final = 8

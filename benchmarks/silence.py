@@ -27,11 +27,11 @@ from rich.table import Table
 from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
 from benchmarks.takeover import Figures, spread
 from fleet.chaos.workloads import Client
+from fleet.core.errors import FleetError
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.run import Options, Stage, stage
 from fleet.demo.view import Lines, milliseconds
-from fleet.errors import FleetError
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {

@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, FLEET_PURE, Say
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import Endpoint
 from fleet.process import MODULES
 from tools import compiled
 

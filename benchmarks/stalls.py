@@ -17,13 +17,13 @@ from typing import Final
 from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
 from benchmarks.control import followers
 from fleet.chaos.workloads import Client
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.run import Options, Stage, stage
 from fleet.demo.view import Lines, View, milliseconds
-from fleet.errors import DemoError
-from fleet.model import BrokerId, ProxyId
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {"java": Kind("java", "default"), "aiokafka": Kind("aiokafka", "default")}

@@ -29,10 +29,10 @@ from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
 from benchmarks.stage import Seal, Target, in_turns, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
 from fleet.metadata import metadata_request
-from fleet.model import Endpoint, IdentitySpace
 
 CLIENTS: Final = 1_000
 Case: TypeAlias = tuple[int, int]

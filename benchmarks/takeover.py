@@ -32,6 +32,8 @@ from benchmarks.errors import BenchError
 from benchmarks.refreshes import Refreshes
 from benchmarks.results import FLEET, Sample
 from benchmarks.stalls import Stall
+from fleet.core.errors import FleetError
+from fleet.core.model import ProxyId
 from fleet.demo.audit import Audit, audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.command import parse_brokers, plan_kills
@@ -43,8 +45,6 @@ from fleet.demo.rounds import Rounds
 from fleet.demo.run import PARTITIONS, Options, Stage, create_topic, delete_topic, stage, unfinished
 from fleet.demo.view import Lines, milliseconds, round_line
 from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
-from fleet.errors import FleetError
-from fleet.model import ProxyId
 
 Key: TypeAlias = tuple[int, Record]
 Kills: TypeAlias = "Sequence[Kill | Stall]"

@@ -7,7 +7,7 @@ The *load* of a proxy is the number of identities it is an owner of. In the orde
 2. A pinned identity is owned by the member it is pinned to, where that one may own it (so a pin to a member
    that cannot reach the broker waits until it can).
 3. Loads differ by at most one, as far as 1 and 2 leave room. Where identities have weights, it is
-   ``fleet.weighing`` that decides on this and what follows.
+   ``fleet.core.weights`` that decides on this and what follows.
 4. As few owners as possible lose an identity.
 5. Brokers' racks are matched.
 
@@ -28,12 +28,12 @@ from collections.abc import Set as AbstractSet
 from heapq import heapify, heapreplace
 from zlib import crc32
 
-from fleet.model import Broker, BrokerId, Member, Ownership, ProxyId
-from fleet.placement import Candidates, Levels, Placement
-from fleet.weighing import Weighing, place, proposal
+from fleet.core.model import Broker, BrokerId, Member, Ownership, ProxyId
+from fleet.core.placement import Candidates, Levels, Placement
+from fleet.core.weights import Weighing, place, proposal
 
 MAX_SUCCESSORS = 3
-"""Beyond these, ``fleet.directory`` falls back to rendezvous hashing."""
+"""Beyond these, ``fleet.core.directory`` falls back to rendezvous hashing."""
 
 _Owners = dict[BrokerId, tuple[ProxyId, ...]]
 

@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import Final
 
 from fleet.config import Settings
+from fleet.core.errors import NoMetadata
+from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
+from fleet.core.text import no_port
 from fleet.discovery import discover
-from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.outbound import NAMES_KEPT_S, Resolver
 from fleet.own_addresses import OwnAddresses
 from fleet.probe import probe_broker
 from fleet.tcp import is_of_this_machine
-from fleet.text import no_port
 
 log = logging.getLogger(__name__)
 

@@ -38,10 +38,10 @@ from fleet.config import (
     is_wildcard,
 )
 from fleet.config.document import Problem
-from fleet.errors import CertificateError, ConfigError
-from fleet.file_faults import read_fault
+from fleet.core.errors import CertificateError, ConfigError
+from fleet.core.file_faults import read_fault
+from fleet.core.model import Endpoint, ProxyId
 from fleet.listener_tls import probe_context, server_context
-from fleet.model import Endpoint, ProxyId
 from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
 from fleet.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
 from fleet.upstream_tls import broker_context

@@ -32,30 +32,22 @@ from fleet.admin.tokens import Gate
 from fleet.admin.view import Moment, Takeover
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
+from fleet.core.errors import ConfigError
+from fleet.core.log_limit import LogLimit
+from fleet.core.model import Broker, BrokerId, Endpoint, FleetState, Liveness, MemberStatus, ProxyId
+from fleet.core.state import Command, Outcome, OwnershipSet, stamp
 from fleet.directories import Directories
-from fleet.errors import ConfigError
 from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks, digest_voters
-from fleet.log_limit import LogLimit
 from fleet.membership import Detector, ProbeOutcome
-from fleet.model import (
-    Broker,
-    BrokerId,
-    Endpoint,
-    FleetState,
-    Liveness,
-    MemberStatus,
-    ProxyId,
-)
 from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.resolving_loop import ResolvingLoop
 from fleet.show import ControlSource, moment
-from fleet.state import Command, Outcome, OwnershipSet, stamp
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.config.settings import PRIVATE_FOLDER, MemberSettings
-from fleet.errors import StartError
+from fleet.core.errors import StartError
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from fleet.errors import ConfigError, NoMetadata
+from fleet.core.errors import ConfigError, NoMetadata
+from fleet.core.model import Broker, Endpoint, is_address
 from fleet.kafka_client import FAILURES, KafkaAccess, Options
-from fleet.model import Broker, Endpoint, is_address
 from fleet.upstream_tls import explain_dial
 
 log = logging.getLogger(__name__)

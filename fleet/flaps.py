@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fleet.model import FleetState, Member, MemberStatus, ProxyId
+from fleet.core.model import FleetState, Member, MemberStatus, ProxyId
 
 SOON_S: Final = 10.0
 """A member that goes down within this time after it was taken in again flaps, or within twice its wait."""

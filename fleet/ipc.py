@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from fleet.model import Broker, BrokerId, Directory
+from fleet.core.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from rich.console import Console
 from fleet import data_dir
 from fleet.admin.documents import Codec
 from fleet.config import Settings
-from fleet.errors import JournalError
-from fleet.model import ProxyId
+from fleet.core.errors import JournalError
+from fleet.core.model import ProxyId
+from fleet.core.text import make_printable
 from fleet.raft import survey
 from fleet.raft.rejoin import may_forget
 from fleet.raft.survey import Survey
-from fleet.text import make_printable
 
 Action: TypeAlias = Literal["check", "repair", "reset"]
 

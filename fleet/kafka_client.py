@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 from aiokafka.abc import AbstractTokenProvider
 
 from fleet.config import Secret, UpstreamSettings
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
 from fleet.upstream_tls import to_brokers
 
 FAILURES: Final = (ConfigError, OSError, OverflowError, ValueError, KeyError)

@@ -19,8 +19,7 @@ from math import inf
 from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
-from fleet.flaps import Flaps
-from fleet.model import (
+from fleet.core.model import (
     Broker,
     BrokerId,
     FleetState,
@@ -31,7 +30,7 @@ from fleet.model import (
     ProxyId,
     is_address,
 )
-from fleet.state import (
+from fleet.core.state import (
     BrokerGone,
     BrokersSeen,
     Command,
@@ -40,7 +39,8 @@ from fleet.state import (
     OwnershipReason,
     split_ownership,
 )
-from fleet.weighing import UNKNOWN, Weighing
+from fleet.core.weights import UNKNOWN, Weighing
+from fleet.flaps import Flaps
 
 RETRY_S: Final = 1.0
 """A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, ParamSpec, Protocol, cast
 
-from fleet.crowd import Crowd, source_of
-from fleet.foreign_protocols import at_peer_address, name_protocol, of_dialled_peer
-from fleet.log_limit import LogLimit
-from fleet.model import Endpoint, ProxyId
+from fleet.core.crowd import Crowd, source_of
+from fleet.core.foreign_protocols import at_peer_address, name_protocol, of_dialled_peer
+from fleet.core.log_limit import LogLimit
+from fleet.core.model import Endpoint, ProxyId
 from fleet.outbound import LocalFailure, Resolver, connect
 from fleet.peer_tls import NOT_TLS, PeerTls, certificate_uris, explain, member_uri
 from fleet.tcp import accept_connections, no_delay

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from fleet.config import ListenerTlsSettings, Settings
+from fleet.core.model import ProxyId
 from fleet.followed import Followed
-from fleet.model import ProxyId
 from fleet.pem import load_authorities, load_pair, set_ciphers
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

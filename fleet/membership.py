@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal, Protocol, TypeAlias
 
-from fleet.model import Liveness, ProxyId
+from fleet.core.model import Liveness, ProxyId
 
 Suspicion: TypeAlias = Literal["reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard"]
 """Why a peer is to be suspected, in a word that does as a label."""

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from fleet.errors import MalformedFrame, TruncatedFrame
-from fleet.model import BrokerId, Endpoint
+from fleet.core.errors import MalformedFrame, TruncatedFrame
+from fleet.core.model import BrokerId, Endpoint
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, skip_tags, varint
 
 _METADATA = 3

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 
 Address: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
 Addresses: TypeAlias = Sequence[Address]

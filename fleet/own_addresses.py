@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fleet.config import Settings, is_loopback, is_wildcard
-from fleet.model import IdentitySpace, ProxyId
+from fleet.core.model import IdentitySpace, ProxyId
 
 
 class OwnAddresses:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from fleet.config import PeerTlsFiles, Settings
+from fleet.core.model import ProxyId
 from fleet.followed import Followed
-from fleet.model import ProxyId
 from fleet.pem import load_authorities, load_pair
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})

@@ -12,7 +12,7 @@ import ssl
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from fleet.file_faults import Fault, encoding_fault, read_fault
+from fleet.core.file_faults import Fault, encoding_fault, read_fault
 
 What: TypeAlias = Literal["certificate", "private key"]
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from fleet.config.secrets import find_secrets
 from fleet.config.settings import CONTROL_SOCKET, MemberSettings, Settings
-from fleet.model import BrokerId, ProxyId
+from fleet.core.model import BrokerId, ProxyId
 
 Kind: TypeAlias = Literal["control", "worker"]
 

@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
 
-from fleet.errors import JournalError, RaftError
-from fleet.model import FleetState, ProxyId
+from fleet.core.errors import JournalError, RaftError
+from fleet.core.model import FleetState, ProxyId
+from fleet.core.state import Command, Outcome, Unknown, apply, decode, encode
 from fleet.raft import guards
 from fleet.raft.machine import LogSettings
 from fleet.raft.proposals import Proposal, Proposals, fail
 from fleet.raft.storage import Replica
 from fleet.raft.transport import MemberTransport
-from fleet.state import Command, Outcome, Unknown, apply, decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import uvloop
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from fleet.outbound import NAMES_KEPT_S, Resolver, connect
 
 _LIMIT_S: Final = 60.0

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings
+from fleet.core.errors import StartError
+from fleet.core.model import BrokerId, Endpoint
 from fleet.ephemeral_ports import read_ephemeral_ports
-from fleet.errors import StartError
-from fleet.model import BrokerId, Endpoint
 from fleet.tcp import keep_alive
 
 UNIX_PATH_LIMIT_BYTES: Final = 107

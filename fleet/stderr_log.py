@@ -17,7 +17,7 @@ import time
 from types import TracebackType
 from typing import Any, Final
 
-from fleet.text import make_printable
+from fleet.core.text import make_printable
 
 log = logging.getLogger(__name__)
 

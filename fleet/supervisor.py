@@ -26,9 +26,9 @@ from typing import Final, TypeAlias
 
 from fleet import data_dir, process, sockets
 from fleet.config.settings import MemberSettings, Settings
+from fleet.core.model import ProxyId
 from fleet.data_dir import DataDirLock
 from fleet.incarnation import next_incarnation
-from fleet.model import ProxyId
 from fleet.process import ChildSpec, Kind, ListenerFd
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
-from fleet.model import BrokerId, Directory, FleetState, Ownership, ProxyId
-from fleet.state import OwnershipSet
+from fleet.core.model import BrokerId, Directory, FleetState, Ownership, ProxyId
+from fleet.core.state import OwnershipSet
 
 
 class TakeoverWatch:

@@ -29,9 +29,9 @@ from opentelemetry.util.types import AttributeValue
 from fleet import __version__
 from fleet.admin.view import Moment, Takeover, trace_id
 from fleet.config import TracingSettings
-from fleet.model import ProxyId
+from fleet.core.model import ProxyId
+from fleet.core.state import Command, DrainSet, Outcome, OwnershipSet, PinSet
 from fleet.raft_state import RaftStatus
-from fleet.state import Command, DrainSet, Outcome, OwnershipSet, PinSet
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from typing import Final
 from fleet import ipc
 from fleet.admin.totals import retire
 from fleet.admin.view import WorkerView
+from fleet.core.model import Broker, BrokerId, Directory
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
@@ -23,7 +24,6 @@ from fleet.ipc import (
     TrafficMessage,
     WorkerCounters,
 )
-from fleet.model import Broker, BrokerId, Directory
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.config import UpstreamSettings
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Endpoint
 from tests.chaos.scene import becomes
 from tests.compatibility import Notes
 from tests.examples import use_profile

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from fleet.core.event_schema import OwnershipEvent
 from fleet.demo.kafka import KafkaCluster
-from fleet.events.schema import OwnershipEvent
 from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.timeline import Change, Known, Row

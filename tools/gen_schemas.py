@@ -15,7 +15,7 @@ from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED
-from fleet.events import schema as events
+from fleet.core import event_schema as events
 from fleet.game_day.report import GAME_DAY
 from fleet.pipeline import outside
 from fleet.pipeline.report import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT

@@ -624,7 +624,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from fleet.errors import MalformedFrame, OversizeFrame
+from fleet.core.errors import MalformedFrame, OversizeFrame
 from fleet.proxy.wire.addresses import (
     NEVER_FLEXIBLE,
     SLICE_BYTES,

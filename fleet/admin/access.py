@@ -13,7 +13,7 @@ import aiohttp
 from fleet.config import AdminTlsSettings, Settings
 from fleet.config.document import Problem
 from fleet.config.secrets import Secret
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
 from fleet.pem import UnusableInput, verifying_context
 
 TOKEN_ENV: Final = "FLEET_TOKEN"

@@ -27,10 +27,10 @@ from fleet.admin.documents import (
     TrafficDocument,
 )
 from fleet.config.settings import Settings, is_loopback, is_wildcard
-from fleet.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
-from fleet.model import Endpoint, ProxyId
+from fleet.core.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
+from fleet.core.model import Endpoint, ProxyId
+from fleet.core.text import make_printable
 from fleet.peer_tls import explain
-from fleet.text import make_printable
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ import signal
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from fleet.errors import CommandFailed, TemplateError
-from fleet.model import ProxyId
+from fleet.core.errors import CommandFailed, TemplateError
+from fleet.core.model import ProxyId
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 

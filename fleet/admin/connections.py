@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from aiohttp import web
 
-from fleet.crowd import Crowd, source_of
-from fleet.foreign_protocols import at_admin_address, name_protocol
-from fleet.log_limit import LogLimit
+from fleet.core.crowd import Crowd, source_of
+from fleet.core.foreign_protocols import at_admin_address, name_protocol
+from fleet.core.log_limit import LogLimit
 from fleet.peer_tls import NOT_TLS, explain
 from fleet.tcp import accept_connections
 

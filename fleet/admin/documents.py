@@ -12,7 +12,7 @@ from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 from pydantic import Field, TypeAdapter
 
 from fleet.client_settings import Basis, Client, ClientSetting
-from fleet.model import (
+from fleet.core.model import (
     AdvertisedListener,
     BrokerId,
     IdentitySpace,
@@ -20,8 +20,8 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.text import escape_json
-from fleet.weighing import BalancedBy
+from fleet.core.text import escape_json
+from fleet.core.weights import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
 """Drain and undrain want it, with the value 1."""

@@ -45,10 +45,10 @@ from fleet.admin.tokens import Gate, Refusal, Role
 from fleet.admin.traffic import traffic_document
 from fleet.admin.view import AdminSource
 from fleet.config.settings import is_address, is_loopback
-from fleet.crowd import source_of
-from fleet.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
-from fleet.model import BrokerId, ProxyId
-from fleet.state import Outcome
+from fleet.core.crowd import source_of
+from fleet.core.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
+from fleet.core.model import BrokerId, ProxyId
+from fleet.core.state import Outcome
 
 log = logging.getLogger(__name__)
 

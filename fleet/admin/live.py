@@ -15,7 +15,7 @@ from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import AdminSource, FleetView
-from fleet.crowd import Crowd
+from fleet.core.crowd import Crowd
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from fleet.admin.ownership import broker_ids
 from fleet.admin.tokens import REFUSALS, Refusal
 from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
-from fleet.errors import ConnectionLimit, WireError
+from fleet.core.errors import ConnectionLimit, WireError
+from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
 from fleet.membership import Suspicion
-from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.proxy.wire._tables import APIS
 
 ApiNames: TypeAlias = Callable[[int], str]

@@ -17,7 +17,7 @@ from fleet.admin.documents import (
     TakeoverDocument,
 )
 from fleet.admin.view import FleetView, MemberView, Takeover
-from fleet.model import BrokerId, Directory, IdentitySpace
+from fleet.core.model import BrokerId, Directory, IdentitySpace
 
 
 def ownership_document(view: FleetView) -> OwnershipDocument:

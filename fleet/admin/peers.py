@@ -13,8 +13,8 @@ from fleet.admin.client import admin_urls, ask_traffic
 from fleet.admin.documents import TrafficDocument
 from fleet.admin.traffic import Counts
 from fleet.config.settings import Settings
-from fleet.errors import AdminError, ConfigError, FleetError
-from fleet.model import ProxyId
+from fleet.core.errors import AdminError, ConfigError, FleetError
+from fleet.core.model import ProxyId
 
 ASK_TIMEOUT_S: Final = 0.8
 """Below what they are asked every."""

@@ -16,8 +16,8 @@ from fleet.admin.access import OPEN, Access
 from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
 from fleet.admin.status import Answers, best_answer, plan
-from fleet.errors import CommandFailed, RestartFailed
-from fleet.model import ProxyId
+from fleet.core.errors import CommandFailed, RestartFailed
+from fleet.core.model import ProxyId
 
 ASK_EVERY_S: Final = 0.25
 AT_REST_S: Final = 1.0

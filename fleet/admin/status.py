@@ -15,9 +15,9 @@ from fleet.admin.documents import (
     StatusDocument,
 )
 from fleet.assign import assign
-from fleet.errors import AdminError, FleetError, UnknownMember
-from fleet.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
-from fleet.weighing import UNKNOWN, Weighing, loads_of
+from fleet.core.errors import AdminError, FleetError, UnknownMember
+from fleet.core.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
+from fleet.core.weights import UNKNOWN, Weighing, loads_of
 
 Answers = Mapping[ProxyId, OwnershipDocument | FleetError]
 

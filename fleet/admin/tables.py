@@ -19,7 +19,7 @@ from fleet.admin.documents import (
     RollingRestartDocument,
     StatusDocument,
 )
-from fleet.text import make_printable
+from fleet.core.text import make_printable
 
 COLOURS = {
     "up": "green",

@@ -12,9 +12,9 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from fleet.config import Settings, TokenSettings
 from fleet.config.document import Problem
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
+from fleet.core.log_limit import LogLimit
 from fleet.followed import Followed
-from fleet.log_limit import LogLimit
 
 log = logging.getLogger(__name__)
 

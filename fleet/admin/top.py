@@ -19,7 +19,7 @@ from fleet.admin.documents import (
     TakeoverDocument,
 )
 from fleet.admin.tables import COLOURS, duration, escape, titled
-from fleet.model import BrokerId, ProxyId
+from fleet.core.model import BrokerId, ProxyId
 
 LATEST: Final = 5
 """Takeovers."""

@@ -9,9 +9,9 @@ from typing import Final
 from fleet.admin.documents import CountedMember, IdentityRate, IdentityTraffic, TrafficDocument
 from fleet.admin.totals import total
 from fleet.admin.view import FleetView
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.ipc import BOOTSTRAP, WorkerCounters
-from fleet.model import BrokerId, ProxyId
 
 Counts = Mapping[ProxyId, TrafficDocument | FleetError]
 _NOTHING_YET: Final = WorkerCounters()

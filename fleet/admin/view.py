@@ -14,11 +14,20 @@ from math import ceil
 from typing import Final, Protocol, get_args
 
 from fleet.admin.documents import Role, State
+from fleet.core.model import (
+    BrokerId,
+    Directory,
+    Endpoint,
+    FleetState,
+    Liveness,
+    Member,
+    MemberStatus,
+    ProxyId,
+)
+from fleet.core.state import Outcome
+from fleet.core.weights import BalancedBy
 from fleet.ephemeral_ports import PortTrouble
 from fleet.ipc import WorkerCounters
-from fleet.model import BrokerId, Directory, Endpoint, FleetState, Liveness, Member, MemberStatus, ProxyId
-from fleet.state import Outcome
-from fleet.weighing import BalancedBy
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 TAKEOVER_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.audit import Audit, Place, audit
 from fleet.demo.history import Event, Record
-from fleet.model import BrokerId, ProxyId
 
 Key: TypeAlias = tuple[int, int]
 """A partition, and the number of one of its keys."""

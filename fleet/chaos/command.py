@@ -17,7 +17,7 @@ from fleet.chaos.report import CHAOS, ChaosDocument, RunResult, page, summarize
 from fleet.chaos.results import Results
 from fleet.chaos.run import perform, prepare, remove
 from fleet.chaos.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
 
 INTERRUPTED = 130
 KEPT = "## What was found and fixed"

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from fleet.core.model import BrokerId
 from fleet.demo.audit import Identity, Place
 from fleet.demo.history import Event
 from fleet.demo.kafka import KafkaCluster
-from fleet.model import BrokerId
 
 _BATCH: Final = re.compile(
     r"^baseOffset: (\d+) lastOffset: (\d+) .*"

@@ -33,11 +33,11 @@ from fleet.chaos.proofs import (
     time_of_hanging_up,
 )
 from fleet.chaos.schedule import GENTLE, Fault, Kind
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.background import happens, in_thread
 from fleet.demo.kafka import STOPPED, KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import DemoError
-from fleet.model import BrokerId, ProxyId
 
 WHOLE_LIMIT_S: Final = 90.0
 """From the end of a fault until every member is ready and linked with all others, on a busy machine."""

@@ -14,9 +14,9 @@ import psutil
 
 from fleet.chaos.proofs import find_child
 from fleet.chaos.schedule import Kind
+from fleet.core.errors import DemoError
+from fleet.core.model import ProxyId
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import DemoError
-from fleet.model import ProxyId
 
 _WRITTEN: Final = MappingProxyType(
     {

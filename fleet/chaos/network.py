@@ -25,13 +25,13 @@ from toxiproxy.proxy import Proxy
 from toxiproxy.server import Toxiproxy as Api
 
 from fleet.chaos.schedule import Direction
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.nat import advertise_elsewhere
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
-from fleet.errors import DemoError
-from fleet.model import BrokerId, Endpoint, ProxyId
 
 NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
 _START_LIMIT_S = 10.0

@@ -14,10 +14,10 @@ from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import Sighting, View
 from fleet.config import Settings, bootstrap_endpoints, identity_owners
+from fleet.core.errors import FleetError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.background import alongside
 from fleet.demo.prober import FAST_S, Prober
-from fleet.errors import FleetError
-from fleet.model import BrokerId, ProxyId
 
 _ASK_EVERY_S = 0.1
 _ASK_LIMIT_S = 0.5

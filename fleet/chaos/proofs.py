@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.network import Link, hang_up, knock
+from fleet.core.errors import AdminError, DemoError
+from fleet.core.model import Liveness
 from fleet.demo.background import happens, in_thread
-from fleet.errors import AdminError, DemoError
-from fleet.model import Liveness
 
 PROOF_LIMIT_S: Final = 5.0
 _NOTHING_FOR_S = 1.0

@@ -10,7 +10,7 @@ from fleet.admin.documents import Codec
 from fleet.chaos.report import RunResult
 from fleet.chaos.run import replay
 from fleet.chaos.schedule import Plan
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 
 _RESULT: Final = Codec(RunResult)
 

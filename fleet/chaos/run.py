@@ -30,14 +30,14 @@ from fleet.chaos.proofs import NoEffect
 from fleet.chaos.report import Noticed, RunResult
 from fleet.chaos.schedule import LENGTH_S, Plan
 from fleet.chaos.workloads import KINDS, PARTITIONS, Client
+from fleet.core.errors import DemoError, FleetError
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.audit import longest_stall_ms
 from fleet.demo.background import happens, in_thread, until
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.demo.rounds import Traffic
-from fleet.errors import DemoError, FleetError
-from fleet.model import Endpoint, IdentitySpace
 
 BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3

@@ -29,11 +29,11 @@ from fleet.chaos.judged import JUDGED, AuditTotals, Judged, JudgedDocument, page
 from fleet.chaos.run import prepare, remove, witness
 from fleet.chaos.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
 from fleet.chaos.windows import Told
+from fleet.core.errors import FleetError
+from fleet.core.event_schema import OUTSIDE, TOPICS
 from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
-from fleet.errors import FleetError
-from fleet.events.schema import OUTSIDE, TOPICS
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.judge import judge as run_jobs
 from fleet.pipeline.kafka_source import produce

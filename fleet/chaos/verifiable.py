@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from fleet.core.errors import DemoError
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
 from fleet.demo.kafka import LIBS, java
 from fleet.demo.spawn import end, spawn
 from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
-from fleet.errors import DemoError
 
 Line = dict[str, Any]
 

@@ -17,9 +17,9 @@ from typing import Final, TypeAlias
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.chaos.checker import History, Outage
-from fleet.errors import DemoError
-from fleet.events.schema import EVENTS, ConnectionEvent, Event, OwnershipEvent
-from fleet.model import BrokerId
+from fleet.core.errors import DemoError
+from fleet.core.event_schema import EVENTS, ConnectionEvent, Event, OwnershipEvent
+from fleet.core.model import BrokerId
 from fleet.pipeline.report import AvailabilityDocument
 
 _ASK_LIMIT_S: Final = 30.0

@@ -14,7 +14,7 @@ import click
 from fleet import __version__
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument, ErrorKind
 from fleet.cli.output import EXIT_CODES, FAILURE, INTERRUPTED, OK, UNREACHABLE, USAGE
-from fleet.errors import (
+from fleet.core.errors import (
     AdminError,
     CertificateError,
     CommandFailed,
@@ -32,7 +32,7 @@ from fleet.errors import (
     TemplateError,
     UnknownMember,
 )
-from fleet.text import make_printable
+from fleet.core.text import make_printable
 
 _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (ConfigError, "config", USAGE),

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from fleet.admin import client
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.model import ProxyId
+from fleet.core.model import ProxyId
 
 
 def settings_of(config: str, admin: str | None) -> Settings | None:

@@ -15,8 +15,8 @@ from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
 from fleet.config import PeerTlsFiles, Settings
 from fleet.config.file import load
-from fleet.errors import CertificateError
-from fleet.model import ProxyId
+from fleet.core.errors import CertificateError
+from fleet.core.model import ProxyId
 
 _out = click.option(
     "--out",

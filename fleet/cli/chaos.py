@@ -20,7 +20,7 @@ from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_progress
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.config.file import load
-from fleet.errors import GameDayError
+from fleet.core.errors import GameDayError
 from fleet.game_day.plan import Options, Plan, lines
 from fleet.game_day.report import GAME_DAY, print_report
 from fleet.game_day.scenarios import SCENARIOS, mistakes, page

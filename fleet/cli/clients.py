@@ -15,7 +15,7 @@ from fleet.cli.output import OK, print_document
 from fleet.client_settings import Client, as_text, basis_of, settings_for
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.model import AdvertisedListener
+from fleet.core.model import AdvertisedListener
 
 _CLIENTS: Final[tuple[Client, ...]] = get_args(Client)
 

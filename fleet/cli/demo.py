@@ -7,7 +7,7 @@ import importlib
 import click
 
 from fleet.cli.output import OK
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 
 
 @click.command(

@@ -19,9 +19,9 @@ from fleet.cli.output import OK, print_document
 from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
 from fleet.config.document import Problem
 from fleet.config.file import load
+from fleet.core.errors import ConfigError
+from fleet.core.model import ProxyId
 from fleet.ephemeral_ports import PortTrouble, port_trouble, read_ephemeral_ports
-from fleet.errors import ConfigError
-from fleet.model import ProxyId
 
 TRACING_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 
 from fleet.admin.documents import Codec
-from fleet.text import make_printable
+from fleet.core.text import make_printable
 
 OK: Final = 0
 FAILURE: Final = 1

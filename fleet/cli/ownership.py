@@ -17,9 +17,9 @@ from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.errors import AdminError
-from fleet.model import ProxyId
-from fleet.weighing import Weighing
+from fleet.core.errors import AdminError
+from fleet.core.model import ProxyId
+from fleet.core.weights import Weighing
 
 
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:

@@ -16,7 +16,7 @@ import click
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline.report import (
     ANOMALIES,
     AUDIT,

@@ -20,7 +20,7 @@ from fleet.admin.top import print_live, screen
 from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
-from fleet.errors import AdminError, FleetError
+from fleet.core.errors import AdminError, FleetError
 
 AGAIN_S: Final = 1.0
 """After all have been asked, and none has answered."""

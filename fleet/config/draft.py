@@ -53,7 +53,7 @@ from fleet.config.settings import (
     UpstreamTlsSettings,
     is_wildcard,
 )
-from fleet.model import Endpoint, IdentitySpace, ProxyId
+from fleet.core.model import Endpoint, IdentitySpace, ProxyId
 
 DEFAULT_VOTERS = 3
 _SASL_EXAMPLES: Final = {

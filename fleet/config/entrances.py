@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet.config.settings import Settings
-from fleet.errors import ConfigError
-from fleet.model import Endpoint, ProxyId
+from fleet.core.errors import ConfigError
+from fleet.core.model import Endpoint, ProxyId
 
 
 def bootstrap_endpoints(settings: Settings, listener: str | None = None) -> dict[ProxyId, Endpoint]:

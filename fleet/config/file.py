@@ -13,8 +13,8 @@ from fleet.config.document import Problem, parse
 from fleet.config.draft import draft
 from fleet.config.rules import check_rules
 from fleet.config.settings import Settings
-from fleet.errors import ConfigError
-from fleet.file_faults import encoding_fault, read_fault
+from fleet.core.errors import ConfigError
+from fleet.core.file_faults import encoding_fault, read_fault
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 

@@ -9,7 +9,7 @@ from fleet.config.document import Document, Path
 from fleet.config.draft import Draft, ListenerDraft, MemberDraft
 from fleet.config.schema import MAX_PORT
 from fleet.config.settings import is_loopback, is_wildcard
-from fleet.model import IdentitySpace, ProxyId
+from fleet.core.model import IdentitySpace, ProxyId
 
 
 @dataclass(frozen=True, slots=True)

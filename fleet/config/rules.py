@@ -19,7 +19,7 @@ from fleet.config.settings import (
     is_loopback,
     is_wildcard,
 )
-from fleet.model import BROKER_ID, ProxyId
+from fleet.core.model import BROKER_ID, ProxyId
 
 MAX_VOTERS: Final = 9
 MAX_SOCKET_PATH_BYTES: Final = 107

@@ -30,8 +30,8 @@ from fleet.config.settings import (
     Timing,
     TlsVersion,
 )
-from fleet.model import BROKER_ID, Endpoint
-from fleet.weighing import BalancedBy
+from fleet.core.model import BROKER_ID, Endpoint
+from fleet.core.weights import BalancedBy
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 _IPV6: Final = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?")

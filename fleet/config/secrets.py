@@ -13,8 +13,8 @@ from pathlib import Path as FilePath
 from typing import Final
 
 from fleet.config.document import Document, Path, Problem, Value
-from fleet.errors import ConfigError
-from fleet.file_faults import encoding_fault, read_fault
+from fleet.core.errors import ConfigError
+from fleet.core.file_faults import encoding_fault, read_fault
 
 _BOM: Final = "\ufeff"
 MAX_SECRET_BYTES: Final = 16_384

@@ -10,9 +10,9 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from fleet.config.secrets import Secret
-from fleet.errors import UnknownMember
-from fleet.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
-from fleet.weighing import BalancedBy
+from fleet.core.errors import UnknownMember
+from fleet.core.model import AdvertisedListener, Endpoint, IdentitySpace, Member, ProxyId
+from fleet.core.weights import BalancedBy
 
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 

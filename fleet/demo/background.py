@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 
 T = TypeVar("T")
 LONGEST_PAUSE_S: Final = 0.1

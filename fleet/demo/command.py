@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
+from fleet.core.model import Endpoint
 from fleet.demo.result import Result
 from fleet.demo.run import Options, perform, stage
 from fleet.demo.view import Lines, Terminal, View, audit_lines
 from fleet.demo.workload import ClientSettings
-from fleet.model import Endpoint
 
 INTERRUPTED = 130
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 
 _EVENT = struct.Struct("<dIQQq")  # at_s, partition, producer_id, sequence, offset
 NO_OFFSET = -1

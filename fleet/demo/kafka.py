@@ -27,10 +27,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 import fleet
+from fleet.core.errors import DemoError
+from fleet.core.model import Broker, BrokerId, Endpoint
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn, tail
-from fleet.errors import DemoError
-from fleet.model import Broker, BrokerId, Endpoint
 
 LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0

@@ -33,11 +33,11 @@ from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
+from fleet.core.errors import AdminError, DemoError
+from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.demo.background import pauses_s
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
-from fleet.errors import AdminError, DemoError
-from fleet.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 
 LISTENER = "external"
 READY_LIMIT_S = 40.0

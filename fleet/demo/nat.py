@@ -5,9 +5,9 @@ from __future__ import annotations
 import yaml
 
 from fleet.config.file import load
+from fleet.core.model import Endpoint
 from fleet.demo.local_fleet import LISTENER, LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import Endpoint
 
 
 def advertise_elsewhere(fleet: LocalFleet, host: str) -> dict[Endpoint, Endpoint]:

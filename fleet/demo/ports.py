@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 
 # Below the range from which the kernel takes the ports of outgoing connections (32768…): a port found free
 # here is not taken by somebody's client between the check and its use.

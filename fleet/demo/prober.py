@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from fleet.errors import FleetError
+from fleet.core.errors import FleetError
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.metadata import Table, brokers_of, metadata_request
-from fleet.model import BrokerId, Endpoint, ProxyId
 
 _ANSWER_LIMIT_S = 2.0
 _AWAY_S = 0.05

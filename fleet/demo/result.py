@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from fleet.core.model import ProxyId
 from fleet.demo.audit import Audit
-from fleet.model import ProxyId
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from functools import partial
 from itertools import islice
 
 from fleet.admin.documents import TakeoverDocument
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.audit import longest_stall_ms
 from fleet.demo.background import happens, in_thread, until
 from fleet.demo.history import Event, HistoryReader
@@ -17,8 +19,6 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.result import Round
 from fleet.demo.workload import Workload
-from fleet.errors import DemoError
-from fleet.model import BrokerId, ProxyId
 
 TAKEOVER_LIMIT_S = 20.0
 RETURN_LIMIT_S = 60.0

@@ -15,6 +15,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.admin.documents import OwnershipDocument
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.demo.audit import audit
 from fleet.demo.background import alongside, in_thread
 from fleet.demo.kafka import LIBS, KafkaCluster
@@ -24,8 +26,6 @@ from fleet.demo.result import Result, Round
 from fleet.demo.rounds import Rounds
 from fleet.demo.view import Picture, View
 from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
-from fleet.errors import DemoError
-from fleet.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 
 PARTITIONS = 12
 _PICTURE_EVERY_S = 0.25

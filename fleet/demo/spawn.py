@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 import fleet
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 from fleet.process import die_with_parent, python_command, with_absolute_import_path
 
 

@@ -23,10 +23,10 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from fleet.client_settings import LIBRDKAFKA_TAKEOVER
+from fleet.core.errors import ConfigError, DemoError
+from fleet.core.file_faults import encoding_fault, read_fault
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.spawn import end, spawn_module, tail
-from fleet.errors import ConfigError, DemoError
-from fleet.file_faults import encoding_fault, read_fault
 
 ClientSettings = Literal["default", "recommended"]
 Acks = Literal["all", "1", "0"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fleet.admin.status import Answers
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.metadata import Table
-from fleet.model import BrokerId, Endpoint, ProxyId
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
 from fleet.certs import expires
 from fleet.config import Settings
+from fleet.core.errors import FleetError, WireError
+from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.doctor import expiries
 from fleet.doctor.facts import Address, Asked, Facts, Shown
-from fleet.errors import FleetError, WireError
 from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
-from fleet.model import Endpoint, Liveness, Member, ProxyId
 from fleet.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.probe import Target, probe_member, resolve
 

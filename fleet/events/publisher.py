@@ -22,12 +22,12 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from fleet.admin.view import EventsView
-from fleet.errors import SpoolError
-from fleet.events.schema import EXPENDABLE
+from fleet.core.errors import SpoolError
+from fleet.core.event_schema import EXPENDABLE
+from fleet.core.model import Endpoint
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.kafka_client import FAILURES, KafkaAccess
-from fleet.model import Endpoint
 from fleet.resolving_loop import run
 from fleet.threads import RestartingThread
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.admin.view import Takeover, TakeoverLog
-from fleet.events.schema import (
+from fleet.core.event_schema import (
     ConnectionEvent,
     Event,
     LivenessEvent,
@@ -16,11 +16,11 @@ from fleet.events.schema import (
     TrafficEvent,
     What,
 )
+from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
+from fleet.core.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
 from fleet.ipc import ConnectionEnd, TrafficMessage
 from fleet.membership import Transition
-from fleet.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
 from fleet.raft_state import Applied
-from fleet.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
 
 RETOLD_MS: Final = 600_000
 """A member that starts reads commands again, and tells again of those that are no older: it may have died

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from fleet.errors import SpoolError
+from fleet.core.errors import SpoolError
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from typing import Final
 
 from fleet.admin.view import EventsView, TakeoverLog
 from fleet.config import EventsSettings
-from fleet.events import schema
+from fleet.core import event_schema
+from fleet.core.event_schema import Event, OwnershipEvent
+from fleet.core.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
-from fleet.events.schema import Event, OwnershipEvent
 from fleet.events.spool import Record
 from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.membership import Transition
-from fleet.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.raft_state import Applied
 
 SPOOL: Final = "events.sqlite"
@@ -111,7 +111,13 @@ class EventStream:
     def _tell(self, events: Sequence[Event]) -> None:
         records = []
         for event in events:
-            records.append(Record(schema.TOPICS[event.kind], schema.key(event), schema.EVENTS.encode(event)))
+            records.append(
+                Record(
+                    event_schema.TOPICS[event.kind],
+                    event_schema.key(event),
+                    event_schema.EVENTS.encode(event),
+                )
+            )
             if isinstance(event, OwnershipEvent) and self._is_latest(event):
                 self._latest[event.broker_id] = event
                 if self._leads:
@@ -124,4 +130,4 @@ class EventStream:
 
 
 def _latest(event: OwnershipEvent) -> Record:
-    return Record(schema.LATEST, schema.key(event), schema.EVENTS.encode(event))
+    return Record(event_schema.LATEST, event_schema.key(event), event_schema.EVENTS.encode(event))

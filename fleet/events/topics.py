@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from fleet.events.schema import DEAD_LETTERS, LATEST, OUTSIDE, WEIGHTS
+from fleet.core.event_schema import DEAD_LETTERS, LATEST, OUTSIDE, WEIGHTS
 
 _DAY_MS: Final = 24 * 3600 * 1000
 

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from fleet.errors import AdminError
-from fleet.events.schema import EVENTS, WEIGHTS, WeightEvent
+from fleet.core.errors import AdminError
+from fleet.core.event_schema import EVENTS, WEIGHTS, WeightEvent
+from fleet.core.model import BrokerId, Endpoint
 from fleet.kafka_client import FAILURES, KafkaAccess
-from fleet.model import BrokerId, Endpoint
 from fleet.resolving_loop import run
 from fleet.threads import RestartingThread
 

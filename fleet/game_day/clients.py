@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.chaos.checker import Promise, Stream
+from fleet.core.errors import DemoError, GameDayError
 from fleet.demo.background import until
 from fleet.demo.history import HistoryReader
 from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, properties, read_log
-from fleet.errors import DemoError, GameDayError
 from fleet.game_day.plan import Options, Plan
 from fleet.game_day.verdict import Report
 

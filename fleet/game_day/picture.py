@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fleet.errors import GameDayError
+from fleet.core.errors import GameDayError
+from fleet.core.model import ProxyId
 from fleet.game_day.timeline import Stand, Timeline
-from fleet.model import ProxyId
 
 _COLOURS: Final = [
     mpl.color_sequences["tab20"][each] for each in (0, 2, 4, 8, 10, 16, 18, 1, 3, 5, 9, 11, 17, 19)

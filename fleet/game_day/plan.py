@@ -9,10 +9,10 @@ from typing import Final
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.rolling import unrest
 from fleet.admin.status import Answers, best_answer
-from fleet.errors import GameDayError
+from fleet.core.errors import GameDayError
+from fleet.core.model import BrokerId, ProxyId
 from fleet.game_day.report import Auditor
 from fleet.game_day.scenarios import SCENARIOS, Role, Scenario
-from fleet.model import BrokerId, ProxyId
 
 TAKEOVER_SLACK_S: Final = 2.0
 """What a takeover may last in addition to ``suspect_after_s``, unless the operator says otherwise."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from fleet.admin.documents import Codec
 from fleet.admin.tables import escape
 from fleet.chaos.checker import Rule
-from fleet.model import ProxyId
+from fleet.core.model import ProxyId
 
 Auditor: TypeAlias = Literal["checker", "spark"]
 """The checker of the chaos runs; or the data pipeline, beside it."""

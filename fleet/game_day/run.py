@@ -18,8 +18,8 @@ from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
+from fleet.core.errors import GameDayError, RestartFailed
 from fleet.demo.background import happens, in_thread
-from fleet.errors import GameDayError, RestartFailed
 from fleet.game_day.clients import FLOW_LIMIT_S, Clients, Topic
 from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options, Plan, make_plan

@@ -17,6 +17,7 @@ from fleet.chaos.checker import (
     check,
     takeover_s,
 )
+from fleet.core.model import ProxyId
 from fleet.demo.audit import Audit, longest_stall_ms
 from fleet.demo.history import Event
 from fleet.game_day.plan import Options, Plan
@@ -30,7 +31,6 @@ from fleet.game_day.report import (
     Step,
 )
 from fleet.game_day.timeline import Span, Timeline, advertised_stands, committed_stands, stalls
-from fleet.model import ProxyId
 
 
 @dataclass(frozen=True, slots=True)

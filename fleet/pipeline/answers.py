@@ -9,8 +9,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fleet.errors import PipelineError
-from fleet.events.schema import ConnectionEvent, LivenessEvent
+from fleet.core.errors import PipelineError
+from fleet.core.event_schema import ConnectionEvent, LivenessEvent
 from fleet.pipeline import anomalies as odd
 from fleet.pipeline import audit as records
 from fleet.pipeline import slo, timeline_job

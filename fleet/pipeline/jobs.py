@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fleet.errors import PipelineError
-from fleet.events.schema import (
+from fleet.core.errors import PipelineError
+from fleet.core.event_schema import (
     DEAD_LETTERS,
     OUTSIDE,
     TOPICS,
@@ -174,7 +174,7 @@ def finish(query: StreamingQuery) -> int:
 def cause(text: str) -> str:
     """The line of a failure that says what is wrong: of a Python worker's, the last one of its trace."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("fleet.errors.")]
+    ours = [line for line in lines if line.startswith("fleet.core.errors.")]
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 

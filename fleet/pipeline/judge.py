@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fleet.errors import PipelineError
-from fleet.events.schema import OUTSIDE
+from fleet.core.errors import PipelineError
+from fleet.core.event_schema import OUTSIDE
 from fleet.pipeline.answers import availability
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.availability import windows

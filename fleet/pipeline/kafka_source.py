@@ -44,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.told import TOLD, Decoder
 

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from fleet.events.schema import EVENTS, WeightEvent
-from fleet.model import BrokerId
+from fleet.core.event_schema import EVENTS, WeightEvent
+from fleet.core.model import BrokerId
 from fleet.pipeline.season import Season
 
 IDENTITY: Final = ("fleet", "broker_id")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field
 
 from fleet.admin.documents import Codec
-from fleet.model import BrokerId, ProxyId
+from fleet.core.model import BrokerId, ProxyId
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jinja2
 
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline.pictures import PICTURES
 from fleet.pipeline.report import STALLS_SHOWN, TAKEOVER_HEADS, ReportDocument, is_faulty, times_of
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fleet.admin.documents import Codec
 from fleet.admin.tables import escape
-from fleet.model import BrokerId, ProxyId
+from fleet.core.model import BrokerId, ProxyId
 
 
 @dataclass(frozen=True, slots=True)

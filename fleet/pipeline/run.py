@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline.jobs import DEAD, JOBS, Site, cause
 from fleet.pipeline.report import JobDocument, PipelineDocument
 

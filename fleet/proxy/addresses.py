@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from fleet.directory import pick
-from fleet.model import Broker, BrokerId, Directory, Endpoint, ProxyId, is_address
+from fleet.core.directory import pick
+from fleet.core.model import Broker, BrokerId, Directory, Endpoint, ProxyId, is_address
 from fleet.proxy.wire.addresses import Address, Addresses
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.primitives import classic_string, compact_string, pack_int32

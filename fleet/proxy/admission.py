@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Generic, Protocol, TypeVar
 
-from fleet.errors import LimitReached
+from fleet.core.errors import LimitReached
 
 SILENCE_S: Final = 1.0
 """How long a connection above a limit may say nothing, at least. Members ask at once."""

@@ -26,8 +26,8 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fleet.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
-from fleet.foreign_protocols import at_listener, name_protocol
+from fleet.core.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
+from fleet.core.foreign_protocols import at_listener, name_protocol
 from fleet.proxy.passage import LARGE_BYTES, PIPE_BYTES, Passage
 from fleet.proxy.patience import Watch
 from fleet.proxy.rewriter import PIECE_BYTES
@@ -38,8 +38,8 @@ from fleet.tcp import BROKER_VANISHED_S, is_gone, keep_alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fleet.core.model import BrokerId
     from fleet.ipc import ConnectionEnd
-    from fleet.model import BrokerId
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.departures import Party

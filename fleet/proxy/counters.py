@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from fleet.errors import LimitReached, WireError
+from fleet.core.errors import LimitReached, WireError
+from fleet.core.model import BrokerId
 from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
-from fleet.model import BrokerId
 from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
 from fleet.stderr_log import dropped_lines

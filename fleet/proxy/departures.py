@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from typing import Final, Generic, Protocol, TypeVar
 
-from fleet.model import BrokerId
+from fleet.core.model import BrokerId
 from fleet.proxy.session import Session
 
 MOST: Final = 32

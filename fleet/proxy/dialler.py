@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from socket import AF_INET
 from typing import Final
 
-from fleet.model import BrokerId, Endpoint
+from fleet.core.model import BrokerId, Endpoint
 from fleet.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.deadlines import Deadlines

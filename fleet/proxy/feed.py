@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet import ipc
+from fleet.core.model import Broker, BrokerId, Directory
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
@@ -25,7 +26,6 @@ from fleet.ipc import (
     TrafficMessage,
     WorkerCounters,
 )
-from fleet.model import Broker, BrokerId, Directory
 from fleet.ticks import Regularly
 
 log = logging.getLogger(__name__)

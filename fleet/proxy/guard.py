@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fleet.config.settings import MemberSettings, Settings
-from fleet.errors import LimitReached
+from fleet.core.errors import LimitReached
 from fleet.proxy.admission import SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import Patience

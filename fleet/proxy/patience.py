@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleet.config.settings import Limits
-from fleet.errors import LimitReached, TimeLimit
+from fleet.core.errors import LimitReached, TimeLimit
 
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two sweeps at least."""

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from struct import error as struct_error
 from typing import Final
 
-from fleet.errors import OversizeFrame, TruncatedFrame
-from fleet.model import BrokerId
+from fleet.core.errors import OversizeFrame, TruncatedFrame
+from fleet.core.model import BrokerId
 from fleet.proxy.addresses import AddressBook, AddressSource
 from fleet.proxy.stream import Stream, Write
 from fleet.proxy.wire import tail

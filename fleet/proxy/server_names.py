@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fleet.model import BROKER_ID, AdvertisedListener, BrokerId, IdentitySpace
+from fleet.core.model import BROKER_ID, AdvertisedListener, BrokerId, IdentitySpace
 
 
 class ServerNames:

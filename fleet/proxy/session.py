@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from librt.strings import read_i16_be, read_i32_be
 
-from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
+from fleet.core.errors import (
+    MalformedFrame,
+    OversizeFrame,
+    TruncatedFrame,
+    UnknownResponse,
+    UnsupportedVersion,
+)
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.stream import Write

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from fleet.errors import TruncatedFrame
+from fleet.core.errors import TruncatedFrame
 from fleet.proxy.wire.addresses import Streamed
 from fleet.proxy.wire.scan import FieldBudget, Scan
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES, blank_head

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from fleet.foreign_protocols import NotTls, in_place_of_tls
-from fleet.model import BrokerId
+from fleet.core.foreign_protocols import NotTls, in_place_of_tls
+from fleet.core.model import BrokerId
 from fleet.peer_tls import explain
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from fleet.foreign_protocols import NotTls, name_protocol
+from fleet.core.foreign_protocols import NotTls, name_protocol
 from fleet.proxy.deadlines import Deadlines
 
 RECORD_BYTES: Final = 16 * 1024

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from math import log2
 from typing import Final
 
+from fleet.core.model import BrokerId
 from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
-from fleet.model import BrokerId
 from fleet.proxy.wire.counters import WireCounters
 
 READS_PER_SAMPLE: Final = 64

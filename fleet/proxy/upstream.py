@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet.model import Broker, BrokerId, Endpoint
+from fleet.core.model import Broker, BrokerId, Endpoint
 from fleet.outbound import MOST_PORT
 
 AVOID_S: Final = 5.0

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Final
 
 from fleet import ipc, listener_tls
-from fleet.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
+from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
+from fleet.core.model import Broker, BrokerId, Directory
 from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
-from fleet.model import Broker, BrokerId, Directory
 from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget

@@ -14,7 +14,7 @@ import pysyncobj.syncobj as library
 from pysyncobj.journal import Journal as LibraryJournal
 from pysyncobj.version import VERSION
 
-from fleet.errors import RaftError
+from fleet.core.errors import RaftError
 
 SUPPORTED_VERSION: Final = "0.3.17"
 

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgpack  # type: ignore[import-untyped]
 from pysyncobj.journal import Journal as LibraryJournal
 
-from fleet.errors import JournalError
+from fleet.core.errors import JournalError
 from fleet.raft.files import replace, write_all
 from fleet.raft.identity import IDENTITY_BYTES, NO_IDENTITY, Identity, Standing, make_life
 

@@ -19,7 +19,7 @@ import pysyncobj.syncobj as library
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
 
-from fleet.model import ProxyId
+from fleet.core.model import ProxyId
 from fleet.raft import guards
 from fleet.raft.journal import Journal
 from fleet.raft.messages import REGULAR, Message

@@ -23,8 +23,8 @@ from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
 
-from fleet.errors import JournalError
-from fleet.model import ProxyId
+from fleet.core.errors import JournalError
+from fleet.core.model import ProxyId
 from fleet.raft.files import replace
 from fleet.raft.identity import Standing
 

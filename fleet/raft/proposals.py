@@ -8,9 +8,9 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet.errors import CommandTimeout, NoQuorum
-from fleet.model import ProxyId
-from fleet.state import Outcome
+from fleet.core.errors import CommandTimeout, NoQuorum
+from fleet.core.model import ProxyId
+from fleet.core.state import Outcome
 
 RESEND_S: Final = 0.25
 """After this long a command that was sent to another member counts as lost, and is sent again (its id

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from fleet.errors import JournalError
-from fleet.model import ProxyId
+from fleet.core.errors import JournalError
+from fleet.core.model import ProxyId
 from fleet.raft.files import replace, sync_folder
 from fleet.raft.messages import Message
 

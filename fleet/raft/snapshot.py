@@ -21,11 +21,11 @@ from typing import Final
 import msgpack  # type: ignore[import-untyped]
 from pysyncobj.config import SERIALIZER_STATE
 
-from fleet.errors import JournalError
-from fleet.model import FleetState
+from fleet.core.errors import JournalError
+from fleet.core.model import FleetState
+from fleet.core.state import decode_state, encode_state
 from fleet.raft.files import replace
 from fleet.raft.journal import ADVICE, Entry
-from fleet.state import decode_state, encode_state
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.errors import JournalError, JournalForgot
-from fleet.model import FleetState
+from fleet.core.errors import JournalError, JournalForgot
+from fleet.core.model import FleetState
 from fleet.raft.files import sync_folder
 from fleet.raft.journal import Entry, Journal
 from fleet.raft.machine import LogSettings, ReplicatedLog

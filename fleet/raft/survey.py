@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 
-from fleet.errors import JournalError
+from fleet.core.errors import JournalError
 from fleet.raft.files import sync_folder
 from fleet.raft.identity import IDENTITY_BYTES, Identity
 from fleet.raft.journal import FIRST_FRAME, MAGIC, MARKER, Entry, body_at, check_journal, frame_bytes

@@ -16,8 +16,8 @@ import pysyncobj.syncobj as library
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport as LibraryTransport
 
-from fleet.log_limit import LogLimit
-from fleet.model import ProxyId
+from fleet.core.log_limit import LogLimit
+from fleet.core.model import ProxyId
 from fleet.raft.identity import Standing
 from fleet.raft.memory import VoterMemory
 from fleet.raft.messages import (

@@ -23,8 +23,8 @@ from types import TracebackType
 import yaml
 
 from fleet.config.file import load
+from fleet.core.model import ProxyId
 from fleet.demo.local_fleet import LISTENER, LocalFleet
-from fleet.model import ProxyId
 
 BROKERS = "127.77.0.0/16"
 _SUBNET = f"10.213.{os.getpid() % 256}"

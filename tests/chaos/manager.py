@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
+from fleet.core.model import ProxyId
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 
 _ASK = """\
 import socket, sys

@@ -21,6 +21,7 @@ from pathlib import Path
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
 from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
+from fleet.core.model import BrokerId, Liveness, ProxyId
 from fleet.demo.audit import audit
 from fleet.demo.background import alongside, pauses_s
 from fleet.demo.kafka import KafkaCluster
@@ -28,7 +29,6 @@ from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.prober import Prober
 from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
-from fleet.model import BrokerId, Liveness, ProxyId
 
 RATE_PER_S = 60
 FLOW_LIMIT_S = 60.0

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fleet.chaos.proofs import is_gone, is_stopped
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import Scene, wait_for
 from tests.chaos.trees import Tree, try_tree

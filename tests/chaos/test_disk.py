@@ -19,10 +19,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fleet.admin import client
+from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.spawn import end
-from fleet.model import BrokerId, ProxyId
 from fleet.raft.journal import FIRST_FRAME, MARKER
 from tests.chaos.conftest import PATIENT
 from tests.conftest import MakeTopic, fleets

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests.chaos.conftest import PATIENT
 from tests.chaos.manager import Manager
 from tests.chaos.network import surrounded_fleet

@@ -11,10 +11,10 @@ from contextlib import suppress
 import pytest
 import uvloop
 
+from fleet.core.errors import WireError
+from fleet.core.model import BrokerId, Endpoint
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import WireError
 from fleet.metadata import brokers_of, metadata_request
-from fleet.model import BrokerId, Endpoint
 from tests.chaos.conftest import Note
 from tests.chaos.trees import Tree
 

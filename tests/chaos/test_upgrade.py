@@ -12,9 +12,9 @@ import pytest
 from packaging.version import Version
 
 from fleet import __version__, journal
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests import previous_release
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager

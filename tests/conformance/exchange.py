@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from fleet.model import BrokerId, Endpoint
+from fleet.core.model import BrokerId, Endpoint
 from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
 from tests.conformance.messages import (
     UNKNOWN,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from fleet.model import BrokerId, Endpoint
+from fleet.core.model import BrokerId, Endpoint
 from tools.gen_tables import Field, active, is_address, tagged
 
 Values: TypeAlias = dict[str, Any]

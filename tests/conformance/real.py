@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from fleet.core.model import BrokerId, Endpoint
 from fleet.demo.kafka import KafkaCluster
-from fleet.model import BrokerId, Endpoint
 from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
 from tests.conformance.exchange import (
     API_VERSIONS,

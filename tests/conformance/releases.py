@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from fleet.core.model import BrokerId, Endpoint, IdentitySpace
 from fleet.demo.kafka import LIBS, KafkaCluster
 from fleet.demo.local_fleet import LISTENER, LocalFleet
 from fleet.demo.nat import advertise_elsewhere
-from fleet.model import BrokerId, Endpoint, IdentitySpace
 from tests.conftest import AUTHORIZER, IMPATIENT, make_cluster
 from tests.integration.relay import Relays
 from tools.bootstrap import OLDER_KAFKAS, older_kafka

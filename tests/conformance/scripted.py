@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet.core.model import BrokerId, Endpoint, IdentitySpace
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import BrokerId, Endpoint, IdentitySpace
 from tests.conformance.exchange import Brokers, Conformance
 from tests.conftest import broker_host
 from tools.gen_tables import DEFINITIONS, Message, read_jar

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.conformance.exchange import (
     API_VERSIONS,
     CLUSTER_ID,

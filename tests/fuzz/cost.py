@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.errors import Peer
+from fleet.core.errors import Peer
 from fleet.proxy.tls_transport import RECORD_BYTES
 from fleet.proxy.wire.primitives import encode_varint
 from tests.fuzz.stand import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.conformance import messages
 from tests.conformance.exchange import request_form, request_frame, response_form, response_frame
 from tests.conformance.messages import Form, Maker, encode, unsigned_varint

@@ -25,9 +25,9 @@ from unittest.mock import patch
 from benchmarks import patch_metadata
 from benchmarks.counted import instructions
 from fleet.config.settings import EventsSettings, Limits
-from fleet.errors import Peer
+from fleet.core.errors import Peer
+from fleet.core.model import Broker, Directory
 from fleet.ipc import BOOTSTRAP
-from fleet.model import Broker, Directory
 from fleet.proxy import worker
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.tls_transport import RECORD_BYTES, TlsRoom, TlsTransport

@@ -20,8 +20,8 @@ from functools import cache
 from itertools import count
 from typing import Any, Final
 
-from fleet.errors import Peer, WireError
-from fleet.model import BrokerId, Endpoint
+from fleet.core.errors import Peer, WireError
+from fleet.core.model import BrokerId, Endpoint
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import AT_ONCE_BYTES
 from fleet.proxy.session import HEADER_LIMIT_BYTES, Session

@@ -15,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.hostile.kinds import LONGEST_S, Kinds, Script
 
 AT_ONCE: Final = 64

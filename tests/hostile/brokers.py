@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fleet.core.errors import WireError
+from fleet.core.model import BrokerId, Endpoint, IdentitySpace
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.errors import WireError
-from fleet.model import BrokerId, Endpoint, IdentitySpace
 from tests.conformance.exchange import Brokers, read_frame, response_form, response_frame
 from tests.conformance.messages import Maker, encode
 from tests.conftest import broker_host

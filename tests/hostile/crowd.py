@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 
 SOURCE: Final = "127.9.9.9"
 """Where crowds connect from: members and the observers of a run are other sources."""

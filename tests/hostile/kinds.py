@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from fleet.config import Limits
-from fleet.errors import WireError
-from fleet.model import Endpoint
+from fleet.core.errors import WireError
+from fleet.core.model import Endpoint
 from fleet.proxy.patience import SWEEP_S
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.requests import PLANS

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from fleet.core.errors import AdminError
+from fleet.core.model import Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import AdminError
-from fleet.model import Endpoint, ProxyId
 from fleet.proxy.counters import LOG_EVERY_S
 from tests.certificates import Authority
 from tests.chaos.scene import becomes, under_load

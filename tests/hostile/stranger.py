@@ -30,11 +30,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.chaos.report import Measures, measures
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.config import bootstrap_endpoints
+from fleet.core.errors import FleetError
+from fleet.core.model import BrokerId, Endpoint, Liveness, ProxyId
 from fleet.demo.history import Event, Record
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LISTENER, LocalFleet
-from fleet.errors import FleetError
-from fleet.model import BrokerId, Endpoint, Liveness, ProxyId
 from tests.certificates import Authority
 from tests.chaos.scene import at_work
 from tests.chaos.trees import Tree

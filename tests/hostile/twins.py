@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.hostile.crowd import Line, Part, Port
 from tests.integration import wire
 

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from fleet.core.model import BrokerId
 from fleet.demo.kafka import KafkaCluster
-from fleet.model import BrokerId
 from tests.chaos.scene import becomes
 
 LIMIT_S = 60.0

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome
 
+from fleet.core.model import IdentitySpace
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.nat import advertise_elsewhere
-from fleet.model import IdentitySpace
 from tests.browser import WIDE, chromium, complaints, look
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 

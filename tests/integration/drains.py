@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests.chaos.coordinators import await_protocols, owner_of_coordinator
 from tests.clients.program import Program
 from tests.integration.conftest import FleetCommand

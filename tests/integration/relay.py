@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
-from fleet.model import Endpoint
 
 READ_BYTES = 1 << 16
 LIMIT_S = 30.0

@@ -17,11 +17,11 @@ import pytest
 import yaml
 
 from fleet import certs
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
-from fleet.model import ProxyId
 from tests.conftest import fleets
 from tests.integration.clients import wait_for
 from tests.integration.conftest import ROOT, FleetCommand

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import BrokerId, Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import BrokerId, Endpoint
 from tests.conftest import IMPATIENT
 from tests.integration.clients import wait_for
 from tests.integration.metrics import scrape

@@ -25,10 +25,10 @@ import yaml
 
 from fleet import cli
 from fleet.cli import pipeline
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import ProxyId
 from tests import pages
 from tests.borrowed import borrowed
 from tests.chaos.conftest import PATIENT

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from fleet.core.model import IdentitySpace
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.nat import advertise_elsewhere
-from fleet.model import IdentitySpace
 from tests.conftest import IMPATIENT
 from tests.integration.clients import LIMIT_S
 from tests.integration.conftest import PATIENT

@@ -15,16 +15,16 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from fleet.core import event_schema
+from fleet.core.event_schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
+from fleet.core.model import Endpoint, Liveness
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LISTENER
 from fleet.demo.ports import free_ports
-from fleet.events import schema
 from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
-from fleet.events.schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
 from fleet.ipc import BOOTSTRAP, ConnectionEnd
-from fleet.model import Endpoint, Liveness
 from tests.conftest import PLAINTEXT, MakeFleet, MakeTopic
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, leaders, produce, read_all, wait_for
@@ -171,7 +171,7 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     generations = range(1, committed.generation + 1)
 
     def told() -> list[OwnershipEvent]:
-        found = (schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership"))
+        found = (event_schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership"))
         return [each for each in found if isinstance(each, OwnershipEvent)]
 
     wait_for(
@@ -206,13 +206,13 @@ def test_a_fleet_tells_of_its_takeovers(kafka: KafkaCluster, make_fleet: MakeFle
     )
     suspected = [
         each
-        for each in map(schema.EVENTS.decode, everything(kafka, "events-e.members"))
+        for each in map(event_schema.EVENTS.decode, everything(kafka, "events-e.members"))
         if isinstance(each, LivenessEvent) and each.proxy_id == leader and each.after is Liveness.SUSPECT
     ]
     assert {each.told_by for each in suspected} == set(fleet.running)
 
     def latest() -> dict[int, tuple[str, ...]]:
-        found = (schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership.latest"))
+        found = (event_schema.EVENTS.decode(each) for each in everything(kafka, "events-e.ownership.latest"))
         return {each.broker_id: each.owners for each in found if isinstance(each, OwnershipEvent)}
 
     wait_for(
@@ -315,7 +315,9 @@ def raw_connections(kafka: KafkaCluster, topic: str) -> list[ConnectionEvent]:
 
 def told(kafka: KafkaCluster, topic: str, kind: type[EventT]) -> list[EventT]:
     """The events of one kind in a topic."""
-    return [each for each in map(schema.EVENTS.decode, everything(kafka, topic)) if isinstance(each, kind)]
+    return [
+        each for each in map(event_schema.EVENTS.decode, everything(kafka, topic)) if isinstance(each, kind)
+    ]
 
 
 def everything(kafka: KafkaCluster, topic: str) -> list[bytes]:

@@ -10,9 +10,9 @@ import pytest
 from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
 from kio.serial import entity_reader
 
+from fleet.core.model import BrokerId, Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import BrokerId, Endpoint
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection, string
 

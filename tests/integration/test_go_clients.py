@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Endpoint
 from tests.clients.go_program import GoProgram, run
 from tests.clients.program import Output
 from tests.integration.clients import read_all

@@ -16,12 +16,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from fleet.chaos.epochs import lives, read_again
+from fleet.core.errors import DemoError
 from fleet.demo.audit import audit
 from fleet.demo.background import happens
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.rounds import Traffic
 from fleet.demo.workload import Workload, WorkloadSpec, read_log
-from fleet.errors import DemoError
 
 pytestmark = pytest.mark.size("test-all")
 

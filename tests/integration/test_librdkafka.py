@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Endpoint
 from fleet.process import MODULES
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 

@@ -10,9 +10,9 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import ProxyId
 from tests.browser import (
     focused,
     inspect,

@@ -19,7 +19,7 @@ from fleet.admin import tls
 from fleet.admin.live import Live, Watcher
 from fleet.admin.tokens import Gate
 from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
-from fleet.model import BrokerId, Directory, ProxyId
+from fleet.core.model import BrokerId, Directory, ProxyId
 from tests.browser import (
     NARROW,
     focused,

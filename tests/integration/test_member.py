@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from fleet.control import RETURN_S
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import BrokerId, Endpoint, ProxyId
 from fleet.process import MODULES, Kind
 from tests.conftest import fleets, whole_again
 from tests.integration import wire

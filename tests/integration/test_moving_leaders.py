@@ -18,9 +18,9 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Endpoint
 from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions

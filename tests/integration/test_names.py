@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from fleet.core.model import BrokerId, Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.model import BrokerId, Endpoint
 from tests.integration import wire
 from tests.integration.clients import wait_for
 from tests.integration.name_server import NameServer, SilentPort

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fleet import certs
+from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.demo.spawn import end, spawn_module
-from fleet.model import ProxyId
 from tests.conftest import MakeFleet
 from tests.integration.metrics import expiries
 

@@ -30,10 +30,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.kafka import LIBS, KafkaCluster, java
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.spawn import end, spawn
-from fleet.model import Endpoint, IdentitySpace
 from tests.certificates import Authority
 from tests.clients.franz.program import by_franz_go
 from tests.integration import wire

@@ -20,9 +20,9 @@ from fleet.brokers import BACKOFF_FIRST_S, GATHER_S
 from fleet.chaos.network import Link, knock
 from fleet.chaos.proofs import is_stopped
 from fleet.chaos.run import toxiproxy
+from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import Endpoint
 from fleet.proxy.upstream import BACKOFF_LIMIT_S
 from tests.conftest import AWAY, AWAY_LISTENER
 from tests.integration import wire

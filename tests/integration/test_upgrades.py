@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from fleet.admin.documents import MemberDocument
+from fleet.core.model import MemberStatus, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.model import MemberStatus, ProxyId
 from tests.conftest import IMPATIENT, MakeFleet, fleets
 from tests.integration.clients import LIMIT_S, produce, read_all
 from tests.integration.conftest import PATIENT, FleetCommand

@@ -22,14 +22,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from fleet.core import event_schema
+from fleet.core.errors import AdminError
+from fleet.core.event_schema import WeightEvent
+from fleet.core.model import IdentitySpace
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import AdminError
-from fleet.events import schema
-from fleet.events.schema import WeightEvent
 from fleet.events.weights import read_weights
 from fleet.kafka_client import KafkaAccess
-from fleet.model import IdentitySpace
 from tests.certificates import Authority
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT, FleetCommand
@@ -205,11 +205,11 @@ def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_
     fleet.await_settled(frozenset(secured.brokers))
 
     members = read_all(secured.bootstrap_servers, "fleet.members", 3, partitions=3)
-    assert {schema.EVENTS.decode(each.value() or b"").fleet for each in members} == {"demo"}
+    assert {event_schema.EVENTS.decode(each.value() or b"").fleet for each in members} == {"demo"}
 
     weight = WeightEvent("w1", "demo", 1, 2.5, at_ms=1)
     pipeline = Producer({"bootstrap.servers": secured.bootstrap_servers})
-    pipeline.produce("fleet.weights", schema.EVENTS.encode(weight), schema.key(weight))
+    pipeline.produce("fleet.weights", event_schema.EVENTS.encode(weight), event_schema.key(weight))
     assert pipeline.flush(LIMIT_S) == 0
     settings = fleet.settings
     access = KafkaAccess(settings.upstream, settings.source)
@@ -246,7 +246,7 @@ def test_none_of_the_rights_that_are_documented_can_be_spared(
     admin = AdminClient({"bootstrap.servers": secured.bootstrap_servers})
     admin.create_topics([NewTopic(weights, 1, 2)])[weights].result(LIMIT_S)
     weight = WeightEvent("w1", "demo", 1, 2.5, at_ms=1)
-    produce(secured.bootstrap_servers, weights, [schema.EVENTS.encode(weight)])
+    produce(secured.bootstrap_servers, weights, [event_schema.EVENTS.encode(weight)])
 
     password = tmp_path / "password"
     password.touch(0o600)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v1.response import MetadataResponse
 from kio.serial import entity_reader
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 
 PRODUCE, FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, DESCRIBE_QUORUM = 0, 1, 3, 17, 18, 55
 FIND_COORDINATOR, DESCRIBE_CONFIGS = 10, 32

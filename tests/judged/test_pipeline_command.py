@@ -23,8 +23,8 @@ from fleet.chaos.checker import Stream, audit_of
 from fleet.chaos.spark import ledger
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.cli.pipeline import JOBS as OFFERED
+from fleet.core import event_schema
 from fleet.demo.kafka import KafkaCluster
-from fleet.events import schema
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.outside import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
@@ -84,8 +84,8 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
     make_topics(kafka, prefix)
     # Each driver is to find a batch of the timeline that none before it was done with.
     told, traffic = tellings(random.Random(23), 200 * kills), passing(random.Random(5))[::THINNED]
-    produce(kafka, f"{prefix}ownership", [schema.EVENTS.encode(each) for each in told])
-    produce(kafka, f"{prefix}traffic", [schema.EVENTS.encode(each) for each in traffic])
+    produce(kafka, f"{prefix}ownership", [event_schema.EVENTS.encode(each) for each in told])
+    produce(kafka, f"{prefix}traffic", [event_schema.EVENTS.encode(each) for each in traffic])
     produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in ENTRIES])
     config = configuration(kafka, prefix, tmp_path)
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fleet.core.event_schema import EVENTS, Event, OwnershipEvent, TrafficEvent
+from fleet.core.model import BrokerId, IdentitySpace, ProxyId
+from fleet.core.weights import Weighing
 from fleet.demo.local_fleet import LocalFleet
-from fleet.events.schema import EVENTS, Event, OwnershipEvent, TrafficEvent
-from fleet.model import BrokerId, IdentitySpace, ProxyId
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
-from fleet.weighing import Weighing
 from tests.chaos.scene import wait_for
 from tests.conftest import IMPATIENT
 from tests.integration.clients import count

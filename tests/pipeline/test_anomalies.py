@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fleet.events.schema import ConnectionEvent, LivenessEvent
-from fleet.model import Liveness
+from fleet.core.event_schema import ConnectionEvent, LivenessEvent
+from fleet.core.model import Liveness
 from fleet.pipeline.anomalies import (
     FLAPPING_MS,
     FLAPS,

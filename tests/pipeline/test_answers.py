@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fleet.events.schema import LivenessEvent
+from fleet.core.event_schema import LivenessEvent
 from fleet.pipeline.anomalies import FLAPS
 from fleet.pipeline.answers import anomalies, availability
 from fleet.pipeline.jobs import Site

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from fleet.core import event_schema
+from fleet.core.event_schema import TrafficEvent
 from fleet.demo.kafka import KafkaCluster
-from fleet.events import schema
-from fleet.events.schema import TrafficEvent
 from fleet.events.weights import read_weights
 from fleet.ipc import ApiTraffic
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights
@@ -112,7 +112,7 @@ def test_minutes_and_weights_are_those_of_a_naive_twin(
     site = Site(Kafka(kafka.bootstrap_servers), "load-a.", str(tmp_path / "out"))
     told = passing(random.Random(5))
     for part in by_turns(told, 2):
-        produce(kafka, f"{site.prefix}traffic", [schema.EVENTS.encode(each) for each in part])
+        produce(kafka, f"{site.prefix}traffic", [event_schema.EVENTS.encode(each) for each in part])
         assert finish(start_load(spark, site, True)) == len(part)
         finish(start_weights(spark, site, True))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fleet.events.schema import LivenessEvent, OwnershipEvent
+from fleet.core.event_schema import LivenessEvent, OwnershipEvent
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.load import Passed, Summed
 from fleet.pipeline.outside import LedgerEntry

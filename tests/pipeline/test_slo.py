@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fleet.events.schema import ConnectionEvent
+from fleet.core.event_schema import ConnectionEvent
 from fleet.ipc import ConnectionEnd
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from fleet.core import event_schema
 from fleet.demo.kafka import KafkaCluster
-from fleet.events import schema
 from fleet.pipeline.jobs import Site, finish, start_timeline
 from fleet.pipeline.run import run
 from fleet.pipeline.streams import Kafka
@@ -35,14 +35,14 @@ def test_batches_that_come_late_twice_and_in_disorder_make_the_same_timeline(
     rest, read = [*told], 0
     while rest:
         size = chance.randrange(60, 160)
-        produce(kafka, f"{site.prefix}ownership", [schema.EVENTS.encode(each) for each in rest[:size]])
+        produce(kafka, f"{site.prefix}ownership", [event_schema.EVENTS.encode(each) for each in rest[:size]])
         del rest[:size]
         read += finish(start_timeline(spark, site, True))
     assert read == len(told)
     assert {row[2] for row in wanted(told)} == {"interval", "gap", "overlap"}
     assert found(spark, site) == wanted(told)
 
-    produce(kafka, f"{site.prefix}ownership", [schema.EVENTS.encode(each) for each in told])
+    produce(kafka, f"{site.prefix}ownership", [event_schema.EVENTS.encode(each) for each in told])
     before = spark.read.parquet(site.timeline).count()
     finish(start_timeline(spark, site, True))
     assert spark.read.parquet(site.timeline).count() == before, "all of it again changes nothing"
@@ -53,7 +53,7 @@ def test_what_is_no_event_goes_to_a_topic_with_its_reason(
 ) -> None:
     site = a_site(kafka, "timeline-b.", tmp_path)
     good = tellings(random.Random(3))[0]
-    whole: dict[str, Any] = json.loads(schema.EVENTS.encode(good))
+    whole: dict[str, Any] = json.loads(event_schema.EVENTS.encode(good))
     bad = {
         b"\xff\xfe nothing": "not a JSON object",
         b"{": "not a JSON object",
@@ -67,7 +67,7 @@ def test_what_is_no_event_goes_to_a_topic_with_its_reason(
         json.dumps({k: v for k, v in whole.items() if k != "owners"}).encode(): "no owners",
     }
     of_a_later_fleet = json.dumps({**whole, "mood": "good"}).encode()
-    produce(kafka, f"{site.prefix}ownership", [schema.EVENTS.encode(good), *bad, of_a_later_fleet])
+    produce(kafka, f"{site.prefix}ownership", [event_schema.EVENTS.encode(good), *bad, of_a_later_fleet])
     assert finish(start_timeline(spark, site, True)) == len(bad) + 2
     assert found(spark, site) == wanted([good])
 

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from fleet.errors import WireError
+from fleet.core.errors import WireError
 from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
 from tests.property import kio_samples
 from tests.property.model_broker import (

@@ -33,8 +33,18 @@ from pysyncobj.node import Node
 import fleet.raft.journal as journal_module
 import fleet.raft.memory as memory_module
 import fleet.raft.snapshot as snapshot_module
-from fleet.errors import JournalError, JournalForgot
-from fleet.model import Broker, FleetState, Member, Ownership, ProxyId
+from fleet.core.errors import JournalError, JournalForgot
+from fleet.core.model import Broker, FleetState, Member, Ownership, ProxyId
+from fleet.core.state import (
+    BrokersSeen,
+    Command,
+    MemberUp,
+    OwnershipSet,
+    apply,
+    decode,
+    encode,
+    stamp,
+)
 from fleet.raft import files
 from fleet.raft.identity import IDENTITY_BYTES, NO_IDENTITY, Standing
 from fleet.raft.journal import FIRST_FRAME, Journal
@@ -43,7 +53,6 @@ from fleet.raft.memory import VoterMemory
 from fleet.raft.rejoin import MARK, write_mark
 from fleet.raft.storage import Replica
 from fleet.raft.transport import MemberTransport
-from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, decode, encode, stamp
 
 STEP_S = 0.005
 HEALING_STEPS = 6000

@@ -13,9 +13,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fleet.assign import MAX_SUCCESSORS, assign, take_over
-from fleet.directory import advertised_owners
-from fleet.model import Broker, BrokerId, IdentitySpace, Member, MemberStatus, Ownership, ProxyId
-from fleet.weighing import Weighing
+from fleet.core.directory import advertised_owners
+from fleet.core.model import (
+    Broker,
+    BrokerId,
+    IdentitySpace,
+    Member,
+    MemberStatus,
+    Ownership,
+    ProxyId,
+)
+from fleet.core.weights import Weighing
 from tests.examples import examples
 
 Rule: TypeAlias = Callable[..., dict[BrokerId, Ownership]]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.directory import build, pick
-from fleet.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
+from fleet.core.directory import build, pick
+from fleet.core.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
 
 NAMES = ["p1", "p2", "p3", "p4", "p5"]
 SPACES = st.sampled_from([IdentitySpace(1, 8), IdentitySpace(1, 8), IdentitySpace(1, 2), IdentitySpace()])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import WireError
+from fleet.core.errors import WireError
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Streamed
 from fleet.proxy.wire.fetch import FETCH, NO_TAGS_BYTES, WITHOUT_ENDPOINTS

@@ -9,8 +9,7 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.leader import Leader, Report
-from fleet.model import (
+from fleet.core.model import (
     AdvertisedListener,
     Broker,
     BrokerId,
@@ -21,7 +20,8 @@ from fleet.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.state import Command, DrainSet, PinSet, apply
+from fleet.core.state import Command, DrainSet, PinSet, apply
+from fleet.leader import Leader, Report
 from tests.examples import examples
 
 STEP_S = 0.05

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import MalformedFrame, TruncatedFrame, WireError
+from fleet.core.errors import MalformedFrame, TruncatedFrame, WireError
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Address, Addresses, Parts, Streamed
 from fleet.proxy.wire.primitives import OUT_OF_BYTES

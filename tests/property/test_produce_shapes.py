@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import WireError
+from fleet.core.errors import WireError
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.addresses import Layout
 from fleet.proxy.wire.api_versions import PRODUCE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import WireError
+from fleet.core.errors import WireError
 from tests.examples import examples
 from tests.property import kio_samples
 from tests.property.wire_fleet import Limits, Play, advertised, blanks, pieces, produce, request

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Layout, Parts
 from fleet.proxy.wire.primitives import OUT_OF_BYTES

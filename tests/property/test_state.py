@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fleet.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
-from fleet.state import (
+from fleet.core.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
+from fleet.core.state import (
     RECENT_COMMANDS,
     BrokerGone,
     BrokersSeen,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.wire import scan
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.tail import TAIL_LIMIT_BYTES

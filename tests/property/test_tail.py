@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import PATCHED
 from fleet.proxy.wire.addresses import Address, Addresses, Streamed
 from fleet.proxy.wire.primitives import OUT_OF_BYTES, compact_string, encode_varint, varint

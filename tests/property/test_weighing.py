@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.assign import assign
-from fleet.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
-from fleet.weighing import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weighing
+from fleet.core.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
+from fleet.core.weights import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weighing
 from tests.examples import examples
 from tests.property.test_assign import Restricted, clusters, fleets, histories, member, removals, restricted
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from unittest.mock import patch
 
-from fleet.directory import pick
-from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.core.directory import pick
+from fleet.core.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
 from fleet.proxy import rewriter
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.session import Session

@@ -17,10 +17,10 @@ from fleet.chaos.faults import Done
 from fleet.chaos.run import Ground
 from fleet.chaos.schedule import Fault
 from fleet.chaos.workloads import PARTITIONS
+from fleet.core.errors import DemoError
+from fleet.core.model import Endpoint
 from fleet.demo.history import Event, HistoryWriter, Record
 from fleet.demo.workload import Workload
-from fleet.errors import DemoError
-from fleet.model import Endpoint
 
 LATER_S = 30.0
 """Clients see their records that long after they are started, and so after each moment of a run."""

@@ -15,9 +15,8 @@ from fleet.admin.view import (
     TakeoverLog,
     WorkerView,
 )
-from fleet.errors import UnknownMember
-from fleet.ipc import BOOTSTRAP, WorkerCounters
-from fleet.model import (
+from fleet.core.errors import UnknownMember
+from fleet.core.model import (
     AdvertisedListener,
     Broker,
     BrokerId,
@@ -30,7 +29,8 @@ from fleet.model import (
     Ownership,
     ProxyId,
 )
-from fleet.state import Outcome
+from fleet.core.state import Outcome
+from fleet.ipc import BOOTSTRAP, WorkerCounters
 
 SPACE = IdentitySpace(first_id=1, count=4)
 

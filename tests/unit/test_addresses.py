@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.directory import pick
-from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
+from fleet.core.directory import pick
+from fleet.core.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
 from fleet.proxy.addresses import KEPT_HEAD_BYTES, NO_HOST, AddressBook, AddressSource
 from fleet.proxy.wire.counters import WireCounters
 

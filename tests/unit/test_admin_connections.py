@@ -22,7 +22,7 @@ from fleet.admin.http import serve
 from fleet.admin.tokens import Gate
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
-from fleet.log_limit import LogLimit
+from fleet.core.log_limit import LogLimit
 from tests.unit.sample_view import Source
 from tests.unit.test_admin_http import READ, WRITE, listening
 from tests.unit.test_admin_tls import secured

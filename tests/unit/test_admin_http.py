@@ -25,9 +25,9 @@ from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
-from fleet.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
-from fleet.model import Endpoint
-from fleet.state import Outcome
+from fleet.core.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
+from fleet.core.model import Endpoint
+from fleet.core.state import Outcome
 from tests.unit.sample_view import Source, view
 
 HEADER = {"X-Fleet-Admin": "1"}

@@ -29,9 +29,9 @@ from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import FleetView, WorkerView
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
-from fleet.errors import AdminError
+from fleet.core.errors import AdminError
+from fleet.core.model import Directory
 from fleet.ipc import WorkerCounters
-from fleet.model import Directory
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, listening, member
 from tests.unit.test_admin_tls import write_token

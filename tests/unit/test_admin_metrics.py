@@ -29,8 +29,8 @@ from fleet.admin.view import (
     TakeoverLog,
     WorkerView,
 )
+from fleet.core.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
 from fleet.ipc import REWRITE_BOUNDS_S, WorkerCounters
-from fleet.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
 from tests.unit.sample_view import COUNTERS, MEMBERS, view
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

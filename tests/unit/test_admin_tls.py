@@ -26,7 +26,7 @@ from fleet.admin.http import serve
 from fleet.admin.tokens import Gate
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.errors import AdminError, ConfigError
+from fleet.core.errors import AdminError, ConfigError
 from tests.unit.sample_view import Source
 from tests.unit.test_config import tree
 

@@ -13,7 +13,7 @@ from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tok
 from fleet.config import Settings, TokenSettings
 from fleet.config.file import load
 from fleet.config.secrets import Secret
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
 from tests.unit.test_config import tree
 
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"

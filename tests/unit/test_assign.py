@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.assign import MAX_SUCCESSORS, assign, take_over
-from fleet.model import Broker, IdentitySpace, Member, MemberStatus, Ownership
+from fleet.core.model import Broker, IdentitySpace, Member, MemberStatus, Ownership
 
 SPACE = IdentitySpace(1, 16)
 

@@ -38,8 +38,8 @@ from benchmarks.peers import Peer, Places
 from benchmarks.results import Sample, document, figures, measures
 from benchmarks.stage import Stage, Target, in_rounds
 from benchmarks.workloads import MEASURED, SPEC, Measured, Name, Spec
+from fleet.core.model import Endpoint
 from fleet.demo.ports import free_ports
-from fleet.model import Endpoint
 
 ROOT = Path(__file__).parents[2]
 PEERS_OF_TWO = peers.PEERS.with_name("peers_of_two.yaml")

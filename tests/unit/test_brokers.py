@@ -15,9 +15,9 @@ import pytest
 from fleet import brokers
 from fleet.brokers import BrokerWatch
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
-from fleet.errors import NoMetadata
+from fleet.core.errors import NoMetadata
+from fleet.core.model import Broker, Endpoint, IdentitySpace
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Broker, Endpoint, IdentitySpace
 from fleet.outbound import Resolver
 from fleet.upstream_tls import BrokerTls
 

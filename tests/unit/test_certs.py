@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fleet import certs
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.errors import CertificateError, ConfigError
+from fleet.core.errors import CertificateError, ConfigError
 from fleet.peer_tls import make_contexts, rehearse
 from tests.certificates import Authority
 from tests.unit.test_config import tree

@@ -14,7 +14,7 @@ from fleet.chaos.faults import Injector
 from fleet.chaos.network import Knock, Link
 from fleet.chaos.proofs import NoEffect
 from fleet.chaos.schedule import Direction, Fault, Kind
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.unit.test_demo_view import document, member
 
 LINK = Link(proxy=None, at=Endpoint("127.0.0.1", 1))

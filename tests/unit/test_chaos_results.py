@@ -9,7 +9,7 @@ import pytest
 from fleet.chaos.results import Results
 from fleet.chaos.run import replay
 from fleet.chaos.schedule import plan_of
-from fleet.errors import DemoError
+from fleet.core.errors import DemoError
 from tests.unit.sample_chaos import chaos_run
 
 

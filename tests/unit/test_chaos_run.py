@@ -23,8 +23,8 @@ from fleet.chaos.proofs import NoEffect
 from fleet.chaos.run import ENOUGH, perform, replay, write
 from fleet.chaos.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
 from fleet.chaos.workloads import PARTITIONS
+from fleet.core.errors import DemoError
 from fleet.demo.history import Event, HistoryWriter, Record
-from fleet.errors import DemoError
 from tests.unit.sample_run import LATER_S, PROOF, Stage, set_up
 from tests.unit.test_chaos_checker import HISTORY
 

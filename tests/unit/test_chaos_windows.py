@@ -8,7 +8,7 @@ import pytest
 
 from fleet.chaos.checker import History, Outage, View
 from fleet.chaos.windows import Around, Missed, around, seen_missing, told
-from fleet.events.schema import ConnectionEvent, OwnershipEvent
+from fleet.core.event_schema import ConnectionEvent, OwnershipEvent
 
 UNTIL_MS = 100_000
 TAKEN = OwnershipEvent(

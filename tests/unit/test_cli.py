@@ -23,7 +23,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from fleet import cli, errors
+from fleet import cli
 from fleet.admin import status, tls
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
@@ -32,10 +32,11 @@ from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
 from fleet.cli import member as cli_member
 from fleet.config.file import load
+from fleet.core import errors
+from fleet.core.errors import AdminError, FleetError, UnknownMember
+from fleet.core.model import Endpoint
+from fleet.core.weights import Weighing
 from fleet.ephemeral_ports import EphemeralPorts
-from fleet.errors import AdminError, FleetError, UnknownMember
-from fleet.model import Endpoint
-from fleet.weighing import Weighing
 from tests.unit import test_admin_tls as admin_tls
 from tests.unit.sample_view import MEMBERS, Source, view
 from tests.unit.test_admin_http import listening

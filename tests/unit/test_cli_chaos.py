@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet import cli
-from fleet.errors import AdminError, GameDayError, NotProved
+from fleet.core.errors import AdminError, GameDayError, NotProved
 from fleet.game_day import run
 from fleet.game_day.verdict import Seen
 from tests.unit.sample_game_day import PLAN, seen, without

@@ -17,7 +17,7 @@ from fleet.admin.live import AskOthers, nobody
 from fleet.admin.traffic import Counts
 from fleet.admin.view import FleetView, Moment
 from fleet.cli import top
-from fleet.errors import AdminError
+from fleet.core.errors import AdminError
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import listening
 from tests.unit.test_admin_live import counts

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 import fleet
-from fleet.model import Broker, FleetState, Member, Ownership
-from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
+from fleet.core.model import Broker, FleetState, Member, Ownership
+from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 
 ROOT = Path(fleet.__file__).parent
 WALL_CLOCK = re.compile(

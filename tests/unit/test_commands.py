@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet.admin.commands import check_program, command_for, run_command
+from fleet.core.errors import CommandFailed, TemplateError
 from fleet.demo.background import happens
-from fleet.errors import CommandFailed, TemplateError
 
 URL = "http://10.0.0.2:7201"
 

@@ -44,8 +44,8 @@ from fleet.config.schema import (
     UpstreamTlsShape,
 )
 from fleet.config.secrets import Secret
-from fleet.errors import ConfigError, UnknownMember
-from fleet.model import Endpoint, IdentitySpace
+from fleet.core.errors import ConfigError, UnknownMember
+from fleet.core.model import Endpoint, IdentitySpace
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "deploy" / "examples" / "fleet.yaml"

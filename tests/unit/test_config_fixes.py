@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from tests.unit import test_config
 from tests.unit.test_config import changed, mistakes, parse, tree
 

@@ -1,10 +1,10 @@
-"""fleet/crowd.py: who has a place, who has to go."""
+"""fleet/core/crowd.py: who has a place, who has to go."""
 
 from __future__ import annotations
 
 import pytest
 
-from fleet.crowd import Crowd, source_of
+from fleet.core.crowd import Crowd, source_of
 
 
 def test_oldest_of_the_largest_source_has_to_go() -> None:

@@ -25,10 +25,10 @@ import pytest
 from fleet import data_dir, ipc, journal
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
+from fleet.core.errors import JournalError, StartError
+from fleet.core.model import Directory
 from fleet.data_dir import User
-from fleet.errors import JournalError, StartError
 from fleet.incarnation import next_incarnation
-from fleet.model import Directory
 from fleet.raft import survey
 from fleet.raft.journal import Journal
 from fleet.raft.rejoin import MARK, write_mark

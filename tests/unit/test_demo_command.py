@@ -4,9 +4,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.command import command, parse_brokers, plan_kills
 from fleet.demo.run import identities_for
-from fleet.model import Endpoint, IdentitySpace
 
 
 def test_brokers_are_read() -> None:

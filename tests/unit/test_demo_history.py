@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.errors import DemoError
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
-from fleet.errors import DemoError
 
 
 def test_a_record_is_read_back_from_its_value() -> None:

@@ -12,9 +12,9 @@ import pytest
 from fleet import certs
 from fleet.admin.documents import IdentityDocument, OwnershipDocument, QuorumDocument
 from fleet.config.file import load
+from fleet.core.errors import AdminError, DemoError
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.local_fleet import LocalFleet
-from fleet.errors import AdminError, DemoError
-from fleet.model import Endpoint, IdentitySpace
 
 BROKERS = (Endpoint("127.77.1.1", 9092), Endpoint("127.77.2.2", 9094))
 

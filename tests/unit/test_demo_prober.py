@@ -14,11 +14,11 @@ from kio.schema.types import BrokerId
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32, i32Timedelta
 
+from fleet.core.errors import MalformedFrame, TruncatedFrame
+from fleet.core.model import Endpoint, ProxyId
 from fleet.demo.background import happens
 from fleet.demo.prober import Change, Prober
-from fleet.errors import MalformedFrame, TruncatedFrame
 from fleet.metadata import brokers_of, metadata_request
-from fleet.model import Endpoint, ProxyId
 
 P1, P2, P3 = (Endpoint("127.0.0.1", port) for port in (1001, 1002, 1003))
 OWNERS: dict[Endpoint, ProxyId] = {P1: "p1", P2: "p2", P3: "p3"}

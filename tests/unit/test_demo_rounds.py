@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.audit import Audit
 from fleet.demo.history import Event, HistoryReader, HistoryWriter, Record
 from fleet.demo.local_fleet import LocalFleet
@@ -16,7 +17,6 @@ from fleet.demo.rounds import Rounds, Stream, _last_ms
 from fleet.demo.run import unfinished
 from fleet.demo.view import audit_lines, round_line
 from fleet.demo.workload import Workload, WorkloadSpec
-from fleet.model import BrokerId, Endpoint, ProxyId
 
 OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
 

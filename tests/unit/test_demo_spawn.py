@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fleet.core.errors import DemoError
 from fleet.demo.spawn import end, signal_trees, spawn, spawn_module, tail, tree
-from fleet.errors import DemoError
 
 SLEEP = "import time; time.sleep(600)"
 # A child that ignores SIGTERM and has a child of its own, in another session.

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from fleet.model import Broker, Endpoint
+from fleet.core.model import Broker, Endpoint
 from fleet.proxy.connection import ClientConnection, Host, State
 from fleet.proxy.dialler import MOST_WAITING_BYTES, Dialler
 from fleet.proxy.tls_transport import TlsRoom

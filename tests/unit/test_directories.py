@@ -7,8 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet import ipc
+from fleet.core.model import (
+    AdvertisedListener,
+    Broker,
+    Directory,
+    FleetState,
+    IdentitySpace,
+    Member,
+    Ownership,
+)
 from fleet.directories import Directories
-from fleet.model import AdvertisedListener, Broker, Directory, FleetState, IdentitySpace, Member, Ownership
 
 IDENTITIES = IdentitySpace(first_id=1, count=4)
 P1 = Member("p1", listeners=(AdvertisedListener("external", "h1", 9100, 9101),), identities=IDENTITIES)

@@ -6,8 +6,16 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from fleet.directory import advertised_owners, build, pick
-from fleet.model import AdvertisedListener, Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
+from fleet.core.directory import advertised_owners, build, pick
+from fleet.core.model import (
+    AdvertisedListener,
+    Broker,
+    FleetState,
+    IdentitySpace,
+    Member,
+    MemberStatus,
+    Ownership,
+)
 
 SPACE = IdentitySpace(1, 16)
 MEMBERS = {f"p{n}": Member(f"p{n}", identities=SPACE, incarnation=n) for n in range(1, 6)}

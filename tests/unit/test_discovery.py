@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSettings
+from fleet.core.errors import NoMetadata
+from fleet.core.model import Endpoint
 from fleet.discovery import discover
-from fleet.errors import NoMetadata
 from fleet.kafka_client import KafkaAccess
-from fleet.model import Endpoint
 from tests.certificates import Authority
 from tests.conftest import PLAINTEXT
 

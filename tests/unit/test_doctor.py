@@ -19,13 +19,13 @@ from fleet.admin.documents import (
     QuorumDocument,
 )
 from fleet.admin.ownership import ownership_document
+from fleet.core.errors import AdminError
+from fleet.core.model import Endpoint
+from fleet.core.text import no_port
 from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
 from fleet.ephemeral_ports import PortTrouble
-from fleet.errors import AdminError
-from fleet.model import Endpoint
-from fleet.text import no_port
 from tests.unit.sample_view import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)

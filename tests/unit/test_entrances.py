@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.config import Settings, bootstrap_endpoints, identity_owners
-from fleet.errors import ConfigError
-from fleet.model import Endpoint
+from fleet.core.errors import ConfigError
+from fleet.core.model import Endpoint
 from tests.unit.test_config import parse, tree
 
 

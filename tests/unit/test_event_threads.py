@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet.core.model import Endpoint
 from fleet.events import publisher, weights
 from fleet.events.publisher import Publisher
 from fleet.events.spool import Record, Spool
 from fleet.events.weights import WeightReader
-from fleet.model import Endpoint
 from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0

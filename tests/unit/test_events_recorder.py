@@ -9,13 +9,10 @@ from dataclasses import replace
 import pytest
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
-from fleet.events import schema
-from fleet.events.recorder import RETOLD_MS, Recorder
-from fleet.events.schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
-from fleet.membership import Transition
-from fleet.model import Broker, FleetState, Liveness, Member, MemberStatus, Ownership
-from fleet.raft_state import Applied
-from fleet.state import (
+from fleet.core import event_schema
+from fleet.core.event_schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
+from fleet.core.model import Broker, FleetState, Liveness, Member, MemberStatus, Ownership
+from fleet.core.state import (
     BrokersSeen,
     Command,
     DrainSet,
@@ -26,6 +23,9 @@ from fleet.state import (
     apply,
     stamp,
 )
+from fleet.events.recorder import RETOLD_MS, Recorder
+from fleet.membership import Transition
+from fleet.raft_state import Applied
 
 NOW_MS = 5_000
 P1, P2 = Member("p1", incarnation=3), Member("p2", incarnation=1)
@@ -182,28 +182,28 @@ def test_events_come_back_equal_and_go_to_the_topic_of_their_kind(log: Log) -> N
     events = log.tell(
         OwnershipSet(1, {1: Ownership(("p2",))}, (), "drain"), DrainSet("p1", drained=True)
     ) + log.recorder.observed([Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)], NOW_MS)
-    assert [schema.EVENTS.decode(schema.EVENTS.encode(each)) for each in events] == events
-    assert [schema.TOPICS[each.kind] for each in events] == ["ownership", "members", "members"]
-    assert [schema.key(each) for each in events] == [b"demo/1", b"demo/p1", b"demo/p1"]
+    assert [event_schema.EVENTS.decode(event_schema.EVENTS.encode(each)) for each in events] == events
+    assert [event_schema.TOPICS[each.kind] for each in events] == ["ownership", "members", "members"]
+    assert [event_schema.key(each) for each in events] == [b"demo/1", b"demo/p1", b"demo/p1"]
 
 
 def test_what_a_later_program_has_added_to_an_event_is_ignored(log: Log) -> None:
     (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}))
-    with_more = schema.EVENTS.encode(event)[:-1] + b',"colour":"red"}'
-    assert schema.EVENTS.decode(with_more) == event
+    with_more = event_schema.EVENTS.encode(event)[:-1] + b',"colour":"red"}'
+    assert event_schema.EVENTS.decode(with_more) == event
 
 
 def test_an_event_of_before_there_was_some_field_is_read(log: Log) -> None:
     (event,) = log.tell(OwnershipSet(1, {1: Ownership(("p2",))}, (), "takeover"))
-    old = json.loads(schema.EVENTS.encode(event))
+    old = json.loads(event_schema.EVENTS.encode(event))
     del old["alive_at_ms"]
-    assert schema.EVENTS.decode(json.dumps(old).encode()) == event
+    assert event_schema.EVENTS.decode(json.dumps(old).encode()) == event
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"kind":"ownership"}', b'{"kind":"weather"}', b"\xff"])
 def test_what_is_no_event_is_an_error(value: bytes) -> None:
     with pytest.raises(ValueError, match="validation error"):
-        schema.EVENTS.decode(value)
+        event_schema.EVENTS.decode(value)
 
 
 def test_what_is_read_again_after_a_start_is_told_of_where_it_is_not_old(log: Log) -> None:

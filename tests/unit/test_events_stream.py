@@ -10,15 +10,15 @@ import pytest
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.config import EventsSettings
-from fleet.events import schema
-from fleet.events.schema import ConnectionEvent, OwnershipEvent, TrafficEvent
+from fleet.core import event_schema
+from fleet.core.event_schema import ConnectionEvent, OwnershipEvent, TrafficEvent
+from fleet.core.model import Broker, FleetState, Liveness, Member, Ownership
+from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 from fleet.events.spool import Spool
 from fleet.events.stream import SPOOL, EventStream
 from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from fleet.membership import Transition
-from fleet.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.raft_state import Applied
-from fleet.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0
@@ -57,7 +57,7 @@ class Told:
         self.stream.stop(LIMIT_S)
         with Spool(self._folder / SPOOL, 1 << 20) as spool:
             for each in spool.oldest(1000):
-                event = schema.EVENTS.decode(each.record.value)
+                event = event_schema.EVENTS.decode(each.record.value)
                 if isinstance(event, OwnershipEvent):
                     yield each.record.topic, event
 
@@ -117,7 +117,7 @@ def test_what_has_passed_goes_to_topics_of_its_own(told: Told, tmp_path: Path) -
         ("connections", b"demo/1"),
         ("connections", b"demo/1"),
     ]
-    traffic, first, second = (schema.EVENTS.decode(each.value) for each in found)
+    traffic, first, second = (event_schema.EVENTS.decode(each.value) for each in found)
     traffic_id = "demo/p2/0-100-1/1000-7/inside/1"
     assert traffic == TrafficEvent(
         traffic_id, "demo", "p2", "inside", 1, 1_000, 999, 1, 1, 10, 20, 3, apis, {"c": 1}, 2

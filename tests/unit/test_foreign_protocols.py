@@ -1,11 +1,11 @@
-"""fleet/foreign_protocols.py: which protocol the first bytes of a connection are."""
+"""fleet/core/foreign_protocols.py: which protocol the first bytes of a connection are."""
 
 from __future__ import annotations
 
 import pytest
 
 from fleet.config import Limits
-from fleet.foreign_protocols import (
+from fleet.core.foreign_protocols import (
     NotTls,
     Protocol,
     at_admin_address,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from fleet.core.errors import ConfigError, GameDayError
 from fleet.demo.workload import WorkloadSpec, properties
-from fleet.errors import ConfigError, GameDayError
 from fleet.game_day import clients
 from fleet.game_day.clients import Topic, reports_in
 from fleet.game_day.plan import Options

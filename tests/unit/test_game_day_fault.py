@@ -18,12 +18,12 @@ from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
 from fleet.config.file import load
+from fleet.core.errors import CommandFailed, NotProved, RestartFailed
+from fleet.core.model import MemberStatus
 from fleet.demo.background import happens
-from fleet.errors import CommandFailed, NotProved, RestartFailed
 from fleet.game_day import fault
 from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options
-from fleet.model import MemberStatus
 from tests.unit.sample_game_day import PLAN
 from tests.unit.test_config import tree
 from tests.unit.test_game_day_evidence import GIVEN_UP, HEARD, saying

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.errors import AdminError, FleetError, GameDayError
+from fleet.core.errors import AdminError, FleetError, GameDayError
 from fleet.game_day.plan import Options, Plan, lines, make_plan
 from tests.unit.test_rolling import URLS, fleet, told
 

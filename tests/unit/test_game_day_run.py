@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import GameDayError
+from fleet.core.errors import GameDayError
 from fleet.game_day import run
 from fleet.game_day.plan import Options
 

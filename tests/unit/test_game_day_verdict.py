@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fleet.chaos.checker import View
-from fleet.errors import GameDayError
+from fleet.core.errors import GameDayError
 from fleet.game_day.picture import draw
 from fleet.game_day.plan import Options
 from fleet.game_day.report import print_report

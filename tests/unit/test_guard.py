@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from fleet.config.settings import Limits
+from fleet.core.model import Endpoint
 from fleet.ipc import BOOTSTRAP
 from fleet.membership import ProbeOutcome
-from fleet.model import Endpoint
 from fleet.outbound import Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.proxy import guard, patience

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.counted import instructions
 from fleet.config.settings import Limits, ListenerTlsSettings
-from fleet.errors import OversizeFrame
+from fleet.core.errors import OversizeFrame
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.rewriter import AT_ONCE_BYTES, METADATA, PIECE_BYTES, SlicedPatch
 from fleet.proxy.turns import TurnQueue

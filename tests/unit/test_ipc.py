@@ -5,6 +5,14 @@ from pathlib import Path
 import pytest
 
 from fleet import ipc
+from fleet.core.model import (
+    AdvertisedListener,
+    Broker,
+    Directory,
+    IdentitySpace,
+    Member,
+    MemberStatus,
+)
 from fleet.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
@@ -15,7 +23,6 @@ from fleet.ipc import (
     ReachableMessage,
     WorkerCounters,
 )
-from fleet.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member, MemberStatus
 from tests import previous_release
 
 MEMBER = Member(

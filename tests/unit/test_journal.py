@@ -11,8 +11,8 @@ from fleet import cli, data_dir, journal
 from fleet.cli import output
 from fleet.config import Settings
 from fleet.config.file import load
-from fleet.errors import JournalError, StartError
-from fleet.model import FleetState
+from fleet.core.errors import JournalError, StartError
+from fleet.core.model import FleetState
 from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal
 from fleet.raft.rejoin import MARK
 from fleet.raft.snapshot import Snapshot, encode_snapshot

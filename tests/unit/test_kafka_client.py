@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSettings
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
 from fleet.kafka_client import KafkaAccess
 from tests.certificates import Authority
 

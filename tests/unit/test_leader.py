@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.config import BalanceSettings
-from fleet.leader import RETRY_S, Leader, Report
-from fleet.model import (
+from fleet.core.model import (
     AdvertisedListener,
     Broker,
     FleetState,
@@ -20,7 +19,7 @@ from fleet.model import (
     MemberStatus,
     Ownership,
 )
-from fleet.state import (
+from fleet.core.state import (
     BrokerGone,
     BrokersSeen,
     Command,
@@ -32,6 +31,7 @@ from fleet.state import (
     apply,
     encode,
 )
+from fleet.leader import RETRY_S, Leader, Report
 
 LISTENERS = (AdvertisedListener("external", "proxy", 9100, 9101),)
 SPACE = IdentitySpace(1, 16)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fleet.log_limit import LogLimit
+from fleet.core.log_limit import LogLimit
 
 
 def test_what_is_alike_is_due_once_in_an_interval() -> None:

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from fleet import outbound
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from fleet.outbound import (
     ATTEMPT_DELAY_S,
     STALE_LIMIT_S,

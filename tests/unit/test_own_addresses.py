@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config import ListenerSettings, MemberSettings, Settings
-from fleet.model import Endpoint, IdentitySpace, ProxyId
+from fleet.core.model import Endpoint, IdentitySpace, ProxyId
 from fleet.own_addresses import OwnAddresses
 
 HERE = "10.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from fleet.config.settings import Limits
-from fleet.errors import TimeLimit
+from fleet.core.errors import TimeLimit
 from fleet.proxy.patience import Patience, Watch
 
 PATIENCE = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))

@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fleet import certs, links
 from fleet.config import PeerTlsFiles
+from fleet.core.model import Endpoint
 from fleet.demo.ports import free_ports
 from fleet.links import Hello, Kind
-from fleet.model import Endpoint
 from fleet.peer_tls import PeerTls, explain, make_contexts, rehearse
 from tests.integration.relay import Relays
 from tests.unit.test_links import Member, Network, Stranger, until

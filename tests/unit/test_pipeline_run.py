@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline import run as run_module
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.run import SLOW_START, STARTS, run

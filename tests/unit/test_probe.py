@@ -19,8 +19,8 @@ from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
+from fleet.core.model import Endpoint
 from fleet.membership import ProbeOutcome
-from fleet.model import Endpoint
 from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member, resolve
 from fleet.proxy.wire.api_versions import error_reply

@@ -24,7 +24,7 @@ from fleet.config.settings import (
     TracingSettings,
     UpstreamSettings,
 )
-from fleet.model import Endpoint, IdentitySpace
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec, ListenerFd
 from tests.unit.test_worker import eventually
 
@@ -129,7 +129,7 @@ from fleet.config.settings import (
     TracingSettings,
     UpstreamSettings,
 )
-from fleet.model import Endpoint, IdentitySpace
+from fleet.core.model import Endpoint, IdentitySpace
 async def main():
     print(os.getpid(), flush=True)
     if {lifeline} >= 0:

@@ -9,8 +9,8 @@ import pysyncobj.serializer
 import pysyncobj.syncobj as library
 import pytest
 
-from fleet.errors import RaftError
-from fleet.model import FleetState
+from fleet.core.errors import RaftError
+from fleet.core.model import FleetState
 from fleet.raft import guards
 from fleet.raft.machine import LogSettings
 from fleet.raft.storage import Replica

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from fleet.errors import JournalError
+from fleet.core.errors import JournalError
 from fleet.raft import files, journal
 from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal
 from tests import previous_release

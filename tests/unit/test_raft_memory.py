@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fleet.raft.memory as memory_module
-from fleet.errors import JournalError
+from fleet.core.errors import JournalError
 from fleet.raft.identity import Identity, Standing
 from fleet.raft.memory import FILE, VoterMemory
 

@@ -19,14 +19,14 @@ import pytest_asyncio
 
 import fleet.raft.journal as journal_module
 import fleet.raft_state as raft_state
-from fleet import model
-from fleet.errors import CommandTimeout, JournalError, NoQuorum, RaftError
+from fleet.core import model
+from fleet.core.errors import CommandTimeout, JournalError, NoQuorum, RaftError
+from fleet.core.model import Broker, Endpoint, FleetState, Ownership, ProxyId
+from fleet.core.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
 from fleet.links import Kind, PeerLinks
-from fleet.model import Broker, Endpoint, FleetState, Ownership, ProxyId
 from fleet.outbound import LocalFailure
 from fleet.raft import files, guards
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus, wait_s
-from fleet.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
 
 LIMIT_S = 20.0
 

@@ -10,8 +10,8 @@ import pysyncobj.syncobj as library
 import pytest
 from pysyncobj.node import Node
 
-from fleet.errors import JournalError, JournalForgot
-from fleet.model import FleetState
+from fleet.core.errors import JournalError, JournalForgot
+from fleet.core.model import FleetState
 from fleet.raft.identity import Identity, Standing
 from fleet.raft.journal import Entry
 from fleet.raft.machine import LogSettings

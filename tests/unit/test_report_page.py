@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.errors import PipelineError
+from fleet.core.errors import PipelineError
 from fleet.pipeline.page import write
 from fleet.pipeline.pictures import PICTURES
 from tests.unit.sample_report import sample

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fleet.model import Endpoint
+from fleet.core.model import Endpoint
 from fleet.outbound import Addresses, Resolver
 from fleet.resolving_loop import run
 from tests.certificates import Authority

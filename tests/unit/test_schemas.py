@@ -21,12 +21,13 @@ from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
 from fleet.client_settings import Client, basis_of, settings_for
 from fleet.config.file import load
-from fleet.errors import AdminError
-from fleet.events import schema as schema_of_events
+from fleet.core import event_schema as schema_of_events
+from fleet.core.errors import AdminError
+from fleet.core.model import Liveness, Ownership
+from fleet.core.state import MemberUp, OwnershipSet
 from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
 from fleet.membership import Transition
-from fleet.model import Liveness, Ownership
 from fleet.pipeline import outside
 from fleet.pipeline.report import (
     ANOMALIES,
@@ -45,7 +46,6 @@ from fleet.pipeline.report import (
     StaleClientDocument,
     TakenDocument,
 )
-from fleet.state import MemberUp, OwnershipSet
 from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_game_day import seen
 from tests.unit.sample_report import sample as sample_report

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.config.document import Document, Value
 from fleet.config.secrets import MAX_SECRET_BYTES, Secret, secret
-from fleet.errors import ConfigError
+from fleet.core.errors import ConfigError
 
 HIDDEN = "correct horse"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.model import AdvertisedListener, IdentitySpace
+from fleet.core.model import AdvertisedListener, IdentitySpace
 from fleet.proxy.server_names import ServerNames
 
 NAMES = ServerNames(

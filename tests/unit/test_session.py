@@ -9,8 +9,14 @@ from kio.schema.api_versions.v0 import response as api_versions_v0
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from fleet.errors import MalformedFrame, OversizeFrame, TruncatedFrame, UnknownResponse, UnsupportedVersion
-from fleet.model import Directory
+from fleet.core.errors import (
+    MalformedFrame,
+    OversizeFrame,
+    TruncatedFrame,
+    UnknownResponse,
+    UnsupportedVersion,
+)
+from fleet.core.model import Directory
 from fleet.proxy.session import HEADER_LIMIT_BYTES, REPORTED_ID_BYTES, Session
 from fleet.proxy.wire.heartbeats import not_coordinator
 from fleet.proxy.wire.primitives import encode_varint

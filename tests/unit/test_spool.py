@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import SpoolError
+from fleet.core.errors import SpoolError
 from fleet.events.spool import LEAST_PAGES, PAGE_BYTES, Record, Spool
 
 ROOM = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
-from fleet.state import (
+from fleet.core.model import Broker, FleetState, IdentitySpace, Member, MemberStatus, Ownership
+from fleet.core.state import (
     MAX_COMMAND_BYTES,
     RECENT_COMMANDS,
     BrokerGone,

@@ -21,10 +21,10 @@ from pydantic import TypeAdapter
 
 from fleet import data_dir, process, sockets
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
+from fleet.core.errors import StartError
+from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.ephemeral_ports import EphemeralPorts
-from fleet.errors import StartError
-from fleet.model import Endpoint, IdentitySpace
 from fleet.process import ChildSpec
 from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child, Supervisor, _python
 

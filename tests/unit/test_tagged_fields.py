@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.counted import instructions
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_AT_ONCE
 from fleet.proxy.wire.tail import MOST_FIELDS

@@ -17,13 +17,13 @@ from benchmarks.errors import BenchError
 from benchmarks.refreshes import Answers, Refreshes, requests_in
 from benchmarks.stalls import Outcome, Stall
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, _kill, document, figures, missed
+from fleet.core.model import Endpoint, ProxyId
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.result import Round
 from fleet.demo.rounds import Rounds
 from fleet.demo.workload import Workload, WorkloadSpec
-from fleet.model import Endpoint, ProxyId
 
 CLEAN = Audit(10, 10, 0, 0, 0, 0)
 

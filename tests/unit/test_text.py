@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.text import MAX_SHOWN_CHARACTERS, escape_json, make_printable
+from fleet.core.text import MAX_SHOWN_CHARACTERS, escape_json, make_printable
 
 ANY_TEXT = st.text(st.characters())  # surrogates, too: names of files may have them
 

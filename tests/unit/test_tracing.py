@@ -18,10 +18,10 @@ from opentelemetry.trace import StatusCode
 from fleet import control
 from fleet.admin.view import Moment, Takeover
 from fleet.config import TracingSettings
-from fleet.errors import ConfigError, NoQuorum
-from fleet.model import Ownership
+from fleet.core.errors import ConfigError, NoQuorum
+from fleet.core.model import Ownership
+from fleet.core.state import BrokerGone, Command, DrainSet, Outcome, OwnershipSet, PinSet, stamp
 from fleet.raft_state import RaftStatus, Role
-from fleet.state import BrokerGone, Command, DrainSet, Outcome, OwnershipSet, PinSet, stamp
 from fleet.tracing import MOST_WAITING, Tracing, exporter
 from tests.unit.test_config import changed, parse, tree
 

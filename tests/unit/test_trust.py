@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fleet.brokers import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
 from fleet.config import Timing
-from fleet.model import Broker, is_address
+from fleet.core.model import Broker, is_address
 from fleet.proxy.addresses import AddressSource
 from tests.unit.test_addresses import DIRECTORY
 from tests.unit.test_brokers import (

@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.model import Broker, Endpoint
+from fleet.core.model import Broker, Endpoint
 from fleet.proxy.upstream import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
 
 SERVERS = (Endpoint("kafka-1", 9092), Endpoint("boot", 9092))

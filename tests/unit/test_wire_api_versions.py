@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import API_VERSIONS, offered_range
 from tests.property.wire_fleet import Play

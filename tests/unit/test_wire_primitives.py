@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import (
     MOST_TAGS,
     OUT_OF_BYTES,

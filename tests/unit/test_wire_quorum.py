@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from fleet.errors import MalformedFrame, TruncatedFrame
+from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.proxy.rewriter import AT_ONCE_BYTES
 from fleet.proxy.wire.primitives import compact_string, encode_varint
 from tests.property.wire_fleet import Play, pieces, small_slices

@@ -10,7 +10,7 @@ import struct
 import pytest
 from kio.serial import entity_writer
 
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS, PATCHED
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
 from fleet.proxy.wire.produce import produce_acks

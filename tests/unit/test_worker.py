@@ -31,6 +31,7 @@ from fleet.config.settings import (
     UpstreamSettings,
     UpstreamTlsSettings,
 )
+from fleet.core.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
@@ -42,7 +43,6 @@ from fleet.ipc import (
     Hello,
     ReachableMessage,
 )
-from fleet.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
 from fleet.process import MODULES, ChildSpec, ListenerFd
 from fleet.proxy import counters, feed, guard, upstream, worker
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State

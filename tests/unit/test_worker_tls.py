@@ -18,8 +18,8 @@ from typing import Literal, cast
 import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
+from fleet.core.model import Broker
 from fleet.ipc import BOOTSTRAP
-from fleet.model import Broker
 from fleet.proxy import counters, tls_server
 from fleet.proxy.connection import State
 from tests.certificates import Authority, Pair

@@ -14,6 +14,7 @@ import pytest
 
 from fleet import ipc, workers
 from fleet.admin.view import WorkerView
+from fleet.core.model import Broker, Directory
 from fleet.ipc import (
     ApiTraffic,
     BrokersLostMessage,
@@ -29,7 +30,6 @@ from fleet.ipc import (
     TrafficRow,
     WorkerCounters,
 )
-from fleet.model import Broker, Directory
 from fleet.workers import Workers
 
 LIMIT_S = 20.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
-from fleet.model import BrokerId
+from fleet.core.model import BrokerId
 from fleet.proxy.wire.primitives import read_int16, read_int32, varint
 from fleet.proxy.wire.scan import FieldBudget, Scan
 

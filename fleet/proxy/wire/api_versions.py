@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from fleet.errors import MalformedFrame, UnsupportedVersion
+from fleet.core.errors import MalformedFrame, UnsupportedVersion
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts
 from fleet.proxy.wire.primitives import (

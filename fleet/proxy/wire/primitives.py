@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import Final, NoReturn
 
-from fleet.errors import MalformedFrame, Peer
+from fleet.core.errors import MalformedFrame, Peer
 
 OUT_OF_BYTES: Final = (IndexError, struct_error)
 """What a read past the end raises."""

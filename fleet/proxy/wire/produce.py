@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i16_be, read_i32_be
 
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import PRODUCE
 from fleet.proxy.wire.primitives import read_int16, skip_tags, varint

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fleet.errors import MalformedFrame
+from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.addresses import Addresses, Parts, Streamed
 from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, too_many_tags, varint
 

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from fleet.model import Broker, BrokerId, IdentitySpace, Member, ProxyId
+from fleet.core.model import Broker, BrokerId, IdentitySpace, Member, ProxyId
 
 
 class Candidates:

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from fleet.model import BrokerId, ProxyId
-from fleet.placement import Candidates
+from fleet.core.model import BrokerId, ProxyId
+from fleet.core.placement import Candidates
 
 Owners: TypeAlias = dict[BrokerId, tuple[ProxyId, ...]]
 

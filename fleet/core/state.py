@@ -13,15 +13,7 @@ from typing import Annotated, Literal, TypeAlias, assert_never
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fleet.model import (
-    Broker,
-    BrokerId,
-    FleetState,
-    Member,
-    MemberStatus,
-    Ownership,
-    ProxyId,
-)
+from fleet.core.model import Broker, BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
 
 MAX_COMMAND_BYTES = 64 * 1024 - 1
 """A command must be below 64 KiB: pysyncobj can never send some of the sizes above."""

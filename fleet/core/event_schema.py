@@ -17,9 +17,9 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from fleet.admin.documents import Codec
+from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
+from fleet.core.state import OwnershipReason
 from fleet.ipc import ApiTraffic, ConnectionEnd
-from fleet.model import BrokerId, Liveness, MemberStatus, ProxyId
-from fleet.state import OwnershipReason
 
 VERSION: Final = 1
 

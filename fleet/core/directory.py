@@ -11,7 +11,16 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import blake2b
 
-from fleet.model import Broker, BrokerId, Directory, FleetState, Member, MemberStatus, Ownership, ProxyId
+from fleet.core.model import (
+    Broker,
+    BrokerId,
+    Directory,
+    FleetState,
+    Member,
+    MemberStatus,
+    Ownership,
+    ProxyId,
+)
 
 
 def advertised_owners(
