@@ -36,15 +36,15 @@ from benchmarks.callgrind import Callgrind, Executed, find
 from benchmarks.errors import BenchError
 from benchmarks.frames import produce
 from benchmarks.scripted import host_of
-from fleet import ipc, process
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.core.errors import FleetError
 from fleet.core.model import Broker, Directory, Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
 from fleet.metadata import metadata_request
-from fleet.process import ChildSpec, ListenerFd
 from fleet.proxy.worker import Worker
+from fleet.runtime import child, ipc
+from fleet.runtime.child import ChildSpec, ListenerFd
 from tools import compiled
 
 TARGETS: Final = ("forwarder", "fleet")
@@ -251,7 +251,7 @@ def main(worker: tuple[int, int] | None, as_json: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="fleet-alone-") as made:
         folder = Path(made)
         if worker is not None:
-            process.prepare_for_connections()
+            child.prepare_for_connections()
             uvloop.run(serve(*worker, folder))
             return
         found: dict[str, dict[str, float]] = {}

@@ -21,7 +21,7 @@ from typing import ClassVar, TypeAlias, cast
 
 import uvloop
 
-from fleet.process import prepare_for_connections
+from fleet.runtime.child import prepare_for_connections
 
 Route: TypeAlias = tuple[socket.socket, tuple[str, str]]
 

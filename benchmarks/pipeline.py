@@ -38,7 +38,6 @@ from fleet.chaos.command import say
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
 from fleet.demo.kafka import KafkaCluster
-from fleet.ipc import ApiTraffic
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
@@ -46,6 +45,7 @@ from fleet.pipeline.load import Passed, minutes
 from fleet.pipeline.outside import EVENTS, LedgerEntry
 from fleet.pipeline.parse import only
 from fleet.pipeline.streams import Kafka, records, session
+from fleet.runtime.ipc import ApiTraffic
 
 PREFIX: Final = "bench."
 PARTITIONS: Final = 6

@@ -24,7 +24,7 @@ from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.process import MODULES
+from fleet.runtime.child import MODULES
 from tools import compiled
 
 _BROKERS: Final = (1, 2, 3)

@@ -15,10 +15,10 @@ from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.core.text import no_port
 from fleet.discovery import discover
 from fleet.kafka_client import KafkaAccess
-from fleet.outbound import NAMES_KEPT_S, Resolver
-from fleet.own_addresses import OwnAddresses
 from fleet.probe import probe_broker
-from fleet.tcp import is_of_this_machine
+from fleet.runtime.outbound import NAMES_KEPT_S, Resolver
+from fleet.runtime.own_addresses import OwnAddresses
+from fleet.runtime.socket_options import is_of_this_machine
 
 log = logging.getLogger(__name__)
 

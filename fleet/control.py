@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from pydantic import TypeAdapter
 
-from fleet import listener_tls, peer_tls, process, stderr_log
+from fleet import listener_tls, peer_tls
 from fleet.admin import http, tls
 from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
@@ -37,16 +37,17 @@ from fleet.core.log_limit import LogLimit
 from fleet.core.model import Broker, BrokerId, Endpoint, FleetState, Liveness, MemberStatus, ProxyId
 from fleet.core.state import Command, Outcome, OwnershipSet, stamp
 from fleet.directories import Directories
-from fleet.ipc import TrafficMessage
 from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks, digest_voters
 from fleet.membership import Detector, ProbeOutcome
-from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
-from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
-from fleet.resolving_loop import ResolvingLoop
+from fleet.runtime import child, stderr_log
+from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
+from fleet.runtime.ipc import TrafficMessage
+from fleet.runtime.outbound import LocalFailure, Resolver
+from fleet.runtime.resolving_loop import ResolvingLoop
 from fleet.show import ControlSource, moment
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
@@ -206,7 +207,7 @@ class Control:
             await self._stop()
 
     async def _start(self) -> None:
-        self._heart = process.Heart(self.spec.heartbeat_fd, self.spec.lifeline_fd)
+        self._heart = child.Heart(self.spec.heartbeat_fd, self.spec.lifeline_fd)
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin
@@ -685,10 +686,10 @@ async def _serve(spec: ChildSpec) -> None:
 
 def main() -> None:
     """Be the control process that the supervisor asked for."""
-    spec = process.spec_from_argv(sys.argv)
-    process.die_with_parent(spec.parent_pid)
+    spec = child.spec_from_argv(sys.argv)
+    child.die_with_parent(spec.parent_pid)
     stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
-    process.freeze_garbage()
+    child.freeze_garbage()
     uvloop.run(_serve(spec), loop_factory=ResolvingLoop)
 
 

@@ -14,7 +14,6 @@ from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 
-from fleet import data_dir
 from fleet.admin.documents import Codec
 from fleet.config import Settings
 from fleet.core.errors import JournalError
@@ -23,6 +22,7 @@ from fleet.core.text import make_printable
 from fleet.raft import survey
 from fleet.raft.rejoin import may_forget
 from fleet.raft.survey import Survey
+from fleet.runtime import data_dir
 
 Action: TypeAlias = Literal["check", "repair", "reset"]
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from fleet.core.model import Endpoint
 from fleet.membership import ProbeOutcome
-from fleet.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
+from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
 from fleet.upstream_tls import NOT_REACHED, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18

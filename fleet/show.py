@@ -17,15 +17,20 @@ from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.core.state import Command, DrainSet, Outcome, PinSet
 from fleet.directories import Directories
-from fleet.ephemeral_ports import EphemeralPorts, PortTrouble, port_trouble, read_ephemeral_ports
 from fleet.followed import Followed
 from fleet.leader import Report
 from fleet.links import PeerLinks
 from fleet.membership import Detector
-from fleet.process import ChildSpec
 from fleet.raft_state import RaftStatus
-from fleet.sockets import listening_ports
-from fleet.stderr_log import dropped_lines
+from fleet.runtime.child import ChildSpec
+from fleet.runtime.ephemeral_ports import (
+    EphemeralPorts,
+    PortTrouble,
+    port_trouble,
+    read_ephemeral_ports,
+)
+from fleet.runtime.sockets import listening_ports
+from fleet.runtime.stderr_log import dropped_lines
 from fleet.takeovers import TakeoverWatch
 from fleet.workers import Workers
 

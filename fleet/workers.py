@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from socket import socket
 from typing import Final
 
-from fleet import ipc
 from fleet.admin.totals import retire
 from fleet.admin.view import WorkerView
 from fleet.core.model import Broker, BrokerId, Directory
-from fleet.ipc import (
+from fleet.runtime import ipc
+from fleet.runtime.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
     Channel,

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from fleet.process import die_with_parent
+from fleet.runtime.child import die_with_parent
 
 LEAST = b"19"
 """Linux shares CPUs among sessions first (sched_autogroup_enabled), each as nice as its file says."""

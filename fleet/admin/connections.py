@@ -24,7 +24,7 @@ from fleet.core.crowd import Crowd, source_of
 from fleet.core.foreign_protocols import at_admin_address, name_protocol
 from fleet.core.log_limit import LogLimit
 from fleet.peer_tls import NOT_TLS, explain
-from fleet.tcp import accept_connections
+from fleet.runtime.socket_options import accept_connections
 
 log = logging.getLogger(__name__)
 

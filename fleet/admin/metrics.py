@@ -24,9 +24,9 @@ from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
 from fleet.core.errors import ConnectionLimit, WireError
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
-from fleet.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
 from fleet.membership import Suspicion
 from fleet.proxy.wire._tables import APIS
+from fleet.runtime.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
 
 ApiNames: TypeAlias = Callable[[int], str]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import TypeVar
 
-from fleet.ipc import WorkerCounters
+from fleet.runtime.ipc import WorkerCounters
 
 KeyT = TypeVar("KeyT")
 

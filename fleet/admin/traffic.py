@@ -11,7 +11,7 @@ from fleet.admin.totals import total
 from fleet.admin.view import FleetView
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.ipc import BOOTSTRAP, WorkerCounters
+from fleet.runtime.ipc import BOOTSTRAP, WorkerCounters
 
 Counts = Mapping[ProxyId, TrafficDocument | FleetError]
 _NOTHING_YET: Final = WorkerCounters()

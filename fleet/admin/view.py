@@ -26,8 +26,8 @@ from fleet.core.model import (
 )
 from fleet.core.state import Outcome
 from fleet.core.weights import BalancedBy
-from fleet.ephemeral_ports import PortTrouble
-from fleet.ipc import WorkerCounters
+from fleet.runtime.ephemeral_ports import PortTrouble
+from fleet.runtime.ipc import WorkerCounters
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 TAKEOVER_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

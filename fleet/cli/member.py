@@ -10,7 +10,6 @@ from typing import Final
 
 import click
 
-from fleet import data_dir
 from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.admin.tokens import check_tokens
@@ -21,7 +20,8 @@ from fleet.config.document import Problem
 from fleet.config.file import load
 from fleet.core.errors import ConfigError
 from fleet.core.model import ProxyId
-from fleet.ephemeral_ports import PortTrouble, port_trouble, read_ephemeral_ports
+from fleet.runtime import data_dir
+from fleet.runtime.ephemeral_ports import PortTrouble, port_trouble, read_ephemeral_ports
 
 TRACING_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
@@ -46,8 +46,8 @@ def node(config: str, node: str, as_json: bool) -> int:
         certs.check_upstream(settings, must_be_there=True)
     check_tokens(settings, must_be_there=True)
     _check_tracing(settings, must_be_there=True)
-    importlib.import_module("fleet.stderr_log").log_to_stderr(node)
-    code: int = importlib.import_module("fleet.supervisor").run(settings, node)
+    importlib.import_module("fleet.runtime.stderr_log").log_to_stderr(node)
+    code: int = importlib.import_module("fleet.runtime.supervisor").run(settings, node)
     if as_json:
         click.echo(NODE.encode(NodeDocument(node, code)))
     return code
@@ -120,7 +120,7 @@ def _check_tracing(settings: Settings, *, must_be_there: bool) -> tuple[str, ...
 
 def port_warnings(settings: Settings, members: Iterable[MemberSettings]) -> tuple[str, ...]:
     """A sentence for each set of ports that this machine's kernel may give to an outgoing connection."""
-    from fleet.sockets import listening_ports
+    from fleet.runtime.sockets import listening_ports
 
     kernel = read_ephemeral_ports()
     found: dict[PortTrouble, list[ProxyId]] = {}

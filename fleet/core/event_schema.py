@@ -19,7 +19,7 @@ from pydantic import Field
 from fleet.admin.documents import Codec
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.core.state import OwnershipReason
-from fleet.ipc import ApiTraffic, ConnectionEnd
+from fleet.runtime.ipc import ApiTraffic, ConnectionEnd
 
 VERSION: Final = 1
 
@@ -153,7 +153,7 @@ class ConnectionEvent:
         connection: the same in both.
         what: closed by the client; moved: told to go elsewhere, in order; cut: for want of a broker, or of an
             answer, or for what it carried.
-        why: as `fleet.ipc.ConnectionRow.end`; null where it has opened.
+        why: as `fleet.runtime.ipc.ConnectionRow.end`; null where it has opened.
         broker_id: -1 where it came by a bootstrap port.
         owned: whether the teller stood for that broker then.
         client: its address.

@@ -24,7 +24,7 @@ import psutil
 
 import fleet
 from fleet.core.errors import DemoError
-from fleet.process import die_with_parent, python_command, with_absolute_import_path
+from fleet.runtime.child import die_with_parent, python_command, with_absolute_import_path
 
 
 def spawn(

@@ -24,8 +24,8 @@ from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
-from fleet.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.probe import Target, probe_member, resolve
+from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 
 AT_ONCE: Final = 64
 """Connections. A fleet has as many addresses as members times brokers."""

@@ -28,8 +28,8 @@ from fleet.core.model import Endpoint
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.kafka_client import FAILURES, KafkaAccess
-from fleet.resolving_loop import run
-from fleet.threads import RestartingThread
+from fleet.runtime.resolving_loop import run
+from fleet.runtime.threads import RestartingThread
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from fleet.core.event_schema import (
 )
 from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
 from fleet.core.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
-from fleet.ipc import ConnectionEnd, TrafficMessage
 from fleet.membership import Transition
 from fleet.raft_state import Applied
+from fleet.runtime.ipc import ConnectionEnd, TrafficMessage
 
 RETOLD_MS: Final = 600_000
 """A member that starts reads commands again, and tells again of those that are no older: it may have died

@@ -20,8 +20,8 @@ from fleet.core.errors import AdminError
 from fleet.core.event_schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.core.model import BrokerId, Endpoint
 from fleet.kafka_client import FAILURES, KafkaAccess
-from fleet.resolving_loop import run
-from fleet.threads import RestartingThread
+from fleet.runtime.resolving_loop import run
+from fleet.runtime.threads import RestartingThread
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ _RECORD_SCHEMA: Final = "key binary, value binary"
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Of `fleet.ipc.ApiTraffic`, what is summed."""
+    """Of `fleet.runtime.ipc.ApiTraffic`, what is summed."""
 
     requests: int
 

@@ -8,9 +8,9 @@ import sys
 
 import uvloop
 
-from fleet import process, stderr_log
-from fleet.process import ChildSpec
 from fleet.proxy.worker import Worker
+from fleet.runtime import child, stderr_log
+from fleet.runtime.child import ChildSpec
 
 
 async def serve(spec: ChildSpec) -> None:
@@ -18,7 +18,7 @@ async def serve(spec: ChildSpec) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    heart = process.Heart(spec.heartbeat_fd, spec.lifeline_fd)
+    heart = child.Heart(spec.heartbeat_fd, spec.lifeline_fd)
     try:
         await Worker(spec).run(stop)
     finally:
@@ -26,10 +26,10 @@ async def serve(spec: ChildSpec) -> None:
 
 
 def main() -> None:
-    spec = process.spec_from_argv(sys.argv)
-    process.die_with_parent(spec.parent_pid)
+    spec = child.spec_from_argv(sys.argv)
+    child.die_with_parent(spec.parent_pid)
     stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
-    process.prepare_for_connections()
+    child.prepare_for_connections()
     uvloop.run(serve(spec))
 
 

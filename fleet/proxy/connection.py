@@ -33,13 +33,12 @@ from fleet.proxy.patience import Watch
 from fleet.proxy.rewriter import PIECE_BYTES
 from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
 from fleet.proxy.stream import Write
-from fleet.tcp import BROKER_VANISHED_S, is_gone, keep_alive
+from fleet.runtime.socket_options import BROKER_VANISHED_S, is_gone, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fleet.core.model import BrokerId
-    from fleet.ipc import ConnectionEnd
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.departures import Party
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Sampling, Traffic
     from fleet.proxy.turns import TurnQueue
+    from fleet.runtime.ipc import ConnectionEnd
 
 KEPT_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""

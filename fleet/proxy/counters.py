@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from fleet.core.errors import LimitReached, WireError
 from fleet.core.model import BrokerId
-from fleet.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
 from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
-from fleet.stderr_log import dropped_lines
+from fleet.runtime.ipc import REWRITE_BOUNDS_S, TrafficRow, WorkerCounters
+from fleet.runtime.stderr_log import dropped_lines
 
 log = logging.getLogger(__name__)
 

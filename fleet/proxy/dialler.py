@@ -11,11 +11,11 @@ from socket import AF_INET
 from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.proxy.upstream import Candidate, Upstreams
+from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.upstream_tls import NOT_REACHED, explain_dial
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from fleet import ipc
 from fleet.core.model import Broker, BrokerId, Directory
-from fleet.ipc import (
+from fleet.runtime import ipc
+from fleet.runtime.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
     Channel,
@@ -26,7 +26,7 @@ from fleet.ipc import (
     TrafficMessage,
     WorkerCounters,
 )
-from fleet.ticks import Regularly
+from fleet.runtime.ticker import Regularly
 
 log = logging.getLogger(__name__)
 

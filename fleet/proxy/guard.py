@@ -13,8 +13,8 @@ from fleet.proxy.admission import SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.patience import Patience
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
-from fleet.sockets import connections_per_worker, most_probes
-from fleet.ticks import Regularly
+from fleet.runtime.sockets import connections_per_worker, most_probes
+from fleet.runtime.ticker import Regularly
 
 _LATE: Final = 1.1
 """A sweep may come late by a tenth of the time between two."""

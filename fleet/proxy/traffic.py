@@ -14,8 +14,8 @@ from math import log2
 from typing import Final
 
 from fleet.core.model import BrokerId
-from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from fleet.proxy.wire.counters import WireCounters
+from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 
 READS_PER_SAMPLE: Final = 64
 """On average."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.core.model import Broker, BrokerId, Endpoint
-from fleet.outbound import MOST_PORT
+from fleet.runtime.outbound import MOST_PORT
 
 AVOID_S: Final = 5.0
 """How long a broker that could not be reached is tried after the others."""

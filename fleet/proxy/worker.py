@@ -14,11 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from fleet import ipc, listener_tls
+from fleet import listener_tls
 from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.core.model import Broker, BrokerId, Directory
-from fleet.ipc import BOOTSTRAP, ConnectionEnd, ConnectionRow, Hello, TrafficMessage, WorkerCounters
-from fleet.process import ChildSpec
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
@@ -37,7 +35,17 @@ from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.upstream import Upstreams
-from fleet.ticks import Regularly
+from fleet.runtime import ipc
+from fleet.runtime.child import ChildSpec
+from fleet.runtime.ipc import (
+    BOOTSTRAP,
+    ConnectionEnd,
+    ConnectionRow,
+    Hello,
+    TrafficMessage,
+    WorkerCounters,
+)
+from fleet.runtime.ticker import Regularly
 from fleet.upstream_tls import to_brokers
 
 log = logging.getLogger(__name__)

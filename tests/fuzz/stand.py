@@ -27,13 +27,13 @@ from benchmarks.counted import instructions
 from fleet.config.settings import EventsSettings, Limits
 from fleet.core.errors import Peer
 from fleet.core.model import Broker, Directory
-from fleet.ipc import BOOTSTRAP
 from fleet.proxy import worker
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.tls_transport import RECORD_BYTES, TlsRoom, TlsTransport
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.upstream import Candidate
 from fleet.proxy.worker import Worker
+from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority
 from tests.key_updates import ask_for_new_keys
 from tests.property import wire_fleet

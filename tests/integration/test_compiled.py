@@ -10,7 +10,7 @@ import pytest
 
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.process import MODULES
+from fleet.runtime.child import MODULES
 from tests.conftest import IMPATIENT
 from tests.integration.clients import Load, count
 from tools import compiled

@@ -24,7 +24,7 @@ from fleet.demo.ports import free_ports
 from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
-from fleet.ipc import BOOTSTRAP, ConnectionEnd
+from fleet.runtime.ipc import BOOTSTRAP, ConnectionEnd
 from tests.conftest import PLAINTEXT, MakeFleet, MakeTopic
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, leaders, produce, read_all, wait_for

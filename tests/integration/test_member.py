@@ -16,7 +16,7 @@ from fleet.control import RETURN_S
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.process import MODULES, Kind
+from fleet.runtime.child import MODULES, Kind
 from tests.conftest import fleets, whole_again
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, count, led_by, wait_for

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fleet.core.event_schema import ConnectionEvent
-from fleet.ipc import ConnectionEnd
 from fleet.pipeline.ddl import ddl_of
 from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable
+from fleet.runtime.ipc import ConnectionEnd
 
 pytestmark = pytest.mark.size("test")
 

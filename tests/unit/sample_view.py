@@ -30,7 +30,7 @@ from fleet.core.model import (
     ProxyId,
 )
 from fleet.core.state import Outcome
-from fleet.ipc import BOOTSTRAP, WorkerCounters
+from fleet.runtime.ipc import BOOTSTRAP, WorkerCounters
 
 SPACE = IdentitySpace(first_id=1, count=4)
 

@@ -31,7 +31,7 @@ from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
 from fleet.core.errors import AdminError
 from fleet.core.model import Directory
-from fleet.ipc import WorkerCounters
+from fleet.runtime.ipc import WorkerCounters
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, listening, member
 from tests.unit.test_admin_tls import write_token

@@ -30,7 +30,7 @@ from fleet.admin.view import (
     WorkerView,
 )
 from fleet.core.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
-from fleet.ipc import REWRITE_BOUNDS_S, WorkerCounters
+from fleet.runtime.ipc import REWRITE_BOUNDS_S, WorkerCounters
 from tests.unit.sample_view import COUNTERS, MEMBERS, view
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

@@ -18,7 +18,7 @@ from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Ti
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, Endpoint, IdentitySpace
 from fleet.kafka_client import KafkaAccess
-from fleet.outbound import Resolver
+from fleet.runtime.outbound import Resolver
 from fleet.upstream_tls import BrokerTls
 
 BOOTSTRAP = Endpoint("bootstrap", 9092)

@@ -36,7 +36,7 @@ from fleet.core import errors
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Endpoint
 from fleet.core.weights import Weighing
-from fleet.ephemeral_ports import EphemeralPorts
+from fleet.runtime.ephemeral_ports import EphemeralPorts
 from tests.unit import test_admin_tls as admin_tls
 from tests.unit.sample_view import MEMBERS, Source, view
 from tests.unit.test_admin_http import listening
@@ -165,7 +165,7 @@ def test_node_runs_the_supervisor_and_exits_with_its_code(
         seen.append((settings, proxy_id))
         return 143
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, told) == (143, {"proxy_id": "p2", "exit_code": 143})
     assert [proxy_id for _, proxy_id in seen] == ["p2"]
@@ -177,7 +177,7 @@ def test_node_tells_what_keeps_it_from_starting(
     def run(settings: object, proxy_id: str) -> int:
         raise errors.StartError("port 9100 is in use")
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
     assert (code, told["error"]) == (1, {"kind": "start", "message": "port 9100 is in use"})
 
@@ -428,7 +428,7 @@ def test_every_error_has_a_kind_and_a_code(
     def run(settings: object, proxy_id: str) -> int:
         raise raised
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     code, told = run_json(capsys, "node", "-c", str(config), "--node", "p1")
     assert code in (1, 2, 3)
     assert "x" in told["error"]["message"]
@@ -438,7 +438,7 @@ def test_ctrl_c_exits_with_130(config: Path, monkeypatch: pytest.MonkeyPatch) ->
     def run(settings: object, proxy_id: str) -> int:
         raise KeyboardInterrupt
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     assert cli.run(["node", "-c", str(config), "--node", "p1"]) == 130
 
 
@@ -506,7 +506,7 @@ def test_tokens_and_certificates_are_looked_at_before_a_member_is_started(
     def run(settings: object, proxy_id: str) -> int:
         raise AssertionError("the member has been started")
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     config = secured(tmp_path)
     (tmp_path / "read-token").chmod(0o644)
     code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
@@ -530,8 +530,8 @@ def test_packages_that_tracing_needs_are_looked_for_before_a_member_is_started(
         started.append(proxy_id)
         return 0
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
-    stand_in(monkeypatch, "fleet.stderr_log", log_to_stderr=lambda _: None)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.stderr_log", log_to_stderr=lambda _: None)
     config = tmp_path / "fleet.yaml"
     headers = {"Authorization": {"file": "token"}}
     tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}

@@ -119,7 +119,7 @@ def test_a_node_does_not_start_with_wrong_files(
         started.append(proxy_id)
         return 0
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     for name in ("p2.crt", "p2.key"):
         (folder / name).write_bytes((folder / name.replace("p2", "p3")).read_bytes())
     assert run_json(capsys, "node", "-c", str(config), "--node", "p1")[0] == 0
@@ -137,7 +137,7 @@ def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_sa
         started.append(proxy_id)
         return 0
 
-    stand_in(monkeypatch, "fleet.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "fleet", "password": {"file": "password"}}
     config, password = tmp_path / "fleet.yaml", tmp_path / "password"
     config.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}), encoding="utf-8")

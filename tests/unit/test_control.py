@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fleet import process, sockets
-from fleet.process import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
+from fleet.runtime import child, sockets
+from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from tests.unit.test_supervisor import LIMIT_S, ROOT, make_settings
 
 BROKEN_RAFT = """
@@ -43,7 +43,7 @@ def test_end_of_the_raft_thread_ends_control(tmp_path: Path) -> None:
         ended = subprocess.run(
             [sys.executable, "-c", BROKEN_RAFT, str(spec_fd)],
             pass_fds=[*fds.values(), heartbeat, lifeline, spec_fd],
-            env={**process.child_environment("control", settings, os.environ), "PYTHONPATH": str(ROOT)},
+            env={**child.child_environment("control", settings, os.environ), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=2 * LIMIT_S,

@@ -22,16 +22,17 @@ from zipfile import ZipFile
 
 import pytest
 
-from fleet import data_dir, ipc, journal
+from fleet import journal
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
 from fleet.core.errors import JournalError, StartError
 from fleet.core.model import Directory
-from fleet.data_dir import User
-from fleet.incarnation import next_incarnation
 from fleet.raft import survey
 from fleet.raft.journal import Journal
 from fleet.raft.rejoin import MARK, write_mark
+from fleet.runtime import data_dir, ipc
+from fleet.runtime.data_dir import User
+from fleet.runtime.incarnation import next_incarnation
 from tests.unit.test_journal import configured
 from tools.bootstrap import ROOT
 

@@ -19,8 +19,8 @@ import jsonschema
 import pytest
 import yaml
 
-from fleet import data_dir
 from fleet.config.file import load
+from fleet.runtime import data_dir
 from tests.unit.test_data_dir import as_root, assert_migrated, fill, run_as
 from tests.unit.test_journal import configured
 from tools.bootstrap import ROOT

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet import ipc
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -17,6 +16,7 @@ from fleet.core.model import (
     Ownership,
 )
 from fleet.directories import Directories
+from fleet.runtime import ipc
 
 IDENTITIES = IdentitySpace(first_id=1, count=4)
 P1 = Member("p1", listeners=(AdvertisedListener("external", "h1", 9100, 9101),), identities=IDENTITIES)

@@ -25,7 +25,7 @@ from fleet.core.text import no_port
 from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
-from fleet.ephemeral_ports import PortTrouble
+from fleet.runtime.ephemeral_ports import PortTrouble
 from tests.unit.sample_view import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""fleet/ephemeral_ports.py: which listening ports an outgoing connection may have first."""
+"""fleet/runtime/ephemeral_ports.py: which listening ports an outgoing connection may have first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.config.file import parse_text
-from fleet.ephemeral_ports import (
+from fleet.runtime.ephemeral_ports import (
     EphemeralPorts,
     parse_ephemeral_ports,
     port_trouble,
@@ -15,7 +15,7 @@ from fleet.ephemeral_ports import (
     runs_of,
     show_runs,
 )
-from fleet.sockets import listening_ports
+from fleet.runtime.sockets import listening_ports
 
 USUAL = EphemeralPorts(32768, 60999)
 

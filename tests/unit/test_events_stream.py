@@ -16,9 +16,9 @@ from fleet.core.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 from fleet.events.spool import Spool
 from fleet.events.stream import SPOOL, EventStream
-from fleet.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from fleet.membership import Transition
 from fleet.raft_state import Applied
+from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0

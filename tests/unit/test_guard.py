@@ -14,15 +14,15 @@ import pytest
 
 from fleet.config.settings import Limits
 from fleet.core.model import Endpoint
-from fleet.ipc import BOOTSTRAP
 from fleet.membership import ProbeOutcome
-from fleet.outbound import Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.proxy import guard, patience
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
 from fleet.proxy.guard import Guard
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
+from fleet.runtime.ipc import BOOTSTRAP
+from fleet.runtime.outbound import Resolver
 from tests.unit.test_worker import (
     DATA_BYTES,
     LIMIT_S,
@@ -164,7 +164,7 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a new probe, and over a connection that is held. As it begins, each could be a client's."""
-    monkeypatch.setattr("fleet.sockets.SPARE_CONNECTIONS", 20)
+    monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
         inside = [await at.connect(BROKER) for _ in range(5)]
         for number, client in enumerate(inside):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.incarnation import FILE, next_incarnation
+from fleet.runtime.incarnation import FILE, next_incarnation
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_790_000_000_000

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import ipc
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -13,7 +12,8 @@ from fleet.core.model import (
     Member,
     MemberStatus,
 )
-from fleet.ipc import (
+from fleet.runtime import ipc
+from fleet.runtime.ipc import (
     BrokersLostMessage,
     BrokersSeenMessage,
     CountersMessage,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet import cli, data_dir, journal
+from fleet import cli, journal
 from fleet.cli import output
 from fleet.config import Settings
 from fleet.config.file import load
@@ -16,6 +16,7 @@ from fleet.core.model import FleetState
 from fleet.raft.journal import FIRST_FRAME, MARKER, Entry, Journal
 from fleet.raft.rejoin import MARK
 from fleet.raft.snapshot import Snapshot, encode_snapshot
+from fleet.runtime import data_dir
 
 MEMBER = """
   {proxy_id}:

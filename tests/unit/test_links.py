@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from fleet.core.model import Endpoint
 from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks, digest_voters
-from fleet.outbound import LocalFailure
+from fleet.runtime.outbound import LocalFailure
 from tests import previous_release
 
 LIMIT_S = 10.0

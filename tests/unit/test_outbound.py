@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fleet import outbound
 from fleet.core.model import Endpoint
-from fleet.outbound import (
+from fleet.runtime import outbound
+from fleet.runtime.outbound import (
     ATTEMPT_DELAY_S,
     STALE_LIMIT_S,
     Address,

@@ -8,7 +8,7 @@ import pytest
 
 from fleet.config import ListenerSettings, MemberSettings, Settings
 from fleet.core.model import Endpoint, IdentitySpace, ProxyId
-from fleet.own_addresses import OwnAddresses
+from fleet.runtime.own_addresses import OwnAddresses
 
 HERE = "10.0.0.1"
 

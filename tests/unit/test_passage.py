@@ -18,7 +18,6 @@ from typing import cast
 
 import pytest
 
-from fleet import sockets
 from fleet.config.settings import Limits
 from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
@@ -26,6 +25,7 @@ from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe, pipe
 from fleet.proxy.passage import MOST as MOST_AT_ONCE
 from fleet.proxy.session import Session
 from fleet.proxy.wire.primitives import encode_varint
+from fleet.runtime import sockets
 from tests.certificates import Authority
 from tests.unit.test_worker import (
     AT_ONCE,

@@ -21,9 +21,9 @@ from kio.serial import entity_reader
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.core.model import Endpoint
 from fleet.membership import ProbeOutcome
-from fleet.outbound import LocalFailure, Resolver
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member, resolve
 from fleet.proxy.wire.api_versions import error_reply
+from fleet.runtime.outbound import LocalFailure, Resolver
 from fleet.upstream_tls import to_brokers
 from tests.certificates import Authority
 

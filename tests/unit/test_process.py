@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fleet import process
 from fleet.config.secrets import Secret
 from fleet.config.settings import (
     AdminSettings,
@@ -25,7 +24,8 @@ from fleet.config.settings import (
     UpstreamSettings,
 )
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.process import ChildSpec, ListenerFd
+from fleet.runtime import child as process
+from fleet.runtime.child import ChildSpec, ListenerFd
 from tests.unit.test_worker import eventually
 
 MEMBER = MemberSettings(

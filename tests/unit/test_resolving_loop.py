@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fleet.core.model import Endpoint
-from fleet.outbound import Addresses, Resolver
-from fleet.resolving_loop import run
+from fleet.runtime.outbound import Addresses, Resolver
+from fleet.runtime.resolving_loop import run
 from tests.certificates import Authority
 
 LIMIT_S = 30.0

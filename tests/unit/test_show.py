@@ -12,7 +12,7 @@ import yaml
 
 from fleet import certs, show
 from fleet.config.file import parse_text
-from fleet.ephemeral_ports import EphemeralPorts
+from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.show import ControlSource
 from tests.unit.test_config import tree
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import pytest
 
-from fleet.stderr_log import MOST_LINES, LineFormatter, NeverBlockingHandler
+from fleet.runtime.stderr_log import MOST_LINES, LineFormatter, NeverBlockingHandler
 from tests.unit.test_worker import LIMIT_S
 
 Stall: TypeAlias = Callable[[ExitStack], int]

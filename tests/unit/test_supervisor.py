@@ -19,14 +19,22 @@ from typing import cast
 import pytest
 from pydantic import TypeAdapter
 
-from fleet import data_dir, process, sockets
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.core.errors import StartError
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
-from fleet.ephemeral_ports import EphemeralPorts
-from fleet.process import ChildSpec
-from fleet.supervisor import BACKOFF_FIRST_S, BACKOFF_LIMIT_S, STEADY_S, Child, Supervisor, _python
+from fleet.runtime import child as process
+from fleet.runtime import data_dir, sockets
+from fleet.runtime.child import ChildSpec
+from fleet.runtime.ephemeral_ports import EphemeralPorts
+from fleet.runtime.supervisor import (
+    BACKOFF_FIRST_S,
+    BACKOFF_LIMIT_S,
+    STEADY_S,
+    Child,
+    Supervisor,
+    _python,
+)
 
 LIMIT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -35,8 +43,8 @@ DRIVER = """
 import ctypes, logging, sys
 from pydantic import TypeAdapter
 from fleet.config.settings import Settings
-from fleet.supervisor import Supervisor
-from fleet.stderr_log import log_to_stderr
+from fleet.runtime.supervisor import Supervisor
+from fleet.runtime.stderr_log import log_to_stderr
 
 log_to_stderr("supervisor")
 ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans come to it, as they come to process 1

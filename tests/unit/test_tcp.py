@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from fleet.tcp import ACCEPT_BATCH, accept_connections, is_gone, keep_alive
+from fleet.runtime.socket_options import ACCEPT_BATCH, accept_connections, is_gone, keep_alive
 
 ASKING = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.threads import RestartingThread
+from fleet.runtime.threads import RestartingThread
 
 LIMIT_S = 30.0
 SOON_S = 0.001

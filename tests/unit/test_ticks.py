@@ -1,4 +1,4 @@
-"""fleet.ticks: regular work at moments that are the same for all of it."""
+"""fleet.runtime.ticker: regular work at moments that are the same for all of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from fleet import timerfd
-from fleet.ticks import Regularly, until_tick
+from fleet.runtime import timerfd
+from fleet.runtime.ticker import Regularly, until_tick
 from tests.unit.test_worker import LIMIT_S, eventually
 
 

@@ -1,4 +1,4 @@
-"""fleet.timerfd: timers of the kernel."""
+"""fleet.runtime.timerfd: timers of the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fleet import timerfd
+from fleet.runtime import timerfd
 
 LIMIT_S = 10.0
 

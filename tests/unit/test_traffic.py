@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.ipc import ApiTraffic, ConnectionRow, TrafficRow
 from fleet.proxy.counters import Counters
 from fleet.proxy.traffic import (
     CLIENTS_KNOWN,
@@ -15,6 +14,7 @@ from fleet.proxy.traffic import (
     TrafficLog,
     bucket_of,
 )
+from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficRow
 
 PRODUCE, FETCH = 0, 1
 

@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import pytest
 
-from fleet import ipc
 from fleet.config.settings import (
     EventsSettings,
     Limits,
@@ -32,7 +31,14 @@ from fleet.config.settings import (
     UpstreamTlsSettings,
 )
 from fleet.core.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
-from fleet.ipc import (
+from fleet.proxy import counters, feed, guard, upstream, worker
+from fleet.proxy.connection import BrokerConnection, ClientConnection, State
+from fleet.proxy.session import Session
+from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
+from fleet.proxy.worker import NOTICE_S, Worker
+from fleet.runtime import ipc
+from fleet.runtime.child import MODULES, ChildSpec, ListenerFd
+from fleet.runtime.ipc import (
     BOOTSTRAP,
     BrokersLostMessage,
     BrokersSeenMessage,
@@ -43,13 +49,7 @@ from fleet.ipc import (
     Hello,
     ReachableMessage,
 )
-from fleet.process import MODULES, ChildSpec, ListenerFd
-from fleet.proxy import counters, feed, guard, upstream, worker
-from fleet.proxy.connection import BrokerConnection, ClientConnection, State
-from fleet.proxy.session import Session
-from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
-from fleet.proxy.worker import NOTICE_S, Worker
-from fleet.tcp import BROKER_VANISHED_S
+from fleet.runtime.socket_options import BROKER_VANISHED_S
 from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]

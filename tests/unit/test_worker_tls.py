@@ -19,9 +19,9 @@ import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.core.model import Broker
-from fleet.ipc import BOOTSTRAP
 from fleet.proxy import counters, tls_server
 from fleet.proxy.connection import State
+from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
     DATA_BYTES,

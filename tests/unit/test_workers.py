@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import ipc, workers
+from fleet import workers
 from fleet.admin.view import WorkerView
 from fleet.core.model import Broker, Directory
-from fleet.ipc import (
+from fleet.runtime import ipc
+from fleet.runtime.ipc import (
     ApiTraffic,
     BrokersLostMessage,
     BrokersSeenMessage,

@@ -24,12 +24,13 @@ from enum import Enum, auto
 from types import FrameType
 from typing import Final, TypeAlias
 
-from fleet import data_dir, process, sockets
 from fleet.config.settings import MemberSettings, Settings
 from fleet.core.model import ProxyId
-from fleet.data_dir import DataDirLock
-from fleet.incarnation import next_incarnation
-from fleet.process import ChildSpec, Kind, ListenerFd
+from fleet.runtime import child as process
+from fleet.runtime import data_dir, sockets
+from fleet.runtime.child import ChildSpec, Kind, ListenerFd
+from fleet.runtime.data_dir import DataDirLock
+from fleet.runtime.incarnation import next_incarnation
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Final
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings
 from fleet.core.errors import StartError
 from fleet.core.model import BrokerId, Endpoint
-from fleet.ephemeral_ports import read_ephemeral_ports
-from fleet.tcp import keep_alive
+from fleet.runtime.ephemeral_ports import read_ephemeral_ports
+from fleet.runtime.socket_options import keep_alive
 
 UNIX_PATH_LIMIT_BYTES: Final = 107
 """Source: unix(7), sun_path is 108 bytes with its terminating zero."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fleet import timerfd
+from fleet.runtime import timerfd
 
 _BEGAN_S: Final = time.monotonic()
 """Each process counts from a moment of its own: those of one machine do not all wake up together."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import uvloop
 
 from fleet.core.model import Endpoint
-from fleet.outbound import NAMES_KEPT_S, Resolver, connect
+from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
 
 _LIMIT_S: Final = 60.0
 """For a look-up. Callers have shorter limits of their own."""
