@@ -14,11 +14,11 @@ from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.core.text import no_port
 from fleet.discovery import discover
-from fleet.kafka_client import KafkaAccess
 from fleet.probe import probe_broker
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver
 from fleet.runtime.own_addresses import OwnAddresses
 from fleet.runtime.socket_options import is_of_this_machine
+from fleet.tls.broker_credentials import KafkaAccess
 
 log = logging.getLogger(__name__)
 

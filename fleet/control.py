@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from pydantic import TypeAdapter
 
-from fleet import listener_tls, peer_tls
-from fleet.admin import http, tls
+from fleet.admin import http
 from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
-from fleet.admin.tokens import Gate
 from fleet.admin.view import Moment, Takeover
 from fleet.brokers import BrokerWatch
 from fleet.config import Settings
@@ -37,7 +35,6 @@ from fleet.core.log_limit import LogLimit
 from fleet.core.model import Broker, BrokerId, Endpoint, FleetState, Liveness, MemberStatus, ProxyId
 from fleet.core.state import Command, Outcome, OwnershipSet, stamp
 from fleet.directories import Directories
-from fleet.kafka_client import KafkaAccess
 from fleet.leader import Leader, Report
 from fleet.links import Kind, PeerLinks, digest_voters
 from fleet.membership import Detector, ProbeOutcome
@@ -50,6 +47,9 @@ from fleet.runtime.outbound import LocalFailure, Resolver
 from fleet.runtime.resolving_loop import ResolvingLoop
 from fleet.show import ControlSource, moment
 from fleet.takeovers import TakeoverWatch
+from fleet.tls import admin, listeners, peers
+from fleet.tls.broker_credentials import KafkaAccess
+from fleet.tls.tokens import Gate
 from fleet.workers import Workers
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Control:
             {proxy_id: member.peer for proxy_id, member in self._peers.items()},
             _inherited(spec.fds[PEER_FD]),
             self,
-            tls=peer_tls.of_member(settings, self.me),
+            tls=peers.of_member(settings, self.me),
             voter_digests=(digest_voters(settings.voters),),
         )
         self._resolver = Resolver()
@@ -152,7 +152,7 @@ class Control:
         self.member_troubles: dict[ProxyId, str] = {}
         """Why this member cannot ask a peer now."""
         self._local_failures_logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
-        self._tls_of_probes = listener_tls.probes(settings, self.me)
+        self._tls_of_probes = listeners.probes(settings, self.me)
         for each in self._tls_of_probes.values():
             each.get()  # here, where it says what is wrong, and not in the midst of detecting
         self._raft = RaftNode(
@@ -215,7 +215,7 @@ class Control:
             ControlSource(self),
             _inherited(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
-            tls=None if secured.tls is None else tls.following(secured.tls.of(self.me)),
+            tls=None if secured.tls is None else admin.following(secured.tls.of(self.me)),
             others=Peers(self.settings, self.me).traffic,
             on_broken=self._fail,
             hosts={*self.settings.hosts, socket.gethostname()},

@@ -10,8 +10,8 @@ from typing import Final
 
 from fleet.core.errors import ConfigError, NoMetadata
 from fleet.core.model import Broker, Endpoint, is_address
-from fleet.kafka_client import FAILURES, KafkaAccess, Options
-from fleet.upstream_tls import explain_dial
+from fleet.tls.broker_credentials import FAILURES, KafkaAccess, Options
+from fleet.tls.brokers import explain_dial
 
 log = logging.getLogger(__name__)
 

@@ -32,9 +32,9 @@ from fleet.core.crowd import Crowd, source_of
 from fleet.core.foreign_protocols import at_peer_address, name_protocol, of_dialled_peer
 from fleet.core.log_limit import LogLimit
 from fleet.core.model import Endpoint, ProxyId
-from fleet.peer_tls import NOT_TLS, PeerTls, certificate_uris, explain, member_uri
 from fleet.runtime.outbound import LocalFailure, Resolver, connect
 from fleet.runtime.socket_options import accept_connections, no_delay
+from fleet.tls.peers import NOT_TLS, PeerTls, certificate_uris, explain, member_uri
 
 log = logging.getLogger(__name__)
 

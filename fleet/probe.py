@@ -23,7 +23,7 @@ from typing import Final
 from fleet.core.model import Endpoint
 from fleet.membership import ProbeOutcome
 from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
-from fleet.upstream_tls import NOT_REACHED, BrokerTls, explain_dial
+from fleet.tls.brokers import NOT_REACHED, BrokerTls, explain_dial
 
 _API_VERSIONS: Final = 18
 _IMPOSSIBLE_VERSION: Final = 32767

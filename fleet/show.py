@@ -17,7 +17,6 @@ from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.core.state import Command, DrainSet, Outcome, PinSet
 from fleet.directories import Directories
-from fleet.followed import Followed
 from fleet.leader import Report
 from fleet.links import PeerLinks
 from fleet.membership import Detector
@@ -32,6 +31,7 @@ from fleet.runtime.ephemeral_ports import (
 from fleet.runtime.sockets import listening_ports
 from fleet.runtime.stderr_log import dropped_lines
 from fleet.takeovers import TakeoverWatch
+from fleet.tls.reloading import Followed
 from fleet.workers import Workers
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ class ControlSource:
     def _expires(self, path: Path) -> datetime | None:
         """Read once for each change of the file: somebody may look ten times a second."""
         if path not in self._expiry:
-            from fleet import certs  # 15 MB that a fleet without certificates does not need
+            from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
 
-            self._expiry[path] = Followed((path,), lambda: certs.expiry(path), "certificate")
+            self._expiry[path] = Followed((path,), lambda: checking.expiry(path), "certificate")
         return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:

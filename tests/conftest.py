@@ -23,7 +23,7 @@ from fleet.config import UpstreamSettings
 from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.kafka_client import KafkaAccess
+from fleet.tls.broker_credentials import KafkaAccess
 from tests.chaos.scene import becomes
 from tests.compatibility import Notes
 from tests.examples import use_profile

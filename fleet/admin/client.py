@@ -10,7 +10,6 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
-from fleet.admin.access import OPEN, Access
 from fleet.admin.documents import (
     ADMIN_HEADER,
     DRAIN,
@@ -30,7 +29,8 @@ from fleet.config.settings import Settings, is_loopback, is_wildcard
 from fleet.core.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.core.model import Endpoint, ProxyId
 from fleet.core.text import make_printable
-from fleet.peer_tls import explain
+from fleet.tls.access import OPEN, Access
+from fleet.tls.peers import explain
 
 T = TypeVar("T")
 

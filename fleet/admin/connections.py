@@ -23,8 +23,8 @@ from aiohttp import web
 from fleet.core.crowd import Crowd, source_of
 from fleet.core.foreign_protocols import at_admin_address, name_protocol
 from fleet.core.log_limit import LogLimit
-from fleet.peer_tls import NOT_TLS, explain
 from fleet.runtime.socket_options import accept_connections
+from fleet.tls.peers import NOT_TLS, explain
 
 log = logging.getLogger(__name__)
 

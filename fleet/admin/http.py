@@ -3,7 +3,7 @@
 Without tokens what only reads is open to whoever reaches the port, but not under a name that is none of the
 fleet's: a web page may have its own name resolve to this address. What changes something is answered on a
 loopback socket alone, only with a header that no web page can send to another site, and only under a loopback
-name. With tokens (``fleet/admin/tokens.py``) these decide, wherever the socket is.
+name. With tokens (``fleet/tls/tokens.py``) these decide, wherever the socket is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from fleet.admin.documents import (
 from fleet.admin.live import AskOthers, Live, Watcher, nobody
 from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
-from fleet.admin.tokens import Gate, Refusal, Role
 from fleet.admin.traffic import traffic_document
 from fleet.admin.view import AdminSource
 from fleet.config.settings import is_address, is_loopback
@@ -49,6 +48,7 @@ from fleet.core.crowd import source_of
 from fleet.core.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember
 from fleet.core.model import BrokerId, ProxyId
 from fleet.core.state import Outcome
+from fleet.tls.tokens import Gate, Refusal, Role
 
 log = logging.getLogger(__name__)
 

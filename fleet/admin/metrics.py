@@ -19,7 +19,6 @@ from prometheus_client.samples import Exemplar
 from fleet import __version__
 from fleet.admin.connections import NO_CONNECTIONS, ConnectionCounts
 from fleet.admin.ownership import broker_ids
-from fleet.admin.tokens import REFUSALS, Refusal
 from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
 from fleet.core.errors import ConnectionLimit, WireError
@@ -27,6 +26,7 @@ from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.membership import Suspicion
 from fleet.proxy.wire._tables import APIS
 from fleet.runtime.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters
+from fleet.tls.tokens import REFUSALS, Refusal
 
 ApiNames: TypeAlias = Callable[[int], str]
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from fleet.admin.access import TOKEN_FILE_ENV, Access, access_to
 from fleet.admin.client import admin_urls, ask_traffic
 from fleet.admin.documents import TrafficDocument
 from fleet.admin.traffic import Counts
 from fleet.config.settings import Settings
 from fleet.core.errors import AdminError, ConfigError, FleetError
 from fleet.core.model import ProxyId
+from fleet.tls.access import TOKEN_FILE_ENV, Access, access_to
 
 ASK_TIMEOUT_S: Final = 0.8
 """Below what they are asked every."""

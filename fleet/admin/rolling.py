@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fleet.admin import client
-from fleet.admin.access import OPEN, Access
 from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
 from fleet.admin.status import Answers, best_answer, plan
 from fleet.core.errors import CommandFailed, RestartFailed
 from fleet.core.model import ProxyId
+from fleet.tls.access import OPEN, Access
 
 ASK_EVERY_S: Final = 0.25
 AT_REST_S: Final = 1.0

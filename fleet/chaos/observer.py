@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from fleet.admin import client
-from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import Sighting, View
 from fleet.config import Settings, bootstrap_endpoints, identity_owners
@@ -18,6 +17,7 @@ from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, ProxyId
 from fleet.demo.background import alongside
 from fleet.demo.prober import FAST_S, Prober
+from fleet.tls.access import access_to
 
 _ASK_EVERY_S = 0.1
 _ASK_LIMIT_S = 0.5

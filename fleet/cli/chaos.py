@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 
 from fleet.admin import client
-from fleet.admin.access import access_to
 from fleet.admin.commands import check_program, command_for
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_progress
@@ -24,6 +23,7 @@ from fleet.core.errors import GameDayError
 from fleet.game_day.plan import Options, Plan, lines
 from fleet.game_day.report import GAME_DAY, print_report
 from fleet.game_day.scenarios import SCENARIOS, mistakes, page
+from fleet.tls.access import access_to
 
 PACKAGES: Final = ("confluent_kafka", "psutil")
 """What it needs beyond the other commands."""

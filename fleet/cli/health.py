@@ -9,11 +9,11 @@ import sys
 import click
 
 from fleet.admin import client, tables
-from fleet.admin.access import access_to, without_token
 from fleet.admin.documents import DOCTOR, READY, DoctorDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
+from fleet.tls.access import access_to, without_token
 
 
 @click.command(

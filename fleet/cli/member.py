@@ -12,7 +12,6 @@ import click
 
 from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
-from fleet.admin.tokens import check_tokens
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
 from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
@@ -22,6 +21,7 @@ from fleet.core.errors import ConfigError
 from fleet.core.model import ProxyId
 from fleet.runtime import data_dir
 from fleet.runtime.ephemeral_ports import PortTrouble, port_trouble, read_ephemeral_ports
+from fleet.tls.tokens import check_tokens
 
 TRACING_PACKAGES: Final = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
@@ -40,10 +40,10 @@ def node(config: str, node: str, as_json: bool) -> int:
     settings = load(config, os.environ)
     settings.member(node)
     if _names_files(settings):
-        from fleet import certs  # 15 MB that a supervisor without certificates does not need
+        from fleet.tls import checking  # 15 MB that a supervisor without certificates does not need
 
-        certs.check_member(settings, node)
-        certs.check_upstream(settings, must_be_there=True)
+        checking.check_member(settings, node)
+        checking.check_upstream(settings, must_be_there=True)
     check_tokens(settings, must_be_there=True)
     _check_tracing(settings, must_be_there=True)
     importlib.import_module("fleet.runtime.stderr_log").log_to_stderr(node)
@@ -75,13 +75,13 @@ def check(config: str, node: str | None, as_json: bool) -> int:
     for member in here:
         data_dir.check(member)
     if _names_files(settings):
-        from fleet import certs
+        from fleet.tls import checking
 
         if node is not None:
-            certs.check_member(settings, node)
+            checking.check_member(settings, node)
         else:
-            unverified = certs.check_present(settings)
-        elsewhere = certs.check_upstream(settings, must_be_there=node is not None)
+            unverified = checking.check_present(settings)
+        elsewhere = checking.check_upstream(settings, must_be_there=node is not None)
     elsewhere += check_tokens(settings, must_be_there=node is not None)
     elsewhere += _check_tracing(settings, must_be_there=node is not None)
     document = config_document(settings, unverified, elsewhere, port_warnings(settings, here))
@@ -90,7 +90,7 @@ def check(config: str, node: str | None, as_json: bool) -> int:
 
 
 def _names_files(settings: Settings) -> bool:
-    """Whether there is anything for ``fleet.certs`` to look at."""
+    """Whether there is anything for ``fleet.tls.checking`` to look at."""
     secured = settings.peer_tls is not None or settings.admin.tls is not None or bool(settings.listener_tls)
     return secured or settings.upstream != UpstreamSettings()
 

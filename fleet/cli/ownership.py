@@ -8,7 +8,6 @@ import os
 import click
 
 from fleet.admin import client, rolling, tables
-from fleet.admin.access import access_to
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
 from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan
@@ -20,6 +19,7 @@ from fleet.config.file import load
 from fleet.core.errors import AdminError
 from fleet.core.model import ProxyId
 from fleet.core.weights import Weighing
+from fleet.tls.access import access_to
 
 
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
@@ -71,7 +71,7 @@ def _weighing(settings: Settings) -> Weighing:
         )
     # Imported here: it takes longer than all the rest.
     from fleet.events.weights import read_weights
-    from fleet.kafka_client import KafkaAccess
+    from fleet.tls.broker_credentials import KafkaAccess
 
     access = KafkaAccess(settings.upstream, settings.source)
     prefix = settings.events.topic_prefix

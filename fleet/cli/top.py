@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 
 from fleet.admin import client
-from fleet.admin.access import Access, access_to
 from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.tables import duration
 from fleet.admin.top import print_live, screen
@@ -21,6 +20,7 @@ from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.core.errors import AdminError, FleetError
+from fleet.tls.access import Access, access_to
 
 AGAIN_S: Final = 1.0
 """After all have been asked, and none has answered."""

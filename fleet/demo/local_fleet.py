@@ -28,8 +28,6 @@ from typing import Any
 
 import yaml
 
-from fleet import certs
-from fleet.admin.access import access_to
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_endpoints, identity_owners
 from fleet.config.file import load
@@ -38,6 +36,8 @@ from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.demo.background import pauses_s
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, signal_trees, spawn_module, tail
+from fleet.tls import checking
+from fleet.tls.access import access_to
 
 LISTENER = "external"
 READY_LIMIT_S = 40.0
@@ -137,7 +137,7 @@ class LocalFleet:
         self.certificates = self._folder / "certs"
         if peer_tls or admin_tokens:
             made = (self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
-            certs.make("demo", *made, certs.hosts_of(self.settings))
+            checking.make("demo", *made, checking.hosts_of(self.settings))
         if admin_tokens:
             for place in _TOKENS.values():
                 file = self._folder / place["file"]

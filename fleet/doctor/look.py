@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
-from fleet.admin.access import Access
 from fleet.admin.client import ask_all
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
-from fleet.certs import expires
 from fleet.config import Settings
 from fleet.core.errors import FleetError, WireError
 from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.doctor import expiries
 from fleet.doctor.facts import Address, Asked, Facts, Shown
-from fleet.listener_tls import probe_context
 from fleet.membership import ProbeOutcome
 from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.probe import Target, probe_member, resolve
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
+from fleet.tls.access import Access
+from fleet.tls.checking import expires
+from fleet.tls.listeners import probe_context
 
 AT_ONCE: Final = 64
 """Connections. A fleet has as many addresses as members times brokers."""

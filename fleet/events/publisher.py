@@ -27,9 +27,9 @@ from fleet.core.event_schema import EXPENDABLE
 from fleet.core.model import Endpoint
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
-from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
+from fleet.tls.broker_credentials import FAILURES, KafkaAccess
 
 log = logging.getLogger(__name__)
 

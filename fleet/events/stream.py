@@ -14,10 +14,10 @@ from fleet.core.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
 from fleet.events.spool import Record
-from fleet.kafka_client import KafkaAccess
 from fleet.membership import Transition
 from fleet.raft_state import Applied
 from fleet.runtime.ipc import TrafficMessage
+from fleet.tls.broker_credentials import KafkaAccess
 
 SPOOL: Final = "events.sqlite"
 

@@ -19,9 +19,9 @@ from aiokafka.errors import KafkaError
 from fleet.core.errors import AdminError
 from fleet.core.event_schema import EVENTS, WEIGHTS, WeightEvent
 from fleet.core.model import BrokerId, Endpoint
-from fleet.kafka_client import FAILURES, KafkaAccess
 from fleet.runtime.resolving_loop import run
 from fleet.runtime.threads import RestartingThread
+from fleet.tls.broker_credentials import FAILURES, KafkaAccess
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final
 
 from fleet.admin import client, rolling
-from fleet.admin.access import access_to
 from fleet.admin.commands import command_for, run_command
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
@@ -19,6 +18,7 @@ from fleet.demo.background import alongside
 from fleet.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_missing
 from fleet.game_day.plan import Options, Plan
 from fleet.game_day.verdict import Broken
+from fleet.tls.access import access_to
 
 PROOF_LIMIT_S: Final = 10.0
 """From the end of the command: above the time that commands which only ask for something need."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fleet.admin import client, rolling
-from fleet.admin.access import access_to
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
@@ -25,6 +24,7 @@ from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options, Plan, make_plan
 from fleet.game_day.timeline import Span
 from fleet.game_day.verdict import Broken, Seen
+from fleet.tls.access import access_to
 
 _PROBE_EVERY_S = 0.02
 """Real brokers answer each of these requests: often enough to tell 100 ms from 200."""

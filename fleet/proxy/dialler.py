@@ -16,7 +16,7 @@ from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
-from fleet.upstream_tls import NOT_REACHED, explain_dial
+from fleet.tls.brokers import NOT_REACHED, explain_dial
 
 log = logging.getLogger(__name__)
 

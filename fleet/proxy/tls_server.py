@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 from fleet.core.foreign_protocols import NotTls, in_place_of_tls
 from fleet.core.model import BrokerId
-from fleet.peer_tls import explain
 from fleet.proxy.server_names import ServerNames
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
+from fleet.tls.peers import explain
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from fleet import listener_tls
 from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.core.model import Broker, BrokerId, Directory
 from fleet.proxy.addresses import AddressSource
@@ -46,7 +45,8 @@ from fleet.runtime.ipc import (
     WorkerCounters,
 )
 from fleet.runtime.ticker import Regularly
-from fleet.upstream_tls import to_brokers
+from fleet.tls import listeners
+from fleet.tls.brokers import to_brokers
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Worker(Host):
         self._guard = Guard(spec.settings, self._member, self._everyone)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
-        self._tls = listener_tls.servers(spec.settings, spec.proxy_id)
+        self._tls = listeners.servers(spec.settings, spec.proxy_id)
         self._tls_room = TlsRoom(self.linger_s)
         self._draining = False
         self._move_interval_s = self._member.workers / self._limits.moves_per_second

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.admin.access import access_to
 from fleet.admin.rolling import unrest
 from fleet.config.file import load
 from fleet.core.errors import AdminError
 from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
+from fleet.tls.access import access_to
 from tests.chaos.manager import Manager
 from tests.chaos.scene import is_whole
 from tests.conftest import whole_again

@@ -15,11 +15,11 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from fleet.admin import tls
 from fleet.admin.live import Live, Watcher
-from fleet.admin.tokens import Gate
 from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
 from fleet.core.model import BrokerId, Directory, ProxyId
+from fleet.tls import admin
+from fleet.tls.tokens import Gate
 from tests.browser import (
     NARROW,
     focused,
@@ -70,7 +70,7 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
         assert settings.admin.tls is not None
         assert settings.admin.tokens is not None
         gate = Gate(settings.admin.tokens, settings.source, {})
-        with served(source, sock, gate, tls.following(settings.admin.tls.of("p1"))) as member:
+        with served(source, sock, gate, admin.following(settings.admin.tls.of("p1"))) as member:
             browser.get(member.url)
             dialog = browser.find_element(By.ID, "ask")
             wait_for(dialog.is_displayed, "it asks for a token")

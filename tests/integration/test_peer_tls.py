@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet import certs
 from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.demo.spawn import end, spawn_module
+from fleet.tls import checking
 from tests.conftest import MakeFleet
 from tests.integration.metrics import expiries
 
@@ -46,7 +46,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
 
     # Somebody with its configuration and its data, but another authority, gets no link to anybody.
     rogue = tmp_path / "rogue"
-    certs.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
+    checking.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
     shutil.copy(fleet.config, rogue)
     command = ("node", "--config", str(rogue / fleet.config.name), "--node", leader)
     process = spawn_module("fleet", *command, log=rogue / "log")
@@ -61,7 +61,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
     fleet.await_settled(brokers, fleet.members)
 
     # New certificates for all, and a takeover on links that are made with them.
-    certs.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
+    checking.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
     assert expiries(fleet, "p1")["peer_tls.certificate"] > before_s + 86_400
     fleet.kill(survivors[0])
     rest = [each for each in fleet.members if each != survivors[0]]

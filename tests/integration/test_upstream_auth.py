@@ -29,7 +29,7 @@ from fleet.core.model import IdentitySpace
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.events.weights import read_weights
-from fleet.kafka_client import KafkaAccess
+from fleet.tls.broker_credentials import KafkaAccess
 from tests.certificates import Authority
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT, FleetCommand

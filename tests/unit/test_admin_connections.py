@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from fleet.admin import connections, tls
+from fleet.admin import connections
 from fleet.admin.connections import AdminServer
 from fleet.admin.http import serve
-from fleet.admin.tokens import Gate
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
 from fleet.core.log_limit import LogLimit
+from fleet.tls import admin
+from fleet.tls.tokens import Gate
 from tests.unit.sample_view import Source
 from tests.unit.test_admin_http import READ, WRITE, listening
 from tests.unit.test_admin_tls import secured
@@ -233,7 +234,7 @@ async def test_idle_tls_connections_are_bounded(
     limit(MAX_STRANGERS=8, HANDSHAKE_TIMEOUT_S=LIMIT_S)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=tls.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
     files_before = open_files()
     peers = [await address.connect() for _ in range(50)]
     for peer in peers:
@@ -248,7 +249,7 @@ async def test_tls_handshake_has_a_time(address: Address, limit: Limit, tmp_path
     limit(HANDSHAKE_TIMEOUT_S=0.2)
     settings = secured(tmp_path)
     assert settings.admin.tls is not None
-    await address.serve(context=tls.following(settings.admin.tls.of("p1")))
+    await address.serve(context=admin.following(settings.admin.tls.of("p1")))
     peers = [await address.connect() for _ in range(10)]
     for peer in peers[5:]:
         await peer.send(CLIENT_HELLO)
@@ -433,7 +434,7 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
 ) -> None:
     files = secured(tmp_path).admin.tls
     assert files is not None
-    await address.serve(context=tls.make_context(files.of("p1")))
+    await address.serve(context=admin.make_context(files.of("p1")))
     peer = await address.connect()
     await peer.send(HEALTH)
     await peer.closed()

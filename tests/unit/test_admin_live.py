@@ -23,7 +23,6 @@ from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocum
 from fleet.admin.http import ROLE_HEADER, serve
 from fleet.admin.live import MAX_WATCHERS, Live
 from fleet.admin.ownership import ownership_document
-from fleet.admin.tokens import Gate
 from fleet.admin.top import rate, screen
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import FleetView, WorkerView
@@ -32,6 +31,7 @@ from fleet.config.secrets import Secret
 from fleet.core.errors import AdminError
 from fleet.core.model import Directory
 from fleet.runtime.ipc import WorkerCounters
+from fleet.tls.tokens import Gate
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import HEADER, READ, WRITE, Member, bearer, guarded, listening, member
 from tests.unit.test_admin_tls import write_token

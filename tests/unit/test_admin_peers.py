@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fleet.admin import peers
-from fleet.admin.access import Access, access_to
 from fleet.admin.peers import Peers
 from fleet.admin.traffic import Counts
 from fleet.config import Settings
 from fleet.core.errors import AdminError, ConfigError
 from fleet.core.model import ProxyId
+from fleet.tls.access import Access, access_to
 from tests.unit.test_admin_live import counts
 from tests.unit.test_admin_tls import READ, WRITE, secured, write_token
 

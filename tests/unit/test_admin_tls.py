@@ -1,4 +1,4 @@
-"""fleet/admin/tls.py and access.py: TLS as commands and others meet it, over real sockets."""
+"""fleet/tls/admin.py and access.py: TLS as commands and others meet it, over real sockets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from fleet import certs
-from fleet.admin import client, tls
-from fleet.admin.access import Access, access_to
+from fleet.admin import client
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.http import serve
-from fleet.admin.tokens import Gate
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import AdminError, ConfigError
+from fleet.tls import admin as tls
+from fleet.tls import checking
+from fleet.tls.access import Access, access_to
+from fleet.tls.tokens import Gate
 from tests.unit.sample_view import Source
 from tests.unit.test_config import tree
 
@@ -50,7 +51,7 @@ def secured(folder: Path, port: int = 7201, **admin: object) -> Settings:
     )
     settings = load(file, {})
     if not (folder / "certs").exists():
-        certs.make("demo", tuple(settings.members), folder / "certs", 30, NOW, certs.hosts_of(settings))
+        checking.make("demo", tuple(settings.members), folder / "certs", 30, NOW, checking.hosts_of(settings))
         write_token(folder / "read-token", READ)
         write_token(folder / "write-token", WRITE)
     return settings
@@ -177,7 +178,7 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
 
 async def test_a_certificate_of_another_host_is_not_believed(member: Member) -> None:
     own = {proxy_id: ("p1.example",) for proxy_id in member.settings.members}
-    certs.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
+    checking.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
     assert "certificate is not valid for '127.0.0.1'" in str(await member.ask())
 
 
@@ -236,7 +237,7 @@ async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     reader, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
     before = await shown_certificate(member)
-    certs.renew("demo", ["p1"], folder, 60, NOW, certs.hosts_of(member.settings))
+    checking.renew("demo", ["p1"], folder, 60, NOW, checking.hosts_of(member.settings))
     after = await shown_certificate(member)
     assert after != before
     assert writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == before

@@ -1,4 +1,4 @@
-"""fleet/admin/tokens.py: who may do what, which tokens are none, and what is counted and logged."""
+"""fleet/tls/tokens.py: who may do what, which tokens are none, and what is counted and logged."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.admin.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
 from fleet.config import Settings, TokenSettings
 from fleet.config.file import load
 from fleet.config.secrets import Secret
 from fleet.core.errors import ConfigError
+from fleet.tls.tokens import LOG_EVERY_S, MAX_SOURCES, Gate, Tokens, check_tokens, read_tokens
 from tests.unit.test_config import tree
 
 READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"

@@ -17,9 +17,9 @@ from fleet.brokers import BrokerWatch
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, Endpoint, IdentitySpace
-from fleet.kafka_client import KafkaAccess
 from fleet.runtime.outbound import Resolver
-from fleet.upstream_tls import BrokerTls
+from fleet.tls.broker_credentials import KafkaAccess
+from fleet.tls.brokers import BrokerTls
 
 BOOTSTRAP = Endpoint("bootstrap", 9092)
 B1, B2, B3 = (Broker(broker_id, f"kafka-{broker_id}", 9092, "a") for broker_id in (1, 2, 3))

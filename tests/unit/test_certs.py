@@ -1,4 +1,4 @@
-"""fleet/certs.py: what is made, what it is never written over, and how each mistake in the files is told."""
+"""fleet/tls/checking.py: what is made, what it is never written over, and how each mistake in the files is told."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet import certs
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import CertificateError, ConfigError
-from fleet.peer_tls import make_contexts, rehearse
+from fleet.tls import checking
+from fleet.tls.peers import make_contexts, rehearse
 from tests.certificates import Authority
 from tests.unit.test_config import tree
 
@@ -70,7 +70,7 @@ each_kind = pytest.mark.parametrize("kind", BROKEN)
 def check_broken_file(settings: Settings, section: str, field: str, file: Path, kind: str) -> None:
     """Require that a broken file of a member is reported in the field that names the file."""
     report = broken(file, kind)
-    (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+    (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
     assert f": {section}.{field}: {file}: " in found
     assert report in found
 
@@ -80,7 +80,7 @@ def settings(tmp_path: Path) -> Settings:
     """Three members with certificates, all of whose files are here."""
     file = tmp_path / "fleet.yaml"
     file.write_text(yaml.safe_dump({**tree(), "peer_tls": {}}, sort_keys=False))
-    certs.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
+    checking.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
     return load(file, {})
 
 
@@ -136,7 +136,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            rehearse(*make_contexts(certs.files_in(folder, proxy_id)))
+            rehearse(*make_contexts(checking.files_in(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -154,12 +154,12 @@ class TestMaking:
                 path.unlink()
         before = (folder / left).read_bytes()
         with pytest.raises(CertificateError, match=rf"{left}: is there already"):
-            certs.make("demo", MEMBERS, folder, 30, NOW)
+            checking.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
     def test_ids_as_long_as_they_may_be(self, tmp_path: Path) -> None:
         fleet, proxy_id = "f" * 63, "p_1." + "x" * 59
-        certs.make(fleet, [proxy_id], tmp_path, 1, NOW)
+        checking.make(fleet, [proxy_id], tmp_path, 1, NOW)
         names = read(tmp_path / f"{proxy_id}.crt").extensions.get_extension_for_class(
             x509.SubjectAlternativeName
         )
@@ -170,11 +170,11 @@ class TestMaking:
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(CertificateError, match="cannot be written"):
-            certs.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
+            checking.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
 
     def test_renewing_replaces_members_and_keeps_the_authority(self, folder: Path) -> None:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        certs.renew("demo", ["p1", "p4"], folder, 90, NOW)
+        checking.renew("demo", ["p1", "p4"], folder, 90, NOW)
         after = {path.name: path.read_bytes() for path in folder.iterdir()}
 
         assert {name for name in after if after[name] != before.get(name)} == {
@@ -184,47 +184,47 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            rehearse(*make_contexts(certs.files_in(folder, proxy_id)))
-            assert certs.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
+            rehearse(*make_contexts(checking.files_in(folder, proxy_id)))
+            assert checking.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )
 
     def test_a_certificate_does_not_outlive_its_authority(self, folder: Path) -> None:
-        certs.renew("demo", ["p1"], folder, 2 * certs.CA_DAYS, NOW)
-        assert certs.expiry(folder / "p1.crt") == certs.expiry(folder / "ca.pem")
+        checking.renew("demo", ["p1"], folder, 2 * checking.CA_DAYS, NOW)
+        assert checking.expiry(folder / "p1.crt") == checking.expiry(folder / "ca.pem")
 
     def test_what_keeps_from_renewing(self, folder: Path, tmp_path: Path) -> None:
-        later = NOW + timedelta(days=certs.CA_DAYS + 1)
+        later = NOW + timedelta(days=checking.CA_DAYS + 1)
         with pytest.raises(CertificateError, match=r"ca\.pem: has expired"):
-            certs.renew("demo", MEMBERS, folder, 30, later)
+            checking.renew("demo", MEMBERS, folder, 30, later)
         (folder / "ca-key.pem").write_bytes((folder / "p1.key").read_bytes())
         with pytest.raises(CertificateError, match=r"ca-key\.pem is not the key of ca\.pem"):
-            certs.renew("demo", MEMBERS, folder, 30, NOW)
+            checking.renew("demo", MEMBERS, folder, 30, NOW)
         (folder / "ca-key.pem").write_text("no key")
         with pytest.raises(CertificateError, match="is not what `fleet certs init` wrote"):
-            certs.renew("demo", MEMBERS, folder, 30, NOW)
+            checking.renew("demo", MEMBERS, folder, 30, NOW)
         with pytest.raises(CertificateError, match=r"none/ca\.pem: No such file"):
-            certs.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
+            checking.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
 
 
 class TestChecking:
     def test_a_configuration_without_peer_tls_has_nothing_to_check(self, tmp_path: Path) -> None:
         file = tmp_path / "plain.yaml"
         file.write_text(yaml.safe_dump(tree()))
-        certs.check_member(load(file, {}), "p1")
-        assert certs.check_present(load(file, {})) == ()
+        checking.check_member(load(file, {}), "p1")
+        assert checking.check_present(load(file, {})) == ()
 
     def test_right_files_are_right(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
-            certs.check_member(settings, proxy_id)
-        assert certs.check_present(settings) == ()
+            checking.check_member(settings, proxy_id)
+        assert checking.check_present(settings) == ()
 
     def test_a_member_needs_its_own_files_and_nobody_else_s(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.crt", "p2.key", "p3.key"):
             (folder / name).unlink()
-        certs.check_member(settings, "p1")
-        assert certs.check_present(settings) == ("p2", "p3")
-        found = mistakes(lambda: certs.check_member(settings, "p2"))
+        checking.check_member(settings, "p1")
+        assert checking.check_present(settings) == ("p2", "p3")
+        found = mistakes(lambda: checking.check_member(settings, "p2"))
         assert [line.partition(": there is no such file")[0] for line in found] == [
             f"{settings.source}:32: peer_tls.certificate: {folder}/p2.crt",
             f"{settings.source}:32: peer_tls.key: {folder}/p2.key",
@@ -232,81 +232,81 @@ class TestChecking:
 
     def test_each_mistake_says_line_field_file_rule_and_fix(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.key").write_bytes((folder / "p2.key").read_bytes())
-        assert mistakes(lambda: certs.check_member(settings, "p1")) == [
+        assert mistakes(lambda: checking.check_member(settings, "p1")) == [
             f"{settings.source}:32: peer_tls.key: {folder}/p1.key: is not the key of {folder}/p1.crt; "
             "copy certificate and key from the same place"
         ]
 
     def test_what_is_wrong_is_wrong_without_a_member_too(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("no certificate")
-        (found,) = mistakes(lambda: certs.check_present(settings))
+        (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"peer_tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
     def test_a_file_that_cannot_be_read(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.key").unlink()
         (folder / "p1.key").mkdir()
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.key: cannot be read (is a directory); name the file in it" in found
 
     def test_a_key_with_a_passphrase(self, settings: Settings, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)
         secret = BestAvailableEncryption(b"secret")
         (folder / "p1.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.key: is encrypted; remove its passphrase" in found
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
     def test_a_certificate_that_is_not_valid_now(
         self, settings: Settings, folder: Path, shift: timedelta
     ) -> None:
-        certs.renew("demo", ["p1"], folder, 30, NOW + shift)
+        checking.renew("demo", ["p1"], folder, 30, NOW + shift)
         first, last = NOW + shift - timedelta(hours=1), NOW + shift + timedelta(days=30)
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert (
             f"is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and it is not now" in found
         )
 
     def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
-        certs.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=certs.CA_DAYS + 1))
+        checking.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=checking.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "ca.pem: is valid from" in found
 
     @pytest.mark.parametrize(("fleet", "proxy_id"), [("demo", "p2"), ("other", "p1")])
     def test_a_certificate_of_somebody_else(
         self, settings: Settings, folder: Path, fleet: str, proxy_id: str
     ) -> None:
-        certs.renew(fleet, [proxy_id], folder, 30, NOW)
+        checking.renew(fleet, [proxy_id], folder, 30, NOW)
         for end in ("crt", "key"):
             (folder / f"{proxy_id}.{end}").replace(folder / f"p1.{end}")
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert f"p1.crt: names fleet://{fleet}/{proxy_id}, and must name fleet://demo/p1; issue it" in found
 
     def test_a_certificate_of_nobody(self, settings: Settings, folder: Path) -> None:
         (folder / "p1.crt").write_bytes((folder / "ca.pem").read_bytes())
         (folder / "p1.key").write_bytes((folder / "ca-key.pem").read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "p1.crt: names nobody, and must name fleet://demo/p1" in found
 
     def test_a_certificate_of_another_authority(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
-        certs.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
+        checking.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
         (folder / "ca.pem").write_bytes((tmp_path / "foreign" / "ca.pem").read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "peer_tls.certificate:" in found
         assert "links would be refused: its certificate is refused: " in found
 
     def test_an_authority_is_rotated_by_naming_both(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
-        certs.make("demo", MEMBERS, tmp_path / "fresh", 30, NOW)
+        checking.make("demo", MEMBERS, tmp_path / "fresh", 30, NOW)
         both = (folder / "ca.pem").read_bytes() + (tmp_path / "fresh" / "ca.pem").read_bytes()
         (folder / "ca.pem").write_bytes(both)
         for end in ("crt", "key"):
             (tmp_path / "fresh" / f"p2.{end}").replace(folder / f"p2.{end}")
         for proxy_id in MEMBERS:
-            certs.check_member(settings, proxy_id)
+            checking.check_member(settings, proxy_id)
 
     @each_kind
     @each_field
@@ -320,15 +320,15 @@ class TestChecking:
 def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"")
     with pytest.raises(CertificateError) as caught:
-        certs.renew("demo", ["p1"], folder, 30, NOW)
+        checking.renew("demo", ["p1"], folder, 30, NOW)
     assert str(caught.value).startswith(
         f"{folder}/{name}: is not what `fleet certs init` wrote: is empty; write the "
     )
 
 
 def test_expiry_of_what_is_no_certificate(folder: Path) -> None:
-    assert certs.expiry(folder / "none") is None
-    assert certs.expiry(folder / "p1.key") is None
+    assert checking.expiry(folder / "none") is None
+    assert checking.expiry(folder / "p1.key") is None
 
 
 class TestListeners:
@@ -361,35 +361,35 @@ class TestListeners:
         return file
 
     def test_those_of_one_member_are_enough_for_it(self, settings: Settings) -> None:
-        certs.check_member(settings, "p1")
-        assert certs.check_present(settings) == ("p2", "p3")
-        found = mistakes(lambda: certs.check_member(settings, "p2"))
+        checking.check_member(settings, "p1")
+        assert checking.check_present(settings) == ("p2", "p3")
+        found = mistakes(lambda: checking.check_member(settings, "p2"))
         assert len(found) == 2
         assert "listener_tls.external.certificate: " in found[0]
         assert "p2-external.crt: there is no such file; copy it here; it comes from" in found[0]
 
     def test_a_key_of_another_certificate(self, settings: Settings, tmp_path: Path) -> None:
         (tmp_path / "tls" / "p1-external.key").write_bytes((tmp_path / "tls" / "probe.key").read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.key: " in found
         assert "is not the key of" in found
 
     def test_one_that_has_expired(self, settings: Settings, authority: Authority) -> None:
         authority.issue("p1-external", until=NOW - timedelta(hours=1))
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "and it is not now; renew it" in found
 
     def test_a_probe_that_no_member_would_take(self, settings: Settings, tmp_path: Path) -> None:
         stranger = Authority(tmp_path / "else", "others").issue("probe")
         for mine, other in ((stranger.certificate, "probe.crt"), (stranger.key, "probe.key")):
             (tmp_path / "tls" / other).write_bytes(mine.read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.probe_certificate: " in found
         assert "members could not ask each other here: its certificate is refused" in found
 
     def test_ciphers_that_there_are_not(self, authority: Authority, tmp_path: Path) -> None:
         settings = load(self.file(tmp_path, ciphers="ROT13"), {})
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.ciphers: " in found
         assert "openssl ciphers" in found
 
@@ -409,7 +409,7 @@ class TestListeners:
     ) -> None:
         file = tmp_path / "tls" / name
         report = broken(file, kind)
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         line = settings.listener_tls["external"].lines[field]
         assert found.startswith(f"{settings.source}:{line}: listener_tls.external.{field}: {file}: ")
         assert report in found
@@ -420,7 +420,7 @@ class TestListeners:
     ) -> None:
         file = tmp_path / "tls" / name
         file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
         assert f"{file}: {said}" in found
         assert ".ciphers" not in found
@@ -434,7 +434,7 @@ class TestListeners:
         (tmp_path / "tls" / "p1-external.key").write_bytes(private)
         signed = builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
         (tmp_path / "tls" / "p1-external.crt").write_bytes(signed)
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "listener_tls.external.certificate: " in found
         assert "is too weak for OpenSSL here (ee key too small); issue it with" in found
 
@@ -444,7 +444,7 @@ class TestListeners:
         del document["members"]["p3"]["listeners"]
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump(document))
-        certs.check_member(load(file, {}), "p3")
+        checking.check_member(load(file, {}), "p3")
 
 
 class TestAdmin:
@@ -459,20 +459,20 @@ class TestAdmin:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}, **admin}}, sort_keys=False))
         made = load(file, {})
-        certs.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, certs.hosts_of(made))
+        checking.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, checking.hosts_of(made))
         return made
 
     def test_right_files_are_right(self, settings: Settings) -> None:
         for proxy_id in MEMBERS:
-            certs.check_member(settings, proxy_id)
-        assert certs.check_present(settings) == ()
+            checking.check_member(settings, proxy_id)
+        assert checking.check_present(settings) == ()
 
     def test_those_of_one_member_are_enough_for_it(self, settings: Settings, folder: Path) -> None:
         for name in ("p2.key", "ca.pem"):
             (folder / name).unlink()
-        certs.check_member(settings, "p1")
-        assert certs.check_present(settings) == ("p2",)
-        (found,) = mistakes(lambda: certs.check_member(settings, "p2"))
+        checking.check_member(settings, "p1")
+        assert checking.check_present(settings) == ("p2",)
+        (found,) = mistakes(lambda: checking.check_member(settings, "p2"))
         assert f"admin.tls.key: {folder}/p2.key: there is no such file; copy it here" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
@@ -484,7 +484,7 @@ class TestAdmin:
         (folder / "p1.key").write_bytes((folder / "p2.key").read_bytes())
         (folder / "p2.crt").write_text("nothing")
         (folder / "p3.crt").unlink()
-        found = mistakes(lambda: certs.check_present(settings))
+        found = mistakes(lambda: checking.check_present(settings))
         assert [each.partition(": admin.tls.")[2] for each in found] == [
             f"key: {folder}/p1.key: is not the key of {folder}/p1.crt; "
             "copy certificate and key from the same place",
@@ -497,32 +497,32 @@ class TestAdmin:
     def test_one_that_is_not_valid_now(
         self, folder: Path, settings: Settings, days: int, authority_is_here: bool
     ) -> None:
-        certs.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), certs.hosts_of(settings))
+        checking.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), checking.hosts_of(settings))
         if not authority_is_here:
             (folder / "ca.pem").unlink()
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "admin.tls.certificate: " in found
         assert "and it is not now; renew it" in found
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
-        certs.renew("demo", ["p1"], folder, 30, NOW)
+        checking.renew("demo", ["p1"], folder, 30, NOW)
         if not authority_is_here:
             (folder / "ca.pem").unlink()
-        (found,) = mistakes(lambda: certs.check_present(settings))
+        (found,) = mistakes(lambda: checking.check_present(settings))
         assert "commands would refuse it: its certificate is refused: " in found
         assert "certificate is not valid for '127.0.0.1'" in found
 
     def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
-        certs.make("demo", ["p1"], tmp_path / "other", 30, NOW, certs.hosts_of(settings))
+        checking.make("demo", ["p1"], tmp_path / "other", 30, NOW, checking.hosts_of(settings))
         for name in ("p1.crt", "p1.key"):
             (tmp_path / "other" / name).replace(folder / name)
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "its certificate is refused: unable to get local issuer certificate" in found
 
     def test_an_authority_that_is_none(self, settings: Settings, folder: Path) -> None:
         (folder / "ca.pem").write_text("nothing")
-        (found,) = mistakes(lambda: certs.check_present(settings))
+        (found,) = mistakes(lambda: checking.check_present(settings))
         assert f"admin.tls.ca: {folder}/ca.pem: is not a PEM certificate" in found
 
     @each_kind
@@ -536,7 +536,7 @@ class TestAdmin:
         self, settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SSLKEYLOGFILE", f"{folder}/none/keys")
-        (found,) = mistakes(lambda: certs.check_member(settings, "p1"))
+        (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert found.endswith(
             f"SSLKEYLOGFILE: {folder}/none/keys: cannot be written (no such file or directory); "
             "unset this variable"
@@ -546,8 +546,8 @@ class TestAdmin:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
         settings = self.made(tmp_path, document, open_to_read=True)
-        certs.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
-        certs.check_member(settings, "p1")
+        checking.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
+        checking.check_member(settings, "p1")
 
 
 class TestUpstream:
@@ -565,15 +565,15 @@ class TestUpstream:
         return load(file, {})
 
     def test_right_files_are_right(self, settings: Settings) -> None:
-        assert certs.check_upstream(settings, must_be_there=True) == ()
-        assert certs.check_upstream(settings, must_be_there=False) == ()
+        assert checking.check_upstream(settings, must_be_there=True) == ()
+        assert checking.check_upstream(settings, must_be_there=False) == ()
 
     def test_what_is_not_here_is_named_or_a_mistake(self, settings: Settings, tmp_path: Path) -> None:
         for name in ("ca.pem", "own.pem", "password"):
             (tmp_path / name).unlink()
         names = [str(tmp_path / name) for name in ("ca.pem", "own.pem", "own.pem", "password")]
-        assert certs.check_upstream(settings, must_be_there=False) == tuple(names)
-        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        assert checking.check_upstream(settings, must_be_there=False) == tuple(names)
+        found = mistakes(lambda: checking.check_upstream(settings, must_be_there=True))
         assert [each.split(": ")[1] for each in found] == [
             "upstream.tls.ca",
             "upstream.tls.certificate",
@@ -594,7 +594,7 @@ class TestUpstream:
         (tmp_path / "own.pem").write_bytes(key + own[own.index(b"-----BEGIN CERT") :])
         (tmp_path / "password").chmod(0o604)
         at, where = settings.source, tmp_path
-        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=must_be_there))
+        found = mistakes(lambda: checking.check_upstream(settings, must_be_there=must_be_there))
         assert [each.partition(":")[2].partition(": ")[2] for each in found] == [
             f"upstream.tls.ca: {where}/ca.pem: is not a PEM certificate; name the right file; "
             "ask who runs the brokers for it",
@@ -611,7 +611,7 @@ class TestUpstream:
         self, settings: Settings, tmp_path: Path, name: str, field: str, kind: str
     ) -> None:
         report = broken(tmp_path / name, kind)
-        found = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        found = mistakes(lambda: checking.check_upstream(settings, must_be_there=True))
         assert re.search(rf": upstream\.tls\.{field}: {tmp_path / name}: ", found[0])
         assert report in found[0]
 
@@ -621,8 +621,8 @@ class TestUpstream:
         file.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}))
         settings = load(file, {})
         monkeypatch.delenv("KAFKA_PASSWORD", raising=False)
-        assert certs.check_upstream(settings, must_be_there=False) == ("$KAFKA_PASSWORD",)
-        (found,) = mistakes(lambda: certs.check_upstream(settings, must_be_there=True))
+        assert checking.check_upstream(settings, must_be_there=False) == ("$KAFKA_PASSWORD",)
+        (found,) = mistakes(lambda: checking.check_upstream(settings, must_be_there=True))
         assert found.endswith("$KAFKA_PASSWORD: is not set, or empty; set the variable KAFKA_PASSWORD")
         monkeypatch.setenv("KAFKA_PASSWORD", "hidden")
-        assert certs.check_upstream(settings, must_be_there=True) == ()
+        assert checking.check_upstream(settings, must_be_there=True) == ()

@@ -24,11 +24,10 @@ import yaml
 from rich.console import Console
 
 from fleet import cli
-from fleet.admin import status, tls
+from fleet.admin import status
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.tables import print_plan
-from fleet.admin.tokens import Gate
 from fleet.admin.view import Check, RaftView
 from fleet.cli import member as cli_member
 from fleet.config.file import load
@@ -37,6 +36,8 @@ from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Endpoint
 from fleet.core.weights import Weighing
 from fleet.runtime.ephemeral_ports import EphemeralPorts
+from fleet.tls import admin as tls
+from fleet.tls.tokens import Gate
 from tests.unit import test_admin_tls as admin_tls
 from tests.unit.sample_view import MEMBERS, Source, view
 from tests.unit.test_admin_http import listening

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fleet.admin.access import OPEN, Access
 from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.http import serve
 from fleet.admin.live import AskOthers, nobody
@@ -18,6 +17,7 @@ from fleet.admin.traffic import Counts
 from fleet.admin.view import FleetView, Moment
 from fleet.cli import top
 from fleet.core.errors import AdminError
+from fleet.tls.access import OPEN, Access
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import listening
 from tests.unit.test_admin_live import counts

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet import certs
 from fleet.admin.documents import IdentityDocument, OwnershipDocument, QuorumDocument
 from fleet.config.file import load
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.local_fleet import LocalFleet
+from fleet.tls import checking
 
 BROKERS = (Endpoint("127.77.1.1", 9092), Endpoint("127.77.2.2", 9094))
 
@@ -38,7 +38,7 @@ def test_it_has_certificates_where_links_are_to_be_secured(tmp_path: Path) -> No
     assert LocalFleet(tmp_path / "plain", BROKERS).settings.peer_tls is None
     secured = LocalFleet(tmp_path / "secured", BROKERS, peer_tls=True)
     for proxy_id in secured.members:
-        certs.check_member(secured.settings, proxy_id)
+        checking.check_member(secured.settings, proxy_id)
 
 
 def test_no_two_members_share_a_port(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSett
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Endpoint
 from fleet.discovery import discover
-from fleet.kafka_client import KafkaAccess
+from fleet.tls.broker_credentials import KafkaAccess
 from tests.certificates import Authority
 from tests.conftest import PLAINTEXT
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 
 from fleet import __version__
-from fleet.admin.access import OPEN
 from fleet.admin.documents import (
     BrokerTroubleDocument,
     Finding,
@@ -26,6 +25,7 @@ from fleet.doctor.expiries import read, told
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.doctor.verdict import judge
 from fleet.runtime.ephemeral_ports import PortTrouble
+from fleet.tls.access import OPEN
 from tests.unit.sample_view import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)

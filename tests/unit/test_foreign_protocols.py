@@ -15,7 +15,7 @@ from fleet.core.foreign_protocols import (
     name_protocol,
     of_dialled_peer,
 )
-from fleet.peer_tls import explain
+from fleet.tls.peers import explain
 
 CLIENT_HELLO = bytes.fromhex("16030100f8010000f40303ab12cd")
 FIRST_BYTES: dict[bytes, Protocol | None] = {

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from fleet.admin import client, rolling
-from fleet.admin.access import Access
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
@@ -24,6 +23,7 @@ from fleet.demo.background import happens
 from fleet.game_day import fault
 from fleet.game_day.fault import Breaker
 from fleet.game_day.plan import Options
+from fleet.tls.access import Access
 from tests.unit.sample_game_day import PLAN
 from tests.unit.test_config import tree
 from tests.unit.test_game_day_evidence import GIVEN_UP, HEARD, saying

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSettings
 from fleet.core.errors import ConfigError
-from fleet.kafka_client import KafkaAccess
+from fleet.tls.broker_credentials import KafkaAccess
 from tests.certificates import Authority
 
 

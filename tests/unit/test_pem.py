@@ -1,4 +1,4 @@
-"""fleet/pem.py: which one of several inputs of TLS is wrong, and why."""
+"""fleet/tls/pem.py: which one of several inputs of TLS is wrong, and why."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fleet.config.settings import ListenerTlsSettings
-from fleet.followed import Followed
-from fleet.listener_tls import server_context
-from fleet.peer_tls import explain
-from fleet.pem import UnusableInput, load_authorities, load_pair, pem_fault, set_ciphers
+from fleet.tls.listeners import server_context
+from fleet.tls.peers import explain
+from fleet.tls.pem import UnusableInput, load_authorities, load_pair, pem_fault, set_ciphers
+from fleet.tls.reloading import Followed
 from tests.certificates import Authority, Pair
 
 

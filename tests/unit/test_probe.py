@@ -24,7 +24,7 @@ from fleet.membership import ProbeOutcome
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member, resolve
 from fleet.proxy.wire.api_versions import error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver
-from fleet.upstream_tls import to_brokers
+from fleet.tls.brokers import to_brokers
 from tests.certificates import Authority
 
 PATIENT_S = 30.0

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from fleet.admin import client, rolling
-from fleet.admin.access import Access
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
 from fleet.admin.rolling import next_member, restart_all, unrest
 from fleet.core.errors import AdminError, FleetError, RestartFailed
 from fleet.core.model import Liveness
+from fleet.tls.access import Access
 from tests.unit.sample_view import COMMITTED, view
 
 URLS = {"p1": "http://10.0.0.1:7201", "p2": "http://10.0.0.2:7201", "p3": "http://10.0.0.3:7201"}

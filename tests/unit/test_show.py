@@ -10,22 +10,23 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from fleet import certs, show
+from fleet import show
 from fleet.config.file import parse_text
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.show import ControlSource
+from fleet.tls import checking
 from tests.unit.test_config import tree
 
 
 def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    certs.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
-    read, look, path = [], certs.expiry, tmp_path / "ca.pem"
+    checking.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
+    read, look, path = [], checking.expiry, tmp_path / "ca.pem"
 
     def looking(at: Path) -> datetime | None:
         read.append(at)
         return look(at)
 
-    monkeypatch.setattr(certs, "expiry", looking)
+    monkeypatch.setattr(checking, "expiry", looking)
     upstream = SimpleNamespace(tls=SimpleNamespace(files={"ca": path, "key": tmp_path / "none"}))
     settings = SimpleNamespace(
         listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream

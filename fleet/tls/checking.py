@@ -41,10 +41,10 @@ from fleet.config.document import Problem
 from fleet.core.errors import CertificateError, ConfigError
 from fleet.core.file_faults import read_fault
 from fleet.core.model import Endpoint, ProxyId
-from fleet.listener_tls import probe_context, server_context
-from fleet.peer_tls import explain, make_contexts, member_uri, rehearse
-from fleet.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
-from fleet.upstream_tls import broker_context
+from fleet.tls.brokers import broker_context
+from fleet.tls.listeners import probe_context, server_context
+from fleet.tls.peers import explain, make_contexts, member_uri, rehearse
+from fleet.tls.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
 
 CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"

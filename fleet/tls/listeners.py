@@ -9,8 +9,8 @@ from typing import Final
 
 from fleet.config import ListenerTlsSettings, Settings
 from fleet.core.model import ProxyId
-from fleet.followed import Followed
-from fleet.pem import load_authorities, load_pair, set_ciphers
+from fleet.tls.pem import load_authorities, load_pair, set_ciphers
+from fleet.tls.reloading import Followed
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {

@@ -14,7 +14,7 @@ from fleet.config import Settings, TokenSettings
 from fleet.config.document import Problem
 from fleet.core.errors import ConfigError
 from fleet.core.log_limit import LogLimit
-from fleet.followed import Followed
+from fleet.tls.reloading import Followed
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from fleet.config import PeerTlsFiles, Settings
 from fleet.core.model import ProxyId
-from fleet.followed import Followed
-from fleet.pem import load_authorities, load_pair
+from fleet.tls.pem import load_authorities, load_pair
+from fleet.tls.reloading import Followed
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""

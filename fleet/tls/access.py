@@ -14,7 +14,7 @@ from fleet.config import AdminTlsSettings, Settings
 from fleet.config.document import Problem
 from fleet.config.secrets import Secret
 from fleet.core.errors import ConfigError
-from fleet.pem import UnusableInput, verifying_context
+from fleet.tls.pem import UnusableInput, verifying_context
 
 TOKEN_ENV: Final = "FLEET_TOKEN"
 TOKEN_FILE_ENV: Final = "FLEET_TOKEN_FILE"

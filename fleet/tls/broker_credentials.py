@@ -12,7 +12,7 @@ from aiokafka.abc import AbstractTokenProvider
 
 from fleet.config import Secret, UpstreamSettings
 from fleet.core.errors import ConfigError
-from fleet.upstream_tls import to_brokers
+from fleet.tls.brokers import to_brokers
 
 FAILURES: Final = (ConfigError, OSError, OverflowError, ValueError, KeyError)
 """What a client may raise in addition to KafkaError. OverflowError: the client itself has read a port above

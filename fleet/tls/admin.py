@@ -6,8 +6,8 @@ import logging
 import ssl
 
 from fleet.config import AdminTlsSettings
-from fleet.followed import Followed
-from fleet.pem import load_pair
+from fleet.tls.pem import load_pair
+from fleet.tls.reloading import Followed
 
 log = logging.getLogger(__name__)
 

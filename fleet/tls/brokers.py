@@ -6,9 +6,9 @@ import ssl
 from typing import Final, TypeAlias
 
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
-from fleet.followed import Followed
-from fleet.peer_tls import explain
-from fleet.pem import load_pair, verifying_context
+from fleet.tls.peers import explain
+from fleet.tls.pem import load_pair, verifying_context
+from fleet.tls.reloading import Followed
 
 BrokerTls: TypeAlias = Followed[ssl.SSLContext]
 
