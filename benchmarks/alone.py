@@ -41,7 +41,7 @@ from fleet.core.errors import FleetError
 from fleet.core.model import Broker, Directory, Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
-from fleet.metadata import metadata_request
+from fleet.proxy.wire.metadata import metadata_request
 from fleet.proxy.worker import Worker
 from fleet.runtime import child, ipc
 from fleet.runtime.child import ChildSpec, ListenerFd

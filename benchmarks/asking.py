@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from benchmarks.errors import BenchError
 from fleet.core.model import Endpoint
-from fleet.metadata import Table, brokers_of, metadata_request
+from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.child import die_with_parent
 
 ROOT: Final = Path(__file__).resolve().parent.parent

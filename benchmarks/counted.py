@@ -33,9 +33,9 @@ from fleet.proxy.addresses import AddressSource
 from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import BrokerConnection, ClientConnection
 from fleet.proxy.deadlines import Deadlines
-from fleet.proxy.passage import Pipe
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
+from fleet.proxy.splice import Pipe
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.wire.counters import WireCounters

@@ -32,7 +32,7 @@ from fleet.config.schema import parse_endpoint
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.demo.ports import free_ports
 from fleet.demo.spawn import end, spawn
-from fleet.metadata import metadata_request
+from fleet.proxy.wire.metadata import metadata_request
 
 CLIENTS: Final = 1_000
 Case: TypeAlias = tuple[int, int]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.metadata import Table, brokers_of, metadata_request
+from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 
 _ANSWER_LIMIT_S = 2.0
 _AWAY_S = 0.05

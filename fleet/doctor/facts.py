@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fleet.admin.status import Answers
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.metadata import Table
+from fleet.proxy.wire.metadata import Table
 
 
 @dataclass(frozen=True, slots=True)

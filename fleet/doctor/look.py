@@ -20,8 +20,8 @@ from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.doctor import expiries
 from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.membership import ProbeOutcome
-from fleet.metadata import Table, brokers_of, metadata_request
 from fleet.probe import Target, probe_member, resolve
+from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.tls.access import Access
 from fleet.tls.checking import expires

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from fleet.core.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
 from fleet.core.foreign_protocols import at_listener, name_protocol
-from fleet.proxy.passage import LARGE_BYTES, PIPE_BYTES, Passage
-from fleet.proxy.patience import Watch
 from fleet.proxy.rewriter import PIECE_BYTES
 from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
-from fleet.proxy.stream import Write
+from fleet.proxy.splice import LARGE_BYTES, PIPE_BYTES, Passage
+from fleet.proxy.streaming_patch import Write
+from fleet.proxy.timeouts import Watch
 from fleet.runtime.socket_options import BROKER_VANISHED_S, is_gone, keep_alive
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.departures import Party
-    from fleet.proxy.passage import Pipe
     from fleet.proxy.quota import Quota
+    from fleet.proxy.splice import Pipe
     from fleet.proxy.traffic import Sampling, Traffic
     from fleet.proxy.turns import TurnQueue
     from fleet.runtime.ipc import ConnectionEnd

@@ -19,7 +19,7 @@ from typing import Final
 from fleet.core.errors import OversizeFrame, TruncatedFrame
 from fleet.core.model import BrokerId
 from fleet.proxy.addresses import AddressBook, AddressSource
-from fleet.proxy.stream import Stream, Write
+from fleet.proxy.streaming_patch import Stream, Write
 from fleet.proxy.wire import tail
 from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Slices, Streamed
 from fleet.proxy.wire.counters import WireCounters

@@ -31,7 +31,7 @@ from fleet.core.errors import (
 )
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
-from fleet.proxy.stream import Write
+from fleet.proxy.streaming_patch import Write
 from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply, software_name
 from fleet.proxy.wire.coordinators import keeps_coordinators
 from fleet.proxy.wire.counters import WireCounters

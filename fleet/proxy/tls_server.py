@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from fleet.core.foreign_protocols import NotTls, in_place_of_tls
 from fleet.core.model import BrokerId
-from fleet.proxy.server_names import ServerNames
+from fleet.proxy.sni import ServerNames
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.tls.peers import explain
 

@@ -17,23 +17,23 @@ from typing import Any, Final
 from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.core.model import Broker, BrokerId, Directory
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.brokers import Upstreams
 from fleet.proxy.budget import Backlogs, MemoryBudget
 from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.control_channel import Feed
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.departures import Departures, Party
-from fleet.proxy.dialler import Dialler
-from fleet.proxy.feed import Feed
-from fleet.proxy.guard import Guard
-from fleet.proxy.passage import pipe
+from fleet.proxy.dialer import Dialler
+from fleet.proxy.limits import Guard
 from fleet.proxy.quota import Quota
-from fleet.proxy.server_names import ServerNames
 from fleet.proxy.session import Session, Sessions
+from fleet.proxy.sni import ServerNames
+from fleet.proxy.splice import pipe
 from fleet.proxy.tls_server import NamedClients, TlsServer
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.turns import TurnQueue
-from fleet.proxy.upstream import Upstreams
 from fleet.runtime import ipc
 from fleet.runtime.child import ChildSpec
 from fleet.runtime.ipc import (

@@ -3,7 +3,7 @@
 What is written to such a transport stays there. Above its high mark it pauses its writer, as uvloop's do, and
 nothing is fed while it is paused itself. A client never reads. A broker reads all, or nothing.
 
-Not reached: bodies that pass inside the kernel (``fleet.proxy.passage``), which needs sockets, and quotas,
+Not reached: bodies that pass inside the kernel (``fleet.proxy.splice``), which needs sockets, and quotas,
 which need time.
 """
 
@@ -28,10 +28,10 @@ from fleet.config.settings import EventsSettings, Limits
 from fleet.core.errors import Peer
 from fleet.core.model import Broker, Directory
 from fleet.proxy import worker
+from fleet.proxy.brokers import Candidate
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.tls_transport import RECORD_BYTES, TlsRoom, TlsTransport
 from fleet.proxy.turns import TurnQueue
-from fleet.proxy.upstream import Candidate
 from fleet.proxy.worker import Worker
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from fleet.config import Limits
 from fleet.core.errors import WireError
 from fleet.core.model import Endpoint
-from fleet.proxy.patience import SWEEP_S
+from fleet.proxy.timeouts import SWEEP_S
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.requests import PLANS
 from tests.conformance.exchange import request_form, request_frame

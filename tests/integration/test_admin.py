@@ -14,7 +14,7 @@ import pytest
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.metadata import Table
+from fleet.proxy.wire.metadata import Table
 from tests.integration import wire
 from tests.integration.clients import Load, count, led_by, wait_for
 from tests.integration.conftest import ROOT, FleetCommand

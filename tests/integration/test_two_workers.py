@@ -23,7 +23,7 @@ from fleet.chaos.run import toxiproxy
 from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.proxy.upstream import BACKOFF_LIMIT_S
+from fleet.proxy.brokers import BACKOFF_LIMIT_S
 from tests.conftest import AWAY, AWAY_LISTENER
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, wait_for

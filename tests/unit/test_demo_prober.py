@@ -18,7 +18,7 @@ from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint, ProxyId
 from fleet.demo.background import happens
 from fleet.demo.prober import Change, Prober
-from fleet.metadata import brokers_of, metadata_request
+from fleet.proxy.wire.metadata import brokers_of, metadata_request
 
 P1, P2, P3 = (Endpoint("127.0.0.1", port) for port in (1001, 1002, 1003))
 OWNERS: dict[Endpoint, ProxyId] = {P1: "p1", P2: "p2", P3: "p3"}

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 
 from fleet.core.model import Broker, Endpoint
+from fleet.proxy.brokers import Candidate, Upstreams
 from fleet.proxy.connection import ClientConnection, Host, State
-from fleet.proxy.dialler import MOST_WAITING_BYTES, Dialler
+from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic
-from fleet.proxy.upstream import Candidate, Upstreams
 from tests.property.wire_fleet import Play, request
 from tests.unit.test_worker import LIMIT_S, MIB, eventually
 

@@ -1,4 +1,4 @@
-"""fleet/proxy/guard.py, in a worker of this process: what a limit does to an offender, and not to others."""
+"""fleet/proxy/limits.py, in a worker of this process: what a limit does to an offender, and not to others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from fleet.config.settings import Limits
 from fleet.core.model import Endpoint
 from fleet.membership import ProbeOutcome
 from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
-from fleet.proxy import guard, patience
+from fleet.proxy import limits as guard
+from fleet.proxy import timeouts
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
-from fleet.proxy.guard import Guard
+from fleet.proxy.limits import Guard
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.runtime.ipc import BOOTSTRAP
@@ -70,7 +71,7 @@ def unconnected() -> ClientConnection:
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sweep but those of the test."""
-    monkeypatch.setattr(patience, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
 
 
 async def asked(client: Client, number: int) -> None:
@@ -106,7 +107,7 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
     """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
-    monkeypatch.setattr(patience, "SWEEP_S", 0.01)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
@@ -343,7 +344,7 @@ async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
 
 
 async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SWEEP_S", 0.01)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
         watch: Guard = at.worker._guard
@@ -362,7 +363,7 @@ async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: 
 async def test_one_above_a_limit_keeps_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
         watch: Guard = at.worker._guard
         first = await at.connect(BROKER)
@@ -383,7 +384,7 @@ async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a review: members hold a connection to each other's workers for ever."""
-    monkeypatch.setattr(patience, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
         watch: Guard = at.worker._guard
         _, writer = await at.connect(BROKER)
@@ -400,7 +401,7 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
-    monkeypatch.setattr(patience, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     monkeypatch.setattr(guard, "SWEPT_AT_ONCE", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
         watch: Guard = at.worker._guard

@@ -21,9 +21,9 @@ import pytest
 from fleet.config.settings import Limits
 from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.passage import LARGE_BYTES, READS, Passage, Pipe, pipe
-from fleet.proxy.passage import MOST as MOST_AT_ONCE
 from fleet.proxy.session import Session
+from fleet.proxy.splice import LARGE_BYTES, READS, Passage, Pipe, pipe
+from fleet.proxy.splice import MOST as MOST_AT_ONCE
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.runtime import sockets
 from tests.certificates import Authority

@@ -1,4 +1,4 @@
-"""fleet/proxy/patience.py: what a client owes, and for how long, by a clock that the test turns."""
+"""fleet/proxy/timeouts.py: what a client owes, and for how long, by a clock that the test turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from fleet.config.settings import Limits
 from fleet.core.errors import TimeLimit
-from fleet.proxy.patience import Patience, Watch
+from fleet.proxy.timeouts import Patience, Watch
 
 PATIENCE = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
 

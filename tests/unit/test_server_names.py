@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core.model import AdvertisedListener, IdentitySpace
-from fleet.proxy.server_names import ServerNames
+from fleet.proxy.sni import ServerNames
 
 NAMES = ServerNames(
     [

@@ -1,7 +1,7 @@
 import pytest
 
 from fleet.core.model import Broker, Endpoint
-from fleet.proxy.upstream import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
+from fleet.proxy.brokers import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
 
 SERVERS = (Endpoint("kafka-1", 9092), Endpoint("boot", 9092))
 ONE, TWO = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)

@@ -31,7 +31,9 @@ from fleet.config.settings import (
     UpstreamTlsSettings,
 )
 from fleet.core.model import AdvertisedListener, Broker, Directory, Endpoint, IdentitySpace, Member
-from fleet.proxy import counters, feed, guard, upstream, worker
+from fleet.proxy import brokers as upstream
+from fleet.proxy import control_channel, counters, worker
+from fleet.proxy import limits as guard
 from fleet.proxy.connection import BrokerConnection, ClientConnection, State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
@@ -1712,7 +1714,9 @@ class ControlScript:
 async def test_worker_follows_one_control_process_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)  # it says at once which directory it uses
+    monkeypatch.setattr(
+        control_channel, "COUNT_EVERY_S", 2 * LIMIT_S
+    )  # it says at once which directory it uses
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -1751,7 +1755,7 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
 
 
 async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         assert not control.counted()
         control.channels[0].send(CountMessage())
@@ -1763,7 +1767,7 @@ async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: 
 
 
 async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
@@ -1773,7 +1777,7 @@ async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytes
 async def test_what_a_worker_had_counted_in_the_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         pass
     await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
@@ -1786,8 +1790,8 @@ async def test_what_control_could_not_be_told_is_told_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by reading: a drain that began while control did not read was never told of."""
-    monkeypatch.setattr(feed, "COUNT_EVERY_S", 2 * LIMIT_S)
-    monkeypatch.setattr(feed, "AGAIN_S", 0.01)
+    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "AGAIN_S", 0.01)
     waiting_bytes = 0
     monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
     control = ControlScript(tmp_path / "control.sock")

@@ -11,10 +11,10 @@ from socket import AF_INET
 from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint
+from fleet.proxy.brokers import Candidate, Upstreams
 from fleet.proxy.connection import ClientConnection, State
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
-from fleet.proxy.upstream import Candidate, Upstreams
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.tls.brokers import NOT_REACHED, explain_dial
 

@@ -11,8 +11,8 @@ from fleet.config.settings import MemberSettings, Settings
 from fleet.core.errors import LimitReached
 from fleet.proxy.admission import SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.patience import Patience
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
+from fleet.proxy.timeouts import Patience
 from fleet.runtime.sockets import connections_per_worker, most_probes
 from fleet.runtime.ticker import Regularly
 
