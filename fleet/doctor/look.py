@@ -15,12 +15,12 @@ from fleet.admin.client import ask_all
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
 from fleet.config import Settings
+from fleet.control.detector import ProbeOutcome
+from fleet.control.probes import Target, probe_member, resolve
 from fleet.core.errors import FleetError, WireError
 from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.doctor import expiries
 from fleet.doctor.facts import Address, Asked, Facts, Shown
-from fleet.membership import ProbeOutcome
-from fleet.probe import Target, probe_member, resolve
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.tls.access import Access

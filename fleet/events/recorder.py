@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.admin.view import Takeover, TakeoverLog
+from fleet.control.detector import Transition
 from fleet.core.event_schema import (
     ConnectionEvent,
     Event,
@@ -18,7 +19,6 @@ from fleet.core.event_schema import (
 )
 from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
 from fleet.core.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
-from fleet.membership import Transition
 from fleet.raft_state import Applied
 from fleet.runtime.ipc import ConnectionEnd, TrafficMessage
 

@@ -8,13 +8,13 @@ from typing import Final
 
 from fleet.admin.view import EventsView, TakeoverLog
 from fleet.config import EventsSettings
+from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import Event, OwnershipEvent
 from fleet.core.model import BrokerId, Endpoint, FleetState, ProxyId
 from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
 from fleet.events.spool import Record
-from fleet.membership import Transition
 from fleet.raft_state import Applied
 from fleet.runtime.ipc import TrafficMessage
 from fleet.tls.broker_credentials import KafkaAccess

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from fleet.chaos.network import Link
 from fleet.chaos.proofs import PROOF_LIMIT_S, NoEffect
-from fleet.links import Hello, Kind
+from fleet.control.links import Hello, Kind
 
 _HEADER = struct.Struct(">IB")
 _AT_ONCE = 16

@@ -12,10 +12,10 @@ from fleet.chaos.network import Link, Toxiproxy
 from fleet.chaos.proofs import prove_black, time_of_answer, time_of_hanging_up
 from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import Direction
+from fleet.control.links import Hello
 from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
-from fleet.links import Hello
 from tests.chaos.greetings import Proof
 
 

@@ -16,9 +16,9 @@ from fleet.chaos.network import Link, Toxiproxy, hang_up, knock
 from fleet.chaos.proofs import NoEffect, prove_black, time_of_answer
 from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import BROKER_LINKS, Direction, Fault, Kind
+from fleet.control.links import Hello
 from fleet.core.model import Endpoint
 from fleet.demo.ports import free_ports
-from fleet.links import Hello
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 
 pytestmark = pytest.mark.size("test-all")

@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from fleet.control import RETURN_S
+from fleet.control.process import RETURN_S
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet

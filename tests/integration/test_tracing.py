@@ -20,11 +20,11 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser
 
+from fleet.control.tracing import GIVE_UP_S
 from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.ports import free_ports
-from fleet.tracing import GIVE_UP_S
 from tests.conftest import MakeFleet
 from tests.integration.clients import wait_for
 from tests.integration.conftest import PATIENT, FleetCommand

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.brokers import BACKOFF_FIRST_S, GATHER_S
 from fleet.chaos.network import Link, knock
 from fleet.chaos.proofs import is_stopped
 from fleet.chaos.run import toxiproxy
+from fleet.control.broker_watch import BACKOFF_FIRST_S, GATHER_S
 from fleet.core.model import Endpoint
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet

@@ -9,6 +9,7 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.control.leader import Leader, Report
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -21,7 +22,6 @@ from fleet.core.model import (
     ProxyId,
 )
 from fleet.core.state import Command, DrainSet, PinSet, apply
-from fleet.leader import Leader, Report
 from tests.examples import examples
 
 STEP_S = 0.05

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet.control.detector import ALONE_PERIODS, Detector, ProbeOutcome, Transition
 from fleet.core.model import Liveness
-from fleet.membership import ALONE_PERIODS, Detector, ProbeOutcome, Transition
 from tests.examples import examples
 
 STEP_S = 0.025

@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 
-from fleet import brokers
-from fleet.brokers import BrokerWatch
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings, Timing
+from fleet.control import broker_watch
+from fleet.control.broker_watch import BrokerWatch
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, Endpoint, IdentitySpace
 from fleet.runtime.outbound import Resolver
@@ -88,8 +88,8 @@ class Changes:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(brokers, "discover", made.discover)
-    monkeypatch.setattr(brokers, "probe_broker", made.probe_broker)
+    monkeypatch.setattr(broker_watch, "discover", made.discover)
+    monkeypatch.setattr(broker_watch, "probe_broker", made.probe_broker)
     return made
 
 
@@ -323,7 +323,7 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
         slept.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr(brokers, "NEVER_TOLD_LIMIT_S", 600.0)
+    monkeypatch.setattr(broker_watch, "NEVER_TOLD_LIMIT_S", 600.0)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
     cluster.refuses = True
     watch.confirm([B1])
@@ -467,7 +467,7 @@ async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
 async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(brokers, "BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(broker_watch, "BACKOFF_FIRST_S", 0.001)
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(SELDOM), Changes())
     times_s: list[float] = []
@@ -486,7 +486,7 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
             endpoint, timeout_s, tls, resolver, serves_strangers=serves_strangers
         )
 
-    monkeypatch.setattr(brokers, "probe_broker", probe_broker)
+    monkeypatch.setattr(broker_watch, "probe_broker", probe_broker)
     async with running(watch):
         await until(lambda: len(times_s) == 8)
         waits_s = [after - before for before, after in itertools.pairwise(times_s)]

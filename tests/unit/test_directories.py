@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from fleet.control.directory_publisher import Directories
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -15,7 +16,6 @@ from fleet.core.model import (
     Member,
     Ownership,
 )
-from fleet.directories import Directories
 from fleet.runtime import ipc
 
 IDENTITIES = IdentitySpace(first_id=1, count=4)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fleet.config import SaslSettings, Secret, UpstreamSettings, UpstreamTlsSettings
+from fleet.control.discovery import discover
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Endpoint
-from fleet.discovery import discover
 from fleet.tls.broker_credentials import KafkaAccess
 from tests.certificates import Authority
 from tests.conftest import PLAINTEXT

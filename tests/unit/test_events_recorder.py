@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
+from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
 from fleet.core.model import Broker, FleetState, Liveness, Member, MemberStatus, Ownership
@@ -24,7 +25,6 @@ from fleet.core.state import (
     stamp,
 )
 from fleet.events.recorder import RETOLD_MS, Recorder
-from fleet.membership import Transition
 from fleet.raft_state import Applied
 
 NOW_MS = 5_000

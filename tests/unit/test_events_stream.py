@@ -10,13 +10,13 @@ import pytest
 
 from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.config import EventsSettings
+from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import ConnectionEvent, OwnershipEvent, TrafficEvent
 from fleet.core.model import Broker, FleetState, Liveness, Member, Ownership
 from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
 from fleet.events.spool import Spool
 from fleet.events.stream import SPOOL, EventStream
-from fleet.membership import Transition
 from fleet.raft_state import Applied
 from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
 from tests.conftest import PLAINTEXT

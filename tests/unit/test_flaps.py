@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleet.control.flap_damping import LIMIT_S, SOON_S, Flaps
 from fleet.core.model import FleetState, Member, MemberStatus
-from fleet.flaps import LIMIT_S, SOON_S, Flaps
 
 STEADY_S = 2.0
 UP, DOWN, DRAINING = MemberStatus.UP, MemberStatus.DOWN, MemberStatus.DRAINING

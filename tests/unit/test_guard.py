@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from fleet.config.settings import Limits
+from fleet.control.detector import ProbeOutcome
+from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.core.model import Endpoint
-from fleet.membership import ProbeOutcome
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.proxy import limits as guard
 from fleet.proxy import timeouts
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.config import BalanceSettings
+from fleet.control.leader import RETRY_S, Leader, Report
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -31,7 +32,6 @@ from fleet.core.state import (
     apply,
     encode,
 )
-from fleet.leader import RETRY_S, Leader, Report
 
 LISTENERS = (AdvertisedListener("external", "proxy", 9100, 9101),)
 SPACE = IdentitySpace(1, 16)

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
+from fleet.control.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks, digest_voters
 from fleet.core.model import Endpoint
-from fleet.links import MAX_FRAME_BYTES, Hello, Kind, LinkTiming, PeerLinks, digest_voters
 from fleet.runtime.outbound import LocalFailure
 from tests import previous_release
 

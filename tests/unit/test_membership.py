@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from fleet.control.detector import DOUBT_S, Detector, ProbeOutcome, Transition
 from fleet.core.model import Liveness
-from fleet.membership import DOUBT_S, Detector, ProbeOutcome, Transition
 
 ANSWERED, REFUSED, TIMED_OUT = ProbeOutcome.ANSWERED, ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT
 STEP_S = 0.02

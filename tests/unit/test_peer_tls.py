@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from fleet import links
 from fleet.config import PeerTlsFiles
+from fleet.control import links
+from fleet.control.links import Hello, Kind
 from fleet.core.model import Endpoint
 from fleet.demo.ports import free_ports
-from fleet.links import Hello, Kind
 from fleet.tls import checking
 from fleet.tls.peers import PeerTls, explain, make_contexts, rehearse
 from tests.integration.relay import Relays

@@ -19,9 +19,17 @@ from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
+from fleet.control.detector import ProbeOutcome
+from fleet.control.probes import (
+    HoldEnd,
+    HoldPace,
+    Target,
+    hold,
+    probe_broker,
+    probe_member,
+    resolve,
+)
 from fleet.core.model import Endpoint
-from fleet.membership import ProbeOutcome
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_broker, probe_member, resolve
 from fleet.proxy.wire.api_versions import error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver
 from fleet.tls.brokers import to_brokers

@@ -19,11 +19,11 @@ import pytest_asyncio
 
 import fleet.raft.journal as journal_module
 import fleet.raft_state as raft_state
+from fleet.control.links import Kind, PeerLinks
 from fleet.core import model
 from fleet.core.errors import CommandTimeout, JournalError, NoQuorum, RaftError
 from fleet.core.model import Broker, Endpoint, FleetState, Ownership, ProxyId
 from fleet.core.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
-from fleet.links import Kind, PeerLinks
 from fleet.raft import files, guards
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus, wait_s
 from fleet.runtime.outbound import LocalFailure

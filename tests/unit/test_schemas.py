@@ -21,13 +21,13 @@ from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
 from fleet.client_settings import Client, basis_of, settings_for
 from fleet.config.file import load
+from fleet.control.detector import Transition
 from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
 from fleet.core.model import Liveness, Ownership
 from fleet.core.state import MemberUp, OwnershipSet
 from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
-from fleet.membership import Transition
 from fleet.pipeline import outside
 from fleet.pipeline.report import (
     ANOMALIES,

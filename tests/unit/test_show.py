@@ -1,4 +1,4 @@
-"""fleet/show.py: what a view costs that is taken ten times a second."""
+"""fleet/control/status.py: what a view costs that is taken ten times a second."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from fleet import show
 from fleet.config.file import parse_text
+from fleet.control import status
+from fleet.control.status import ControlSource
 from fleet.runtime.ephemeral_ports import EphemeralPorts
-from fleet.show import ControlSource
 from fleet.tls import checking
 from tests.unit.test_config import tree
 
@@ -54,9 +54,9 @@ def test_ports_are_judged_again_once_the_kernel_has_other_settings(monkeypatch: 
     def judge(_: object, kernel: EphemeralPorts | None) -> None:
         judged.append(kernel)
 
-    monkeypatch.setattr(show, "port_trouble", judge)
+    monkeypatch.setattr(status, "port_trouble", judge)
     kernel: EphemeralPorts | None
     for kernel in (None, EphemeralPorts(9100, 9200), EphemeralPorts(9100, 9200), None):
-        monkeypatch.setattr(show, "read_ephemeral_ports", lambda found=kernel: found)
+        monkeypatch.setattr(status, "read_ephemeral_ports", lambda found=kernel: found)
         source._port_trouble()
     assert judged == [EphemeralPorts(9100, 9200), None]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet.admin.view import Moment, Takeover
+from fleet.control.takeover_watch import TakeoverWatch
 from fleet.core.model import BrokerId, Directory, FleetState, Ownership, ProxyId
 from fleet.core.state import OwnershipSet
-from fleet.takeovers import TakeoverWatch
 
 BEFORE = {1: ("p1",), 2: ("p2",), 3: ("p3",), 5: ("p2", "p3")}
 AROUND_P2 = {1: ("p1",), 2: ("p3",), 3: ("p3",), 5: ("p3",)}

@@ -1,4 +1,4 @@
-"""fleet/tracing.py: what becomes which span, and that nobody waits for a collector."""
+"""fleet/control/tracing.py: what becomes which span, and that nobody waits for a collector."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from fleet import control
 from fleet.admin.view import Moment, Takeover
 from fleet.config import TracingSettings
+from fleet.control import process
+from fleet.control.tracing import MOST_WAITING, Tracing, exporter
 from fleet.core.errors import ConfigError, NoQuorum
 from fleet.core.model import Ownership
 from fleet.core.state import BrokerGone, Command, DrainSet, Outcome, OwnershipSet, PinSet, stamp
 from fleet.raft_state import RaftStatus, Role
-from fleet.tracing import MOST_WAITING, Tracing, exporter
 from tests.unit.test_config import changed, parse, tree
 
 COLLECTOR = "http://127.0.0.1:4318"
@@ -287,12 +287,12 @@ def test_control_goes_on_without_traces_where_they_cannot_be_sent_any_more(
 ) -> None:
     headers = {"Authorization": {"env": "NOBODY_SETS_THIS"}} if missing == "header" else {}
     if missing == "package":
-        monkeypatch.setitem(sys.modules, "fleet.tracing", None)
+        monkeypatch.setitem(sys.modules, "fleet.control.tracing", None)
     if missing == "number":
         monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
     settings = parse(changed("tracing", {"endpoint": COLLECTOR, "headers": headers}))
-    assert control._tracing(settings, "p1") is None
+    assert process._tracing(settings, "p1") is None
     assert "no traces are sent by this control process" in caplog.text
     caplog.clear()
-    assert control._tracing(parse(tree()), "p1") is None
+    assert process._tracing(parse(tree()), "p1") is None
     assert caplog.text == ""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.brokers import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
 from fleet.config import Timing
+from fleet.control.broker_watch import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
 from fleet.core.model import Broker, is_address
 from fleet.proxy.addresses import AddressSource
 from tests.unit.test_addresses import DIRECTORY

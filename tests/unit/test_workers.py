@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import workers
 from fleet.admin.view import WorkerView
+from fleet.control import worker_channels
+from fleet.control.worker_channels import Workers
 from fleet.core.model import Broker, Directory
 from fleet.runtime import ipc
 from fleet.runtime.ipc import (
@@ -31,7 +32,6 @@ from fleet.runtime.ipc import (
     TrafficRow,
     WorkerCounters,
 )
-from fleet.workers import Workers
 
 LIMIT_S = 20.0
 B1, B2 = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
@@ -149,7 +149,7 @@ async def test_workers_count_when_somebody_looks() -> None:
 async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "FRESH_S", 0.0)
+    monkeypatch.setattr(worker_channels, "FRESH_S", 0.0)
     async with control() as made:
         quick, slow = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         slow.send(counters(produced=3))

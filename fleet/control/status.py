@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
-from fleet.brokers import BrokerWatch
 from fleet.config import MemberSettings, Settings
+from fleet.control.broker_watch import BrokerWatch
+from fleet.control.detector import Detector
+from fleet.control.directory_publisher import Directories
+from fleet.control.leader import Report
+from fleet.control.links import PeerLinks
+from fleet.control.takeover_watch import TakeoverWatch
+from fleet.control.worker_channels import Workers
 from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.core.state import Command, DrainSet, Outcome, PinSet
-from fleet.directories import Directories
-from fleet.leader import Report
-from fleet.links import PeerLinks
-from fleet.membership import Detector
 from fleet.raft_state import RaftStatus
 from fleet.runtime.child import ChildSpec
 from fleet.runtime.ephemeral_ports import (
@@ -30,13 +32,11 @@ from fleet.runtime.ephemeral_ports import (
 )
 from fleet.runtime.sockets import listening_ports
 from fleet.runtime.stderr_log import dropped_lines
-from fleet.takeovers import TakeoverWatch
 from fleet.tls.reloading import Followed
-from fleet.workers import Workers
 
 if TYPE_CHECKING:
+    from fleet.control.tracing import Tracing
     from fleet.events.stream import EventStream
-    from fleet.tracing import Tracing
 
 
 class Shown(Protocol):

@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Final
 
 from fleet.config import Settings
+from fleet.control.discovery import discover
+from fleet.control.probes import probe_broker
 from fleet.core.errors import NoMetadata
 from fleet.core.model import Broker, BrokerId, Endpoint, ProxyId, is_address
 from fleet.core.text import no_port
-from fleet.discovery import discover
-from fleet.probe import probe_broker
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver
 from fleet.runtime.own_addresses import OwnAddresses
 from fleet.runtime.socket_options import is_of_this_machine

@@ -19,6 +19,7 @@ from math import inf
 from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
+from fleet.control.flap_damping import Flaps
 from fleet.core.model import (
     Broker,
     BrokerId,
@@ -40,7 +41,6 @@ from fleet.core.state import (
     split_ownership,
 )
 from fleet.core.weights import UNKNOWN, Weighing
-from fleet.flaps import Flaps
 
 RETRY_S: Final = 1.0
 """A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""

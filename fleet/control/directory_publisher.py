@@ -9,10 +9,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
+from fleet.control.worker_channels import Workers
 from fleet.core import directory
 from fleet.core.model import Broker, BrokerId, Directory, FleetState, Member, ProxyId
 from fleet.runtime import ipc
-from fleet.workers import Workers
 
 log = logging.getLogger(__name__)
 

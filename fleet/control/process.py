@@ -28,34 +28,34 @@ from fleet.admin import http
 from fleet.admin.connections import AdminServer
 from fleet.admin.peers import Peers
 from fleet.admin.view import Moment, Takeover
-from fleet.brokers import BrokerWatch
 from fleet.config import Settings
+from fleet.control.broker_watch import BrokerWatch
+from fleet.control.detector import Detector, ProbeOutcome
+from fleet.control.directory_publisher import Directories
+from fleet.control.leader import Leader, Report
+from fleet.control.links import Kind, PeerLinks, digest_voters
+from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.control.status import ControlSource, moment
+from fleet.control.takeover_watch import TakeoverWatch
+from fleet.control.worker_channels import Workers
 from fleet.core.errors import ConfigError
 from fleet.core.log_limit import LogLimit
 from fleet.core.model import Broker, BrokerId, Endpoint, FleetState, Liveness, MemberStatus, ProxyId
 from fleet.core.state import Command, Outcome, OwnershipSet, stamp
-from fleet.directories import Directories
-from fleet.leader import Leader, Report
-from fleet.links import Kind, PeerLinks, digest_voters
-from fleet.membership import Detector, ProbeOutcome
-from fleet.probe import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
 from fleet.runtime import child, stderr_log
 from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.runtime.ipc import TrafficMessage
 from fleet.runtime.outbound import LocalFailure, Resolver
 from fleet.runtime.resolving_loop import ResolvingLoop
-from fleet.show import ControlSource, moment
-from fleet.takeovers import TakeoverWatch
 from fleet.tls import admin, listeners, peers
 from fleet.tls.broker_credentials import KafkaAccess
 from fleet.tls.tokens import Gate
-from fleet.workers import Workers
 
 if TYPE_CHECKING:
+    from fleet.control.tracing import Tracing
     from fleet.events.stream import EventStream
     from fleet.events.weights import WeightReader
-    from fleet.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -651,7 +651,7 @@ def _tracing(settings: Settings, me: ProxyId) -> Tracing | None:
     if settings.tracing is None:
         return None
     try:
-        from fleet.tracing import Tracing, exporter  # as events are
+        from fleet.control.tracing import Tracing, exporter  # as events are
 
         sends = exporter(settings.tracing, settings.source)
         return Tracing(sends, settings.tracing.url, settings.fleet, me, moment)
