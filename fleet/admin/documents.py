@@ -11,7 +11,7 @@ from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter
 
-from fleet.client_settings import Basis, Client, ClientSetting
+from fleet.admin.client_settings import Basis, Client, ClientSetting
 from fleet.core.model import (
     AdvertisedListener,
     BrokerId,

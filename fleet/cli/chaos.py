@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from fleet.admin import client
-from fleet.admin.commands import check_program, command_for
+from fleet.admin.operator_commands import check_program, command_for
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_progress
 from fleet.config import Settings, bootstrap_endpoints

@@ -9,10 +9,10 @@ from typing import Final, get_args
 import click
 from rich.console import Console
 
+from fleet.admin.client_settings import Client, as_text, basis_of, settings_for
 from fleet.admin.documents import CLIENT_CONFIG, ClientConfigDocument
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
-from fleet.client_settings import Client, as_text, basis_of, settings_for
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.model import AdvertisedListener

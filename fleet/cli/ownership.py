@@ -7,7 +7,8 @@ import os
 
 import click
 
-from fleet.admin import client, rolling, tables
+from fleet.admin import client, tables
+from fleet.admin import rolling_restart as rolling
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
 from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from pydantic import TypeAdapter
 
-from fleet.admin import http
+from fleet.admin import server
 from fleet.admin.connections import AdminServer
-from fleet.admin.peers import Peers
+from fleet.admin.peer_client import Peers
 from fleet.admin.view import Moment, Takeover
 from fleet.config import Settings
 from fleet.control.broker_watch import BrokerWatch
@@ -211,7 +211,7 @@ class Control:
         self._raft.start()
         await self.workers.start()
         secured = self.settings.admin
-        self._admin = await http.serve(
+        self._admin = await server.serve(
             ControlSource(self),
             _inherited(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from fleet.client_settings import LIBRDKAFKA_TAKEOVER
+from fleet.admin.client_settings import LIBRDKAFKA_TAKEOVER
 from fleet.core.errors import ConfigError, DemoError
 from fleet.core.file_faults import encoding_fault, read_fault
 from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record

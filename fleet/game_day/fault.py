@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fleet.admin import client, rolling
-from fleet.admin.commands import command_for, run_command
+from fleet.admin import client, rolling_restart
+from fleet.admin.operator_commands import command_for, run_command
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.core.errors import FleetError, NotProved, RestartFailed
@@ -155,7 +155,7 @@ class Breaker:
     async def _look_after(self) -> None:
         """Say whether the fleet is well again after a run that was given up."""
         try:
-            await rolling.at_rest(self._urls, self._options.limit_s, self._say, self._access)
+            await rolling_restart.at_rest(self._urls, self._options.limit_s, self._say, self._access)
         except RestartFailed as error:
             self._say(f"LOOK AFTER IT: {error}")
         else:
@@ -181,7 +181,7 @@ class Breaker:
         at_s = time.monotonic()
         template = self._options.templates["command"]
         limit_s = self._options.limit_s
-        done = await rolling.restart_all(
+        done = await rolling_restart.restart_all(
             self._urls, self._urls, template, limit_s, self._say, limit_s, self._access
         )
         order = ", ".join(each.proxy_id for each in done.members)
@@ -193,7 +193,7 @@ class Breaker:
         until_s = time.monotonic() + self._options.duration_s
         self._say(f"break what you like, for {self._options.duration_s:g} s")
         while time.monotonic() < until_s:
-            why = rolling.unrest(await client.ask_all(self._urls, access=self._access))
+            why = rolling_restart.unrest(await client.ask_all(self._urls, access=self._access))
             if why != said:
                 self._say(why or "whole and at rest")
                 said = why

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.admin.documents import MemberDocument, OwnershipDocument
-from fleet.admin.rolling import unrest
+from fleet.admin.rolling_restart import unrest
 from fleet.admin.status import Answers, best_answer
 from fleet.core.errors import GameDayError
 from fleet.core.model import BrokerId, ProxyId

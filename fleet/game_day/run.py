@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.admin import client, rolling
+from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
@@ -185,7 +185,7 @@ class _GameDay:
     async def _recover(self) -> float:
         """Wait until the fleet is whole and at rest. Returns: when it was, or the wait was over."""
         try:
-            await rolling.at_rest(self._urls, self._options.limit_s, self._say, self._access)
+            await rolling_restart.at_rest(self._urls, self._options.limit_s, self._say, self._access)
             self._say("the fleet is whole and at rest again")
         except RestartFailed as error:
             self._troubles.append(str(error))

@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.client_settings import Client, as_text, settings_for
+from fleet.admin.client_settings import Client, as_text, settings_for
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.chaos.coordinators import coordinator, with_the_coordinator_of

@@ -29,7 +29,7 @@ from typing import Final, Literal, TypeAlias
 import click
 
 from fleet.admin.client import admin_urls, drain
-from fleet.client_settings import CLIENT_SETTINGS, Client, ClientSetting
+from fleet.admin.client_settings import CLIENT_SETTINGS, Client, ClientSetting
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from fleet.demo.run import create_topic

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.admin.rolling import unrest
+from fleet.admin.rolling_restart import unrest
 from fleet.config.file import load
 from fleet.core.errors import AdminError
 from fleet.core.model import ProxyId

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from fleet.client_settings import CLIENT_SETTINGS, Client
+from fleet.admin.client_settings import CLIENT_SETTINGS, Client
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
 from tests.integration.clients import LIMIT_S, read_all

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from fleet.admin import connections
 from fleet.admin.connections import AdminServer
-from fleet.admin.http import serve
+from fleet.admin.server import serve
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
 from fleet.core.log_limit import LogLimit

@@ -1,4 +1,4 @@
-"""fleet/admin/http.py and client.py, over real sockets on loopback."""
+"""fleet/admin/server.py and client.py, over real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aiohttp.test_utils import make_mocked_request
 from fleet.admin import client
 from fleet.admin.connections import Connections
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
-from fleet.admin.http import bound_to_loopback, build_app, serve
+from fleet.admin.server import bound_to_loopback, build_app, serve
 from fleet.admin.view import Check, RaftView
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from fleet.admin import client
 from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
-from fleet.admin.http import ROLE_HEADER, serve
 from fleet.admin.live import MAX_WATCHERS, Live
 from fleet.admin.ownership import ownership_document
+from fleet.admin.server import ROLE_HEADER, serve
 from fleet.admin.top import rate, screen
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import FleetView, WorkerView

@@ -1,4 +1,4 @@
-"""fleet/admin/peers.py: whom a member asks, with what, and whom it believes."""
+"""fleet/admin/peer_client.py: whom a member asks, with what, and whom it believes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admin import peers
-from fleet.admin.peers import Peers
+from fleet.admin import peer_client
+from fleet.admin.peer_client import Peers
 from fleet.admin.traffic import Counts
 from fleet.config import Settings
 from fleet.core.errors import AdminError, ConfigError
@@ -26,8 +26,8 @@ class Asked:
         self.answers = answers
         self.tokens: list[str | None] = []
         self.made_in: list[threading.Thread] = []
-        monkeypatch.setattr(peers, "ask_traffic", self._ask)
-        monkeypatch.setattr(peers, "access_to", self._make)
+        monkeypatch.setattr(peer_client, "ask_traffic", self._ask)
+        monkeypatch.setattr(peer_client, "access_to", self._make)
 
     async def _ask(self, urls: Mapping[ProxyId, str], timeout_s: float, access: Access) -> Counts:
         self.tokens.append(access.token)

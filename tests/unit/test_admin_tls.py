@@ -20,7 +20,7 @@ import yaml
 
 from fleet.admin import client
 from fleet.admin.documents import OwnershipDocument
-from fleet.admin.http import serve
+from fleet.admin.server import serve
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import AdminError, ConfigError

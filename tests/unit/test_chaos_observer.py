@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet.admin.http import serve
+from fleet.admin.server import serve
 from fleet.chaos.observer import Observer
 from fleet.config.file import load
 from fleet.demo.background import happens

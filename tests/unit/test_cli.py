@@ -70,7 +70,7 @@ def served(
     """A member's admin interface in a thread: commands bring event loops of their own."""
     import asyncio
 
-    from fleet.admin.http import serve
+    from fleet.admin.server import serve
 
     sock = listening() if sock is None else sock
     loop = asyncio.new_event_loop()

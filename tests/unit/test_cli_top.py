@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.admin.documents import LIVE, LiveDocument
-from fleet.admin.http import serve
 from fleet.admin.live import AskOthers, nobody
+from fleet.admin.server import serve
 from fleet.admin.traffic import Counts
 from fleet.admin.view import FleetView, Moment
 from fleet.cli import top

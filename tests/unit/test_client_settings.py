@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fleet import cli
-from fleet.client_settings import (
+from fleet.admin.client_settings import (
     CLIENT_SETTINGS,
     LIBRDKAFKA_TAKEOVER,
     TLS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admin.commands import check_program, command_for, run_command
+from fleet.admin.operator_commands import check_program, command_for, run_command
 from fleet.core.errors import CommandFailed, TemplateError
 from fleet.demo.background import happens
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet.admin import client, rolling
+from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.checker import View
 from fleet.chaos.observer import Answer
@@ -69,8 +69,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {each: told(each) for each in urls}
 
     monkeypatch.setattr(client, "ask_all", ask_all)
-    monkeypatch.setattr(rolling, "AT_REST_S", 0.01)
-    monkeypatch.setattr(rolling, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(rolling_restart, "AT_REST_S", 0.01)
+    monkeypatch.setattr(rolling_restart, "ASK_EVERY_S", 0.01)
     monkeypatch.setattr(fault, "PROOF_LIMIT_S", 0.3)
     return []
 

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from fleet.admin.commands import command_for
+from fleet.admin.operator_commands import command_for
 from fleet.game_day.scenarios import SCENARIOS, mistakes, page
 
 

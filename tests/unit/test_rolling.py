@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.admin import client, rolling
+from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
-from fleet.admin.rolling import next_member, restart_all, unrest
+from fleet.admin.rolling_restart import next_member, restart_all, unrest
 from fleet.core.errors import AdminError, FleetError, RestartFailed
 from fleet.core.model import Liveness
 from fleet.tls.access import Access
@@ -89,8 +89,8 @@ class Script:
         self.said: list[str] = []
         self._returns = returns
         monkeypatch.setattr(client, "ask_all", self.ask_all)
-        monkeypatch.setattr(rolling, "ASK_EVERY_S", 0.001)
-        monkeypatch.setattr(rolling, "AT_REST_S", 0.002)
+        monkeypatch.setattr(rolling_restart, "ASK_EVERY_S", 0.001)
+        monkeypatch.setattr(rolling_restart, "AT_REST_S", 0.002)
 
     async def ask_all(self, urls: dict[str, str], access: Access) -> dict[str, OwnershipDocument]:
         return {proxy_id: told(proxy_id, incarnation=self.lives[proxy_id]) for proxy_id in urls}

@@ -12,6 +12,7 @@ import pytest
 
 from fleet import journal
 from fleet.admin import documents, status
+from fleet.admin.client_settings import Client, basis_of, settings_for
 from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
@@ -19,7 +20,6 @@ from fleet.admin.view import RaftView
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import member
-from fleet.client_settings import Client, basis_of, settings_for
 from fleet.config.file import load
 from fleet.control.detector import Transition
 from fleet.core import event_schema as schema_of_events

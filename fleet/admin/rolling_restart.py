@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fleet.admin import client
-from fleet.admin.commands import command_for, run_command
 from fleet.admin.documents import OwnershipDocument, RestartedMember, RollingRestartDocument
+from fleet.admin.operator_commands import command_for, run_command
 from fleet.admin.status import Answers, best_answer, plan
 from fleet.core.errors import CommandFailed, RestartFailed
 from fleet.core.model import ProxyId
