@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from fleet import journal
 from fleet.admin import documents
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED
+from fleet.cli import journal_files
 from fleet.core import event_schema as events
 from fleet.game_day.report import GAME_DAY
 from fleet.pipeline import outside
@@ -35,7 +35,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "error": documents.ERROR,
     "events": events.EVENTS,
     "game-day": GAME_DAY,
-    "journal": journal.JOURNAL,
+    "journal": journal_files.JOURNAL,
     "judged": JUDGED,
     "live": documents.LIVE,
     "node": documents.NODE,

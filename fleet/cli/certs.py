@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from fleet.admin import tables
 from fleet.admin.documents import CERTS, CertificateDocument, CertsDocument
 from fleet.cli.options import config_option, json_option
 from fleet.cli.output import OK, print_document
+from fleet.cli.render import tables
 from fleet.config import PeerTlsFiles, Settings
 from fleet.config.file import load
 from fleet.core.errors import CertificateError

@@ -8,10 +8,11 @@ import sys
 
 import click
 
-from fleet.admin import client, tables
+from fleet.admin import client
 from fleet.admin.documents import DOCTOR, READY, DoctorDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
+from fleet.cli.render import tables
 from fleet.config.file import load
 from fleet.tls.access import access_to, without_token
 
@@ -62,8 +63,8 @@ def doctor(timeout_s: float, config: str, as_json: bool) -> int:
     where anything has failed, and with 3 where no member answers.
     """
     settings = load(config, os.environ)
-    from fleet.doctor.look import Looker  # with what reads certificates: other commands do without
-    from fleet.doctor.verdict import judge
+    from fleet.cli.doctor.collect import Looker  # with what reads certificates: other commands do without
+    from fleet.cli.doctor.rules import judge
 
     access = access_to(settings, os.environ)
     looker = Looker(settings, client.admin_urls(settings), access, timeout_s, _say)

@@ -64,7 +64,7 @@ def journal_reset(config: str, node: str, as_json: bool, start_over: bool) -> in
 def _journal(action: str, config: str, node: str, as_json: bool, *options: bool) -> int:
     settings = load(config, os.environ)
     settings.member(node)
-    journal = importlib.import_module("fleet.journal")
+    journal = importlib.import_module("fleet.cli.journal_files")
     result = getattr(journal, action)(settings, node, *options)
     print_document(result, journal.JOURNAL, as_json, journal.print_result)
     return OK if result.survey.verdict != "corrupt" else FAILURE

@@ -10,10 +10,10 @@ from typing import Final
 
 import click
 
-from fleet.admin import tables
 from fleet.admin.documents import CHECK, NODE, CheckedMember, ConfigDocument, NodeDocument
 from fleet.cli.options import config_option, json_option, node_option
 from fleet.cli.output import OK, print_document
+from fleet.cli.render import tables
 from fleet.config import MemberSettings, Settings, UpstreamSettings, advice, survives
 from fleet.config.document import Problem
 from fleet.config.file import load

@@ -7,14 +7,15 @@ import os
 
 import click
 
-from fleet.admin import client, tables
+from fleet.admin import client
 from fleet.admin import rolling_restart as rolling
 from fleet.admin.documents import DRAIN, PLAN, ROLLING_RESTART, STATUS
 from fleet.admin.status import Answers, fleet_status
 from fleet.admin.status import plan as status_plan
-from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
+from fleet.cli.render import tables
+from fleet.cli.targets import settings_of, urls_of
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import AdminError

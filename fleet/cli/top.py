@@ -14,11 +14,11 @@ from rich.live import Live
 
 from fleet.admin import client
 from fleet.admin.documents import LIVE, LiveDocument
-from fleet.admin.tables import duration
-from fleet.admin.top import print_live, screen
-from fleet.cli.asked import settings_of, urls_of
 from fleet.cli.options import member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
+from fleet.cli.render.tables import duration
+from fleet.cli.render.top import print_live, screen
+from fleet.cli.targets import settings_of, urls_of
 from fleet.core.errors import AdminError, FleetError
 from fleet.tls.access import Access, access_to
 

@@ -8,8 +8,8 @@ from typing import Final, Literal, TypeAlias
 from rich.console import Console
 
 from fleet.admin.documents import Codec
-from fleet.admin.tables import escape
 from fleet.chaos.checker import Rule
+from fleet.cli.render.tables import escape
 from fleet.core.model import ProxyId
 
 Auditor: TypeAlias = Literal["checker", "spark"]

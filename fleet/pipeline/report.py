@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fleet.admin.documents import Codec
-from fleet.admin.tables import escape
+from fleet.cli.render.tables import escape
 from fleet.core.model import BrokerId, ProxyId
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from fleet import __version__, journal
+from fleet import __version__
+from fleet.cli import journal_files
 from fleet.core.model import ProxyId
 from fleet.demo.kafka import KafkaCluster
 from fleet.demo.local_fleet import LocalFleet
@@ -106,7 +107,7 @@ def private_files(fleet: LocalFleet, proxy_id: ProxyId) -> Path:
     member = fleet.settings.member(proxy_id)
     assert member.private_dir.stat().st_mode & 0o077 == 0
     assert (member.data_dir / "raft").is_symlink()
-    assert journal.check(fleet.settings, proxy_id).survey.last_index > 0
+    assert journal_files.check(fleet.settings, proxy_id).survey.last_index > 0
     return (member.data_dir / "raft").resolve(strict=True)
 
 

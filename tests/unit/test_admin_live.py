@@ -23,9 +23,9 @@ from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocum
 from fleet.admin.live import MAX_WATCHERS, Live
 from fleet.admin.ownership import ownership_document
 from fleet.admin.server import ROLE_HEADER, serve
-from fleet.admin.top import rate, screen
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import FleetView, WorkerView
+from fleet.cli.render.top import rate, screen
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
 from fleet.core.errors import AdminError

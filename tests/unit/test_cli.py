@@ -27,9 +27,9 @@ from fleet import cli
 from fleet.admin import status
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
-from fleet.admin.tables import print_plan
 from fleet.admin.view import Check, RaftView
 from fleet.cli import member as cli_member
+from fleet.cli.render.tables import print_plan
 from fleet.config.file import load
 from fleet.core import errors
 from fleet.core.errors import AdminError, FleetError, UnknownMember
@@ -462,7 +462,7 @@ def test_the_command_itself_exits_and_needs_nothing_of_the_demo(config: Path) ->
 
 
 def test_durations_are_said_as_people_do() -> None:
-    from fleet.admin.tables import duration
+    from fleet.cli.render.tables import duration
 
     assert [duration(each) for each in (0.0, 4.25, 75.0, 7200.0)] == [
         "0.0 s",

@@ -22,7 +22,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from fleet import journal
+from fleet.cli import journal_files
 from fleet.config import Settings
 from fleet.config.settings import MemberSettings
 from fleet.core.errors import JournalError, StartError
@@ -175,7 +175,7 @@ def test_advice_to_move_a_journal_keeps_it(settings: Settings, member: MemberSet
         (member.data_dir / name).rename(below / name)
     moved = replace(member, data_dir=below)
     start(moved)
-    assert journal.check(replace(settings, members={"p1": moved}), "p1").survey.last_index == 5
+    assert journal_files.check(replace(settings, members={"p1": moved}), "p1").survey.last_index == 5
 
 
 @pytest.mark.parametrize(
@@ -504,7 +504,7 @@ def test_previous_release_finds_and_changes_the_same_journal(
 
     assert previous("reset", tmp_path / "fleet.yaml")["survey"]["rejoining"] is True
     start(member)
-    assert journal.check(settings, "p1").survey.rejoining, "the mark is where this release looks for it"
+    assert journal_files.check(settings, "p1").survey.rejoining, "the mark is where this release looks for it"
 
 
 def test_previous_release_starts_a_fresh_folder_of_this_one(
@@ -565,19 +565,19 @@ def test_voter_whose_journal_is_lost_does_not_start_without_a_mark(
     said = refusal(member)
     assert f"{member.data_dir / 'raft'} leads to {member.private_dir / 'raft'}, and that is missing" in said
     assert "run `fleet journal reset`" in said
-    found = journal.check(settings, "p1")
+    found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.advice) == (
         "corrupt",
         "Stop the member, and run `fleet journal reset`.",
     )
     assert "that is missing" in found.survey.refusal
     with pytest.raises(StartError, match="that is missing"):
-        journal.repair(settings, "p1")
+        journal_files.repair(settings, "p1")
 
     shutil.rmtree(member.data_dir / lost, ignore_errors=True)
     (member.data_dir / "backup").rename(member.data_dir / lost)
     start(member)
-    assert journal.check(settings, "p1").survey.last_index == 3
+    assert journal_files.check(settings, "p1").survey.last_index == 3
 
 
 @pytest.mark.parametrize("start_over", [False, True])
@@ -585,10 +585,10 @@ def test_lost_journal_is_reset(settings: Settings, member: MemberSettings, start
     fill(member.data_dir)
     start(member)
     shutil.rmtree(member.private_dir / "raft")
-    found = journal.reset(settings, "p1", start_over).survey
+    found = journal_files.reset(settings, "p1", start_over).survey
     assert (found.verdict, found.rejoining) == ("empty", not start_over)
     start(member)
-    assert journal.check(settings, "p1").survey.rejoining is not start_over
+    assert journal_files.check(settings, "p1").survey.rejoining is not start_over
     assert os.readlink(member.data_dir / "raft") == "member/raft"
 
 
@@ -605,9 +605,9 @@ def test_reset_that_cannot_leave_its_mark_leaves_no_empty_journal(
     with monkeypatch.context() as full:
         full.setattr(survey, "write_mark", write)
         with pytest.raises(JournalError, match="No space left"):
-            journal.reset(settings, "p1", start_over=False)
+            journal_files.reset(settings, "p1", start_over=False)
     assert "that is missing" in refusal(member)
-    assert journal.reset(settings, "p1", start_over=False).survey.rejoining
+    assert journal_files.reset(settings, "p1", start_over=False).survey.rejoining
 
 
 def test_two_journals_that_differ_are_refused(member: MemberSettings) -> None:
@@ -650,8 +650,8 @@ def test_raft_folder_on_its_own_file_system_is_refused(
 def test_journal_is_checked_where_it_is(settings: Settings) -> None:
     member = settings.member("p1")
     some_entries(member.data_dir / "raft", last=3)
-    before = journal.check(settings, "p1")
+    before = journal_files.check(settings, "p1")
     assert (before.folder, before.survey.last_index) == (member.data_dir / "raft", 3)
     start(member)
-    after = journal.check(settings, "p1")
+    after = journal_files.check(settings, "p1")
     assert (after.folder, after.survey.last_index) == (member.private_dir / "raft", 3)

@@ -18,12 +18,12 @@ from fleet.admin.documents import (
     QuorumDocument,
 )
 from fleet.admin.ownership import ownership_document
+from fleet.cli.doctor.certificate_expiry import read, told
+from fleet.cli.doctor.facts import Address, Asked, Facts, Shown
+from fleet.cli.doctor.rules import judge
 from fleet.core.errors import AdminError
 from fleet.core.model import Endpoint
 from fleet.core.text import no_port
-from fleet.doctor.expiries import read, told
-from fleet.doctor.facts import Address, Asked, Facts, Shown
-from fleet.doctor.verdict import judge
 from fleet.runtime.ephemeral_ports import PortTrouble
 from fleet.tls.access import OPEN
 from tests.unit.sample_view import view

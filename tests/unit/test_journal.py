@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import cli, journal
-from fleet.cli import output
+from fleet import cli
+from fleet.cli import journal_files, output
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import JournalError, StartError
@@ -62,7 +62,7 @@ def filled(folder: Path, entries: int = 5, committed: int = 3) -> bytes:
 
 
 def test_nothing_there_is_said(settings: Settings) -> None:
-    found = journal.check(settings, "p1")
+    found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.survey.entries, found.running) == ("empty", 0, False)
     assert not settings.member("p1").data_dir.exists(), "and nothing is made"
 
@@ -72,7 +72,7 @@ def test_what_is_there_is_said(settings: Settings) -> None:
     before = filled(folder)
     last = Entry(b"\x00", 2, 1)
     (folder / "snapshot").write_bytes(encode_snapshot(Snapshot(FleetState(), Entry(b"\x00", 1, 1), last)))
-    found = journal.check(settings, "p1").survey
+    found = journal_files.check(settings, "p1").survey
 
     assert (found.verdict, found.member, found.entries) == ("whole", "p1", 5)
     assert (found.first_index, found.last_index, found.term, found.voted_for) == (1, 5, 4, "p2")
@@ -85,15 +85,15 @@ def test_a_torn_tail_is_safe_and_repaired(settings: Settings) -> None:
     whole = filled(folder)
     (folder / "journal").write_bytes(whole[:-3])
     (folder / "journal.new").write_bytes(b"half")
-    found = journal.check(settings, "p1")
+    found = journal_files.check(settings, "p1")
     assert (found.survey.verdict, found.survey.last_index) == ("torn", 4)
     assert found.survey.damage[0].offset == whole.rindex(MARKER)
 
-    repaired = journal.repair(settings, "p1")
+    repaired = journal_files.repair(settings, "p1")
     assert repaired.survey.verdict == "whole"
     assert repaired.changed == (folder / "journal.new", folder / "journal")
     assert (folder / "journal").read_bytes() == whole[: whole.rindex(MARKER)]
-    assert journal.repair(settings, "p1").changed == ()
+    assert journal_files.repair(settings, "p1").changed == ()
 
 
 @pytest.mark.parametrize("what", ["middle", "committed", "snapshot", "stranger", "other member"])
@@ -115,12 +115,12 @@ def test_what_could_have_been_acknowledged_is_not_repaired(settings: Settings, w
             Journal(folder / "journal", "p1")._destroy()
             path.write_bytes(whole.replace(b"\xa2p1", b"\xa2p9", 1))
     before = path.read_bytes()
-    found = journal.check(settings, "p1")
+    found = journal_files.check(settings, "p1")
 
     assert found.survey.verdict == "corrupt"
     assert str(path) in found.survey.refusal
     with pytest.raises(JournalError, match="there is only the reset"):
-        journal.repair(settings, "p1")
+        journal_files.repair(settings, "p1")
     assert path.read_bytes() == before
 
 
@@ -131,14 +131,14 @@ def test_every_damaged_place_is_named(settings: Settings) -> None:
     for frame in (frames[1], frames[3]):
         data[frame + 14] ^= 0xFF
     (folder / "journal").write_bytes(data)
-    found = journal.check(settings, "p1").survey
+    found = journal_files.check(settings, "p1").survey
     assert [each.offset for each in found.damage] == [frames[1], frames[3]]
 
 
 def test_a_reset_sets_aside_and_marks_a_voter(settings: Settings) -> None:
     folder = raft(settings)
     whole = filled(folder)
-    result = journal.reset(settings, "p1", start_over=False)
+    result = journal_files.reset(settings, "p1", start_over=False)
 
     (aside,) = result.changed
     assert aside.name.startswith("journal.2")
@@ -152,7 +152,7 @@ def test_where_nothing_can_be_voted_away_there_is_no_mark(tmp_path: Path, voters
     """An observer has no vote. Of two voters the other has it all, and only that one can be elected."""
     settings = configured(tmp_path, voters)
     folder = raft(settings, proxy_id)
-    journal.reset(settings, proxy_id, start_over=False)
+    journal_files.reset(settings, proxy_id, start_over=False)
     assert not (folder / MARK).exists()
 
 
@@ -160,14 +160,14 @@ def test_the_only_voter_is_reset_on_demand_alone(tmp_path: Path) -> None:
     settings = configured(tmp_path, voters=1)
     filled(raft(settings))
     with pytest.raises(JournalError, match="--start-over"):
-        journal.reset(settings, "p1", start_over=False)
-    assert journal.reset(settings, "p1", start_over=True).survey.verdict == "empty"
+        journal_files.reset(settings, "p1", start_over=False)
+    assert journal_files.reset(settings, "p1", start_over=True).survey.verdict == "empty"
 
 
 def test_a_mark_is_set_aside_where_a_fleet_starts_over(settings: Settings) -> None:
     folder = raft(settings)
-    journal.reset(settings, "p1", start_over=False)
-    journal.reset(settings, "p1", start_over=True)
+    journal_files.reset(settings, "p1", start_over=False)
+    journal_files.reset(settings, "p1", start_over=True)
     assert not (folder / MARK).exists()
 
 
@@ -178,13 +178,13 @@ def test_nothing_is_changed_while_the_member_runs(
     whole = filled(folder)
     monkeypatch.setattr(data_dir, "LOCK_WAIT_S", 0.1)
     held = data_dir.acquire(settings.member("p1"))
-    assert journal.check(settings, "p1").running
-    for action in (journal.repair, lambda s, p: journal.reset(s, p, start_over=False)):
+    assert journal_files.check(settings, "p1").running
+    for action in (journal_files.repair, lambda s, p: journal_files.reset(s, p, start_over=False)):
         with pytest.raises(StartError, match="in use by another supervisor"):
             action(settings, "p1")
     assert (folder / "journal").read_bytes() == whole
     held.close()
-    assert not journal.check(settings, "p1").running
+    assert not journal_files.check(settings, "p1").running
 
 
 def test_the_command_says_it_and_exits_with_1(

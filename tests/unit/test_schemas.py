@@ -10,7 +10,6 @@ from typing import Any, get_args
 import jsonschema
 import pytest
 
-from fleet import journal
 from fleet.admin import documents, status
 from fleet.admin.client_settings import Client, basis_of, settings_for
 from fleet.admin.documents import Finding
@@ -19,7 +18,7 @@ from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import RaftView
 from fleet.chaos import report
 from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
-from fleet.cli import member
+from fleet.cli import journal_files, member
 from fleet.config.file import load
 from fleet.control.detector import Transition
 from fleet.core import event_schema as schema_of_events
@@ -109,7 +108,7 @@ def samples() -> dict[str, list[bytes]]:
         "game-day": [
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
-        "journal": [journal.JOURNAL.encode(journal.check(settings, "p1"))],
+        "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
         "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],

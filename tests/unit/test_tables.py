@@ -14,15 +14,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 from rich.console import Console
 
-from fleet import journal
-from fleet.admin import tables, top
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument
+from fleet.cli import journal_files
+from fleet.cli.render import tables, top
 from fleet.game_day import report as game_day_report
 from fleet.pipeline import report as pipeline_report
 
 HOSTILE = "\x1b]0;x\x07\n\x9b31m\u202e[red]"
 SHOWN = r"\x1b]0;x\x07\n\x9b31m\u202e[red]"
-MODULES: tuple[ModuleType, ...] = (tables, top, pipeline_report, game_day_report, journal)
+MODULES: tuple[ModuleType, ...] = (tables, top, pipeline_report, game_day_report, journal_files)
 PRINTERS: Mapping[str, Callable[[Any, Console], None]] = {
     f"{module.__name__}.{name}": found
     for module in MODULES

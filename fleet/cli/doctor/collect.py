@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 from fleet.admin.client import ask_all
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
+from fleet.cli.doctor import certificate_expiry
+from fleet.cli.doctor.facts import Address, Asked, Facts, Shown
 from fleet.config import Settings
 from fleet.control.detector import ProbeOutcome
 from fleet.control.probes import Target, probe_member, resolve
 from fleet.core.errors import FleetError, WireError
 from fleet.core.model import Endpoint, Liveness, Member, ProxyId
-from fleet.doctor import expiries
-from fleet.doctor.facts import Address, Asked, Facts, Shown
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver
 from fleet.tls.access import Access
@@ -75,7 +75,7 @@ class Looker:
         metadata = await _each(doors, lambda address: self._metadata(address, ways[address]))
         shown = await _each(list(self._secured(doors)), self._certificate)
         speak = {each: self.urls[each] for each, said in answers.items() if not isinstance(said, FleetError)}
-        told = await expiries.told(speak, self.timeout_s, self.access)
+        told = await certificate_expiry.told(speak, self.timeout_s, self.access)
         self.say("trying the brokers")
         brokers = {(each.broker_id, Endpoint(each.host, each.port)) for each in best.brokers}
         return Facts(

@@ -8,9 +8,9 @@ from typing import Final
 
 from fleet.admin.documents import Finding, OwnershipDocument, Verdict
 from fleet.admin.status import best_answer
+from fleet.cli.doctor.facts import Facts, Shown
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, Endpoint
-from fleet.doctor.facts import Facts, Shown
 
 MOST_OFFSET_S: Final = 1.0
 """Between clocks. Nothing of the fleet's depends on them; the times of its events do."""

@@ -18,7 +18,7 @@ from fleet.admin.documents import (
     OwnershipDocument,
     TakeoverDocument,
 )
-from fleet.admin.tables import COLOURS, duration, escape, titled
+from fleet.cli.render.tables import COLOURS, duration, escape, titled
 from fleet.core.model import BrokerId, ProxyId
 
 LATEST: Final = 5

@@ -12,9 +12,9 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.admin import client
+from fleet.cli.doctor.facts import Shown
 from fleet.core.errors import FleetError
 from fleet.core.model import ProxyId
-from fleet.doctor.facts import Shown
 from fleet.tls.access import Access
 
 _METRIC: Final = "fleet_certificate_expiry_timestamp_seconds"
