@@ -42,7 +42,7 @@ from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.load import Passed, minutes
-from fleet.pipeline.outside import EVENTS, LedgerEntry
+from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.parse import only
 from fleet.pipeline.streams import Kafka, records, session
 from fleet.runtime.ipc import ApiTraffic

@@ -17,8 +17,8 @@ from fleet.chaos.judged import JUDGED
 from fleet.cli import journal_files
 from fleet.core import event_schema as events
 from fleet.game_day.report import GAME_DAY
-from fleet.pipeline import outside
-from fleet.pipeline.report import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
+from fleet.pipeline import observations
+from fleet.pipeline.documents import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
@@ -39,7 +39,7 @@ SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
     "judged": JUDGED,
     "live": documents.LIVE,
     "node": documents.NODE,
-    "outside": outside.EVENTS,
+    "outside": observations.EVENTS,
     "ownership": documents.OWNERSHIP,
     "pin": documents.PIN,
     "pipeline": PIPELINE,

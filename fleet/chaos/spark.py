@@ -35,9 +35,9 @@ from fleet.demo.audit import Audit
 from fleet.demo.background import in_thread
 from fleet.demo.history import NO_OFFSET, Event
 from fleet.pipeline.audit import audit, by_record
-from fleet.pipeline.judge import judge as run_jobs
+from fleet.pipeline.batch_audit import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.outside import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
+from fleet.pipeline.observations import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
 

@@ -20,7 +20,7 @@ from fleet.chaos.checker import History, Outage
 from fleet.core.errors import DemoError
 from fleet.core.event_schema import EVENTS, ConnectionEvent, Event, OwnershipEvent
 from fleet.core.model import BrokerId
-from fleet.pipeline.report import AvailabilityDocument
+from fleet.pipeline.documents import AvailabilityDocument
 
 _ASK_LIMIT_S: Final = 30.0
 

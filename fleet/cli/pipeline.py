@@ -17,7 +17,7 @@ from fleet.cli.options import config_option, json_option
 from fleet.cli.output import FAILURE, OK, print_document, print_progress
 from fleet.config.file import load
 from fleet.core.errors import PipelineError
-from fleet.pipeline.report import (
+from fleet.pipeline.documents import (
     ANOMALIES,
     AUDIT,
     AVAILABILITY,
@@ -192,7 +192,7 @@ def availability(
     """Takeovers, and what is left of an objective, from what the jobs timeline and connections wrote."""
     from_ms, to_ms = _moments(since, until)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        answers: Any = importlib.import_module("fleet.pipeline.queries")
         document = answers.availability(spark, _site(out), from_ms, to_ms, objective, period)
     print_document(document, AVAILABILITY, as_json, print_availability)
     return OK
@@ -211,7 +211,7 @@ def anomalies(
     """What was odd though nothing was lost, from what the jobs liveness and connections have written."""
     from_ms, to_ms = _moments(since, until)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        answers: Any = importlib.import_module("fleet.pipeline.queries")
         document = answers.anomalies(spark, _site(out), from_ms, to_ms)
     print_document(document, ANOMALIES, as_json, print_anomalies)
     return OK
@@ -248,7 +248,7 @@ def audit(
     from_ms, to_ms = _moments(since, until)
     keys = _keys(compacted)
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        answers: Any = importlib.import_module("fleet.pipeline.queries")
         document = answers.audit(spark, _site(out), from_ms, to_ms, keys)
     print_document(document, AUDIT, as_json, print_audit)
     return FAILURE if any(map(is_faulty, document.clients)) else OK
@@ -302,9 +302,9 @@ def report(
     if not page.parent.is_dir():
         raise PipelineError(f"{page}: there is no folder {page.parent}; make it first")
     with _spark(master) as spark:
-        answers: Any = importlib.import_module("fleet.pipeline.answers")
+        answers: Any = importlib.import_module("fleet.pipeline.queries")
         document = answers.report(spark, _site(tables), from_ms, to_ms, objective, period)
-    for path in importlib.import_module("fleet.pipeline.page").write(document, page):
+    for path in importlib.import_module("fleet.pipeline.report_page").write(document, page):
         print_progress(f"wrote {path}")
     if as_json:
         print_document(document, REPORT, as_json, lambda *_: None)

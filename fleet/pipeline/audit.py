@@ -40,7 +40,7 @@ def by_record(ledger: DataFrame) -> DataFrame:
     The ledger is sent around once, by record; what follows adds up numbers where they are.
 
     Args:
-        ledger: the columns of `fleet.pipeline.outside.LedgerEntry`; an entry may come more than once.
+        ledger: the columns of `fleet.pipeline.observations.LedgerEntry`; an entry may come more than once.
     """
 
     def of(what: str, column: str) -> Column:

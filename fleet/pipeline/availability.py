@@ -14,7 +14,7 @@ def windows(outages: DataFrame, views: DataFrame) -> DataFrame:
     every survivor had survivors alone, and kept them; null where it was not so when the outage ended.
 
     Args:
-        outages: the columns of `fleet.pipeline.outside.OutageEvent`.
+        outages: the columns of `fleet.pipeline.observations.OutageEvent`.
         views: those of `ViewEvent`; an event may come more than once.
     """
     survivors = outages.select("id", "until_us", "survivors", F.explode("survivors").alias("seen_at"))

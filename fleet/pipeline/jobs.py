@@ -37,8 +37,8 @@ from fleet.core.event_schema import (
 )
 from fleet.pipeline.kafka_source import NAME
 from fleet.pipeline.load import Passed, Summed, minutes, weights
-from fleet.pipeline.outside import KINDS as OUTSIDE_KINDS
-from fleet.pipeline.outside import LedgerEntry
+from fleet.pipeline.observations import KINDS as OUTSIDE_KINDS
+from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.parse import dead_letters, only, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline

@@ -14,7 +14,7 @@ Options (Spark makes their names lower case):
     records_per_batch      how many records a batch of a stream takes at most, about; 0 for all there are
     fail_on_data_loss      "false" goes on where retention has removed records that were not read yet
     told                   a class of events, as package.module:Class: there are two columns, `told` with what
-                           `fleet.pipeline.told` decodes of them, and `value` with what is left
+                           `fleet.pipeline.event_decoder` decodes of them, and `value` with what is left
     kafka.…                anything else that librdkafka knows, such as kafka.security.protocol
 """
 
@@ -45,8 +45,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fleet.core.errors import PipelineError
-from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.told import TOLD, Decoder
+from fleet.pipeline.event_decoder import TOLD, Decoder
+from fleet.pipeline.spark_schema import ddl_of
 
 NAME: Final = "fleet_kafka"
 SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"

@@ -1,7 +1,7 @@
 """How much passes each identity: by the minute, from traffic events, and what it weighs, from that.
 
 The first is Spark's own expressions, for there are many events: one a second from each worker, listener and
-broker. The second is `fleet.pipeline.season`, for each identity and minute.
+broker. The second is `fleet.pipeline.forecast`, for each identity and minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from fleet.core.event_schema import EVENTS, WeightEvent
 from fleet.core.model import BrokerId
-from fleet.pipeline.season import Season
+from fleet.pipeline.forecast import Season
 
 IDENTITY: Final = ("fleet", "broker_id")
 LATE: Final = "2 minutes"

@@ -15,8 +15,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from fleet.pipeline.ddl import ddl_of, wanted_of
-from fleet.pipeline.told import TOLD
+from fleet.pipeline.event_decoder import TOLD
+from fleet.pipeline.spark_schema import ddl_of, wanted_of
 
 REASON: Final = "reason"
 _CORRUPT: Final = "_corrupt"

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.core.errors import PipelineError
+from fleet.pipeline.documents import JobDocument, PipelineDocument
 from fleet.pipeline.jobs import DEAD, JOBS, Site, cause
-from fleet.pipeline.report import JobDocument, PipelineDocument
 
 Say: TypeAlias = Callable[[str], None]
 

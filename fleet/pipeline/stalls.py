@@ -19,7 +19,7 @@ def stalls(ledger: DataFrame, least_ms: int) -> DataFrame:
     to the group ("received"), of one partition: client, what, partition, from_ms, took_ms.
 
     Args:
-        ledger: the columns of `fleet.pipeline.outside.LedgerEntry`; an entry may come more than once.
+        ledger: the columns of `fleet.pipeline.observations.LedgerEntry`; an entry may come more than once.
         least_ms: shorter ones are left out.
     """
     seen = ledger.where("what in ('acknowledged', 'received')").withColumn(

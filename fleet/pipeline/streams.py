@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
+from fleet.pipeline.event_decoder import TOLD
 from fleet.pipeline.kafka_source import NAME, KafkaTopics
-from fleet.pipeline.told import TOLD
 
 Source: TypeAlias = Literal["python", "jvm"]
 
@@ -95,7 +95,7 @@ def records(
 
     Args:
         told: a class of events, and nothing else is wanted of a record. Where the source can, it decodes them
-            (`fleet.pipeline.told`), and there are the columns `value` and `TOLD`.
+            (`fleet.pipeline.event_decoder`), and there are the columns `value` and `TOLD`.
     """
     columns: tuple[str, ...] = _COLUMNS
     reader = spark.readStream if streaming else spark.read

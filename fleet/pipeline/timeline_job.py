@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.spark_schema import ddl_of
 from fleet.pipeline.timeline import Change, Known, Row
 
 SETTLED_AFTER: Final = "15 minutes"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from fleet.pipeline.page import write
-from fleet.pipeline.pictures import PICTURES
+from fleet.pipeline.report_charts import PICTURES
+from fleet.pipeline.report_page import write
 from tests.browser import complaints, pictures, rows, text
 from tests.unit.sample_report import sample
 

@@ -26,7 +26,7 @@ from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.core import event_schema
 from fleet.demo.kafka import KafkaCluster
 from fleet.pipeline.jobs import JOBS, Site
-from fleet.pipeline.outside import EVENTS, LedgerEntry
+from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
 from tests.borrowed import borrowed
 from tests.browser import chromium, complaints, pictures, text

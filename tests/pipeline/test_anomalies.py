@@ -21,7 +21,7 @@ from fleet.pipeline.anomalies import (
     one_sided,
     stale_clients,
 )
-from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.spark_schema import ddl_of
 
 pytestmark = pytest.mark.size("test")
 

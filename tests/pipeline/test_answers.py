@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 from fleet.core.event_schema import LivenessEvent
 from fleet.pipeline.anomalies import FLAPS
-from fleet.pipeline.answers import anomalies, availability
 from fleet.pipeline.jobs import Site
+from fleet.pipeline.queries import anomalies, availability
 from fleet.pipeline.slo import DAY_MS
 from fleet.pipeline.streams import Kafka
 from fleet.pipeline.timeline import Row

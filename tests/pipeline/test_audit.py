@@ -16,8 +16,8 @@ from fleet.chaos.spark import ledger
 from fleet.demo.audit import Audit
 from fleet.demo.history import NO_OFFSET, Event, Record
 from fleet.pipeline.audit import audit, by_record, by_takeover
-from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.outside import LedgerEntry
+from fleet.pipeline.observations import LedgerEntry
+from fleet.pipeline.spark_schema import ddl_of
 
 pytestmark = pytest.mark.size("test")
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from fleet.chaos.checker import Outage, View, takeover_s
 from fleet.pipeline.availability import windows
-from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.outside import OutageEvent, ViewEvent
+from fleet.pipeline.observations import OutageEvent, ViewEvent
+from fleet.pipeline.spark_schema import ddl_of
 
 pytestmark = pytest.mark.size("test")
 

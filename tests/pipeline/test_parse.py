@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fleet.core.event_schema import LivenessEvent, OwnershipEvent
-from fleet.pipeline.ddl import ddl_of
+from fleet.pipeline.event_decoder import Decoder
 from fleet.pipeline.load import Passed, Summed
-from fleet.pipeline.outside import LedgerEntry
+from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.parse import events, only, parse
-from fleet.pipeline.told import Decoder
+from fleet.pipeline.spark_schema import ddl_of
 
 pytestmark = pytest.mark.size("test")
 

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.outside import LedgerEntry
+from fleet.pipeline.observations import LedgerEntry
+from fleet.pipeline.spark_schema import ddl_of
 from fleet.pipeline.stalls import stalls
 
 pytestmark = pytest.mark.size("test")

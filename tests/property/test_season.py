@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.pipeline.season import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, Season, slot_of
+from fleet.pipeline.forecast import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, Season, slot_of
 from tests.examples import examples
 
 AHEAD = 30

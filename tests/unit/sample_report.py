@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.pipeline.report import (
+from fleet.pipeline.documents import (
     AnomaliesDocument,
     AttainmentDocument,
     AuditDocument,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import PipelineError
-from fleet.pipeline.page import write
-from fleet.pipeline.pictures import PICTURES
+from fleet.pipeline.report_charts import PICTURES
+from fleet.pipeline.report_page import write
 from tests.unit.sample_report import sample
 
 PNG = b"\x89PNG\r\n\x1a\n"

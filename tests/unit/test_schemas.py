@@ -27,8 +27,8 @@ from fleet.core.model import Liveness, Ownership
 from fleet.core.state import MemberUp, OwnershipSet
 from fleet.game_day import report as report_of_game_day
 from fleet.game_day import verdict
-from fleet.pipeline import outside
-from fleet.pipeline.report import (
+from fleet.pipeline import observations
+from fleet.pipeline.documents import (
     ANOMALIES,
     AUDIT,
     AVAILABILITY,
@@ -113,11 +113,11 @@ def samples() -> dict[str, list[bytes]]:
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "outside": [
-            outside.EVENTS.encode(each)
+            observations.EVENTS.encode(each)
             for each in (
-                outside.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
-                outside.ViewEvent("p1", 1, 2, None, 5),
-                outside.OutageEvent("o", ("p1",), ("p2",), 5, 6),
+                observations.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
+                observations.ViewEvent("p1", 1, 2, None, 5),
+                observations.OutageEvent("o", ("p1",), ("p2",), 5, 6),
             )
         ],
         "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],

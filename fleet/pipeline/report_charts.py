@@ -15,7 +15,7 @@ from matplotlib.dates import AutoDateFormatter, AutoDateLocator
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from fleet.pipeline.report import TAKEOVER_HEADS, ReportDocument, times_of
+from fleet.pipeline.documents import TAKEOVER_HEADS, ReportDocument, times_of
 
 _COLOURS: Final = mpl.color_sequences["tab10"]
 _INCH_A_ROW: Final = 0.3

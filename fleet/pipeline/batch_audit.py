@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 
 from fleet.core.errors import PipelineError
 from fleet.core.event_schema import OUTSIDE
-from fleet.pipeline.answers import availability
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.availability import windows
+from fleet.pipeline.documents import AvailabilityDocument
 from fleet.pipeline.jobs import Site, finish, start_connections, start_timeline
-from fleet.pipeline.outside import KINDS
+from fleet.pipeline.observations import KINDS
 from fleet.pipeline.parse import REASON, events, parse
-from fleet.pipeline.report import AvailabilityDocument
+from fleet.pipeline.queries import availability
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import current, read
 

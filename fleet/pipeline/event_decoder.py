@@ -16,7 +16,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 import pyarrow as pa
 
-from fleet.pipeline.ddl import plain_of
+from fleet.pipeline.spark_schema import plain_of
 
 TOLD: Final = "told"
 """The column: a struct, null where the record is left to others. Its `value` is null where it is not."""

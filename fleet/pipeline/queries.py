@@ -14,10 +14,7 @@ from fleet.core.event_schema import ConnectionEvent, LivenessEvent
 from fleet.pipeline import anomalies as odd
 from fleet.pipeline import audit as records
 from fleet.pipeline import slo, timeline_job
-from fleet.pipeline.ddl import ddl_of
-from fleet.pipeline.jobs import Site
-from fleet.pipeline.outside import LedgerEntry
-from fleet.pipeline.report import (
+from fleet.pipeline.documents import (
     AnomaliesDocument,
     AttainmentDocument,
     AuditDocument,
@@ -34,7 +31,10 @@ from fleet.pipeline.report import (
     TakenDocument,
     TakeoverAuditDocument,
 )
-from fleet.pipeline.season import MINUTE_MS
+from fleet.pipeline.forecast import MINUTE_MS
+from fleet.pipeline.jobs import Site
+from fleet.pipeline.observations import LedgerEntry
+from fleet.pipeline.spark_schema import ddl_of
 from fleet.pipeline.stalls import stalls
 from fleet.pipeline.timeline_job import current
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import jinja2
 
 from fleet.core.errors import PipelineError
-from fleet.pipeline.pictures import PICTURES
-from fleet.pipeline.report import STALLS_SHOWN, TAKEOVER_HEADS, ReportDocument, is_faulty, times_of
+from fleet.pipeline.documents import (
+    STALLS_SHOWN,
+    TAKEOVER_HEADS,
+    ReportDocument,
+    is_faulty,
+    times_of,
+)
+from fleet.pipeline.report_charts import PICTURES
 
 
 def write(report: ReportDocument, path: Path) -> list[Path]:
