@@ -39,8 +39,8 @@ from benchmarks.scripted import host_of
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.core.errors import FleetError
 from fleet.core.model import Broker, Directory, Endpoint, IdentitySpace
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn
 from fleet.proxy.wire.metadata import metadata_request
 from fleet.proxy.worker import Worker
 from fleet.runtime import child, ipc

@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
-from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread, until
-from fleet.demo.run import Stage, create_topic, delete_topic
-from fleet.demo.workload import ClientSettings
+from fleet.drills.demo.run import Stage, create_topic, delete_topic
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.checker import audit_of
+from fleet.drills.workload.clients import ClientSettings
+from fleet.drills.workload.waiting import in_thread, until
 
 Command: TypeAlias = Callable[..., Any]
 

@@ -20,8 +20,8 @@ from benchmarks.results import FLEET, Sample
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 
 CONTROL: Final = "control"
 MEMBERS: Final = (3, 5, 7)

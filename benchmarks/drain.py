@@ -31,11 +31,11 @@ from fleet.admin.client import drain as commit_drain
 from fleet.chaos.workloads import Client
 from fleet.core.errors import FleetError
 from fleet.core.model import ProxyId
-from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread
-from fleet.demo.command import parse_brokers
-from fleet.demo.run import Options, Stage, stage
-from fleet.demo.view import Lines, milliseconds
+from fleet.drills.demo.command import parse_brokers
+from fleet.drills.demo.run import Options, Stage, stage
+from fleet.drills.demo.view import Lines, milliseconds
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.waiting import in_thread
 
 When = Literal["calm", "drain", "undrain"]
 

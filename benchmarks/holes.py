@@ -34,10 +34,10 @@ from fleet.chaos.proofs import becomes, hears_all
 from fleet.chaos.run import Ground, prepare
 from fleet.core.errors import DemoError, FleetError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.background import alongside, happens, in_thread
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
-from fleet.demo.view import milliseconds
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.view import milliseconds
+from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.waiting import alongside, happens, in_thread
 
 Fault = Literal["both", "in", "out", "freeze"]
 Role = Literal["leader", "follower"]

@@ -31,8 +31,8 @@ from benchmarks.results import FLEET
 from benchmarks.stage import Stage, Target, through_compiled
 from benchmarks.workloads import COUNTS, Name, Spec
 from fleet.core.errors import FleetError
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 
 MEMBERS: Final = 3
 _BROKERS: Final = (1, 2, 3)

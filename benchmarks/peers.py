@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as validated
 from benchmarks import haproxy
 from benchmarks.errors import BenchError
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.spawn import end, spawn, tail, tree
+from fleet.drills.cluster.spawn import end, spawn, tail, tree
 
 PEERS: Final = Path(__file__).with_name("peers.yaml")
 TLS_PEERS: Final = PEERS.with_name("peers_tls.yaml")

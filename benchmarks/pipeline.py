@@ -37,7 +37,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fleet.chaos.command import say
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce

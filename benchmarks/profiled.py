@@ -40,7 +40,7 @@ from benchmarks.stage import WORKERS, Target, in_rounds, staged
 from benchmarks.tls import BOTH, SIDES, seal
 from benchmarks.workloads import Name, Spec
 from fleet.core.errors import FleetError
-from fleet.demo.spawn import spawn
+from fleet.drills.cluster.spawn import spawn
 from tools.bootstrap import BUILD
 
 PROFILED: Final[tuple[Name, ...]] = ("sync", "small", "deep", "produce", "consume", "sparse")

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 
 from fleet.core.errors import DemoError
 from fleet.core.model import Endpoint
-from fleet.demo.workload import CLIENTS, ClientSettings
+from fleet.drills.workload.clients import CLIENTS, ClientSettings
 
 STATISTICS_EVERY_MS: Final = 20
 RECORD_EVERY_S: Final = 0.01

@@ -37,10 +37,10 @@ from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
 from fleet.core.errors import FleetError
 from fleet.core.model import ProxyId
-from fleet.demo.background import in_thread
-from fleet.demo.run import Options, Stage, create_topic, delete_topic, stage
-from fleet.demo.spawn import end, spawn, spawn_module, tail
-from fleet.demo.view import Lines, milliseconds
+from fleet.drills.cluster.spawn import end, spawn, spawn_module, tail
+from fleet.drills.demo.run import Options, Stage, create_topic, delete_topic, stage
+from fleet.drills.demo.view import Lines, milliseconds
+from fleet.drills.workload.waiting import in_thread
 
 BROKERS: Final = 4
 PARTITIONS: Final = 8

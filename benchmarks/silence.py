@@ -28,10 +28,10 @@ from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, sta
 from benchmarks.takeover import Figures, spread
 from fleet.chaos.workloads import Client
 from fleet.core.errors import FleetError
-from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread
-from fleet.demo.run import Options, Stage, stage
-from fleet.demo.view import Lines, milliseconds
+from fleet.drills.demo.run import Options, Stage, stage
+from fleet.drills.demo.view import Lines, milliseconds
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.waiting import in_thread
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {

@@ -21,9 +21,9 @@ from benchmarks.errors import BenchError
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, FLEET_OF_TWO, FLEET_PURE, Say
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from fleet.runtime.child import MODULES
 from tools import compiled
 

@@ -19,11 +19,11 @@ from benchmarks.control import followers
 from fleet.chaos.workloads import Client
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.run import Options, Stage, stage
-from fleet.demo.view import Lines, View, milliseconds
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.run import Options, Stage, stage
+from fleet.drills.demo.view import Lines, View, milliseconds
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.waiting import in_thread
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {"java": Kind("java", "default"), "aiokafka": Kind("aiokafka", "default")}

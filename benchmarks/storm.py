@@ -30,8 +30,8 @@ from benchmarks.scripted import host_of
 from benchmarks.stage import Seal, Target, in_turns, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn
 from fleet.proxy.wire.metadata import metadata_request
 
 CLIENTS: Final = 1_000

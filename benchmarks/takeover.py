@@ -34,17 +34,25 @@ from benchmarks.results import FLEET, Sample
 from benchmarks.stalls import Stall
 from fleet.core.errors import FleetError
 from fleet.core.model import ProxyId
-from fleet.demo.audit import Audit, audit
-from fleet.demo.background import alongside, in_thread
-from fleet.demo.command import parse_brokers, plan_kills
-from fleet.demo.history import Event, Record
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
-from fleet.demo.result import Round
-from fleet.demo.rounds import Rounds
-from fleet.demo.run import PARTITIONS, Options, Stage, create_topic, delete_topic, stage, unfinished
-from fleet.demo.view import Lines, milliseconds, round_line
-from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.command import parse_brokers, plan_kills
+from fleet.drills.demo.result import Round
+from fleet.drills.demo.rounds import Rounds
+from fleet.drills.demo.run import (
+    PARTITIONS,
+    Options,
+    Stage,
+    create_topic,
+    delete_topic,
+    stage,
+    unfinished,
+)
+from fleet.drills.demo.view import Lines, milliseconds, round_line
+from fleet.drills.workload.audit import Audit, audit
+from fleet.drills.workload.clients import ClientSettings, Workload, WorkloadSpec, read_log
+from fleet.drills.workload.history import Event, Record
+from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.waiting import alongside, in_thread
 
 Key: TypeAlias = tuple[int, Record]
 Kills: TypeAlias = "Sequence[Kill | Stall]"

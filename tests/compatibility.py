@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 import confluent_kafka
 import pytest
 
-from fleet.demo.kafka import LIBS
+from fleet.drills.cluster.kafka import LIBS
 from tools.bootstrap import (
     CLIENTS_SOURCE,
     FRANZ_GO,

@@ -21,8 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.config import UpstreamSettings
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.broker_credentials import KafkaAccess
 from tests.chaos.scene import becomes
 from tests.compatibility import Notes

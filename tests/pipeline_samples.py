@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from fleet.core.event_schema import OwnershipEvent
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.timeline import Change, Known, Row

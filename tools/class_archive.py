@@ -2,7 +2,7 @@
 
     python tools/class_archive.py       writes build/kafka/libs.jsa, out of what a broker and some tools load
 
-`fleet.demo.kafka.java` uses the archive where there is one. A virtual machine that did not write it, or has
+`fleet.drills.cluster.kafka.java` uses the archive where there is one. A virtual machine that did not write it, or has
 other jars, passes it over.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from fleet.demo.kafka import LIBS, KafkaCluster, archive_of
+from fleet.drills.cluster.kafka import LIBS, KafkaCluster, archive_of
 
 TOOLS = {
     "org.apache.kafka.tools.TopicCommand": ("--list",),

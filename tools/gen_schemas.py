@@ -16,7 +16,7 @@ from fleet.chaos import report
 from fleet.chaos.judged import JUDGED
 from fleet.cli import journal_files
 from fleet.core import event_schema as events
-from fleet.game_day.report import GAME_DAY
+from fleet.drills.game_day.report import GAME_DAY
 from fleet.pipeline import observations
 from fleet.pipeline.documents import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
 

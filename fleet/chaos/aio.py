@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from fleet.core.errors import DemoError
-from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, properties
+from fleet.drills.workload.clients import DRAIN_LIMIT_S, WorkloadSpec, properties
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 _TICK_S = 0.02
 CLOSE_LIMIT_S = 20.0

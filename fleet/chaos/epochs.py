@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.core.model import BrokerId
-from fleet.demo.audit import Identity, Place
-from fleet.demo.history import Event
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.workload.audit import Identity, Place
+from fleet.drills.workload.history import Event
 
 _BATCH: Final = re.compile(
     r"^baseOffset: (\d+) lastOffset: (\d+) .*"

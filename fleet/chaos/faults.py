@@ -14,7 +14,6 @@ import psutil
 from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import MemberDocument
-from fleet.chaos.checker import Outage
 from fleet.chaos.local_faults import LocalFaults
 from fleet.chaos.network import Knock, Link, Toxiproxy, knock
 from fleet.chaos.proofs import (
@@ -35,9 +34,10 @@ from fleet.chaos.proofs import (
 from fleet.chaos.schedule import GENTLE, Fault, Kind
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.background import happens, in_thread
-from fleet.demo.kafka import STOPPED, KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import STOPPED, KafkaCluster
+from fleet.drills.workload.checker import Outage
+from fleet.drills.workload.waiting import happens, in_thread
 
 WHOLE_LIMIT_S: Final = 90.0
 """From the end of a fault until every member is ready and linked with all others, on a busy machine."""

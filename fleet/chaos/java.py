@@ -8,7 +8,7 @@ import sys
 import threading
 
 from fleet.chaos.verifiable import Member, Producer
-from fleet.demo.workload import WorkloadSpec
+from fleet.drills.workload.clients import WorkloadSpec
 
 _EVERY_S = 0.1
 

@@ -16,7 +16,7 @@ from fleet.chaos.proofs import find_child
 from fleet.chaos.schedule import Kind
 from fleet.core.errors import DemoError
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 
 _WRITTEN: Final = MappingProxyType(
     {

@@ -27,11 +27,11 @@ from toxiproxy.server import Toxiproxy as Api
 from fleet.chaos.schedule import Direction
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.nat import advertise_elsewhere
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.nat import advertise_elsewhere
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn
 
 NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
 _START_LIMIT_S = 10.0

@@ -15,7 +15,7 @@ from fleet.admin.documents import OwnershipDocument
 from fleet.chaos.network import Link, hang_up, knock
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import Liveness
-from fleet.demo.background import happens, in_thread
+from fleet.drills.workload.waiting import happens, in_thread
 
 PROOF_LIMIT_S: Final = 5.0
 _NOTHING_FOR_S = 1.0

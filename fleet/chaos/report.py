@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.admin.documents import Codec
-from fleet.chaos.checker import Rule, Violation
+from fleet.drills.workload.checker import Rule, Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,23 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
 from fleet.chaos import epochs
-from fleet.chaos.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.chaos.faults import Done, Injector
 from fleet.chaos.local_faults import LocalFaults
 from fleet.chaos.network import Toxiproxy
-from fleet.chaos.observer import Observer
 from fleet.chaos.proofs import NoEffect
 from fleet.chaos.report import Noticed, RunResult
 from fleet.chaos.schedule import LENGTH_S, Plan
 from fleet.chaos.workloads import KINDS, PARTITIONS, Client
 from fleet.core.errors import DemoError, FleetError
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.audit import longest_stall_ms
-from fleet.demo.background import happens, in_thread, until
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
-from fleet.demo.rounds import Traffic
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.demo.rounds import Traffic
+from fleet.drills.workload.audit import longest_stall_ms
+from fleet.drills.workload.checker import History, Stream, Violation, audit_of, check, takeover_s
+from fleet.drills.workload.observer import Observer
+from fleet.drills.workload.waiting import happens, in_thread, until
 
 BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from fleet.chaos.verifiable import Member
-from fleet.demo.workload import WorkloadSpec, produce
+from fleet.drills.workload.clients import WorkloadSpec, produce
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ import click
 from pyspark.sql import SparkSession
 
 from fleet.chaos import windows
-from fleet.chaos.checker import History, Outage, Stream, View, audit_of, takeover_s
 from fleet.chaos.command import run_alone, say
 from fleet.chaos.judged import JUDGED, AuditTotals, Judged, JudgedDocument, page, text, total
 from fleet.chaos.run import prepare, remove, witness
@@ -31,9 +30,10 @@ from fleet.chaos.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
 from fleet.chaos.windows import Told
 from fleet.core.errors import FleetError
 from fleet.core.event_schema import OUTSIDE, TOPICS
-from fleet.demo.audit import Audit
-from fleet.demo.background import in_thread
-from fleet.demo.history import NO_OFFSET, Event
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.checker import History, Outage, Stream, View, audit_of, takeover_s
+from fleet.drills.workload.history import NO_OFFSET, Event
+from fleet.drills.workload.waiting import in_thread
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.batch_audit import judge as run_jobs
 from fleet.pipeline.kafka_source import produce

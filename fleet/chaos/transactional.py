@@ -14,8 +14,8 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet.core.errors import DemoError
-from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.workload import CLIENTS, WorkloadSpec, say, work
+from fleet.drills.workload.clients import CLIENTS, WorkloadSpec, say, work
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 _TRANSACTION_S = 0.1
 _ABORT_EVERY = 4

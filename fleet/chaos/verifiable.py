@@ -1,6 +1,6 @@
 """Kafka's own verifiable clients, which are Java: each in a virtual machine, a line of JSON for each record.
 
-Start them from the main thread (see `fleet.demo.spawn`).
+Start them from the main thread (see `fleet.drills.cluster.spawn`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fleet.core.errors import DemoError
-from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.kafka import LIBS, java
-from fleet.demo.spawn import end, spawn
-from fleet.demo.workload import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
+from fleet.drills.cluster.kafka import LIBS, java
+from fleet.drills.cluster.spawn import end, spawn
+from fleet.drills.workload.clients import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 Line = dict[str, Any]
 

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, TopicPartition
 
-from fleet.chaos.checker import History, Outage
 from fleet.core.errors import DemoError
 from fleet.core.event_schema import EVENTS, ConnectionEvent, Event, OwnershipEvent
 from fleet.core.model import BrokerId
+from fleet.drills.workload.checker import History, Outage
 from fleet.pipeline.documents import AvailabilityDocument
 
 _ASK_LIMIT_S: Final = 30.0

@@ -8,10 +8,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from fleet.chaos.checker import Promise, Stream
-from fleet.demo.history import Event, HistoryReader
-from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Acks, ClientSettings, GroupProtocol, Workload, WorkloadSpec, read_log
+from fleet.drills.demo.rounds import Traffic
+from fleet.drills.workload.checker import Promise, Stream
+from fleet.drills.workload.clients import (
+    Acks,
+    ClientSettings,
+    GroupProtocol,
+    Workload,
+    WorkloadSpec,
+    read_log,
+)
+from fleet.drills.workload.history import Event, HistoryReader
 
 PARTITIONS: Final = 6
 _RATE_PER_S: Final = 60
@@ -33,7 +40,7 @@ class Kind:
     group_protocol: GroupProtocol = "classic"
     keys: int = 0
     topic: tuple[tuple[str, str], ...] = ()
-    module: str = "fleet.demo.workload"
+    module: str = "fleet.drills.workload.clients"
 
 
 KINDS: Final = MappingProxyType(

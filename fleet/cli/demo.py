@@ -19,7 +19,7 @@ from fleet.core.errors import DemoError
 def demo(arguments: tuple[str, ...]) -> int:
     """Everything else about it is said by ``fleet demo --help``."""
     try:
-        command: click.Command = importlib.import_module("fleet.demo.command").command
+        command: click.Command = importlib.import_module("fleet.drills.demo.command").command
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "fleet":
             raise

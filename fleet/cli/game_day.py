@@ -20,9 +20,9 @@ from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_pro
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.config.file import load
 from fleet.core.errors import GameDayError
-from fleet.game_day.plan import Options, Plan, lines
-from fleet.game_day.report import GAME_DAY, print_report
-from fleet.game_day.scenarios import SCENARIOS, mistakes, page
+from fleet.drills.game_day.plan import Options, Plan, lines
+from fleet.drills.game_day.report import GAME_DAY, print_report
+from fleet.drills.game_day.scenarios import SCENARIOS, mistakes, page
 from fleet.tls.access import access_to
 
 PACKAGES: Final = ("confluent_kafka", "psutil")
@@ -149,7 +149,7 @@ def chaos(
     _check(settings, options)
     if not yes and not sys.stdin.isatty():
         raise click.UsageError("there is nobody to ask whether to begin; say --yes")
-    run = importlib.import_module("fleet.game_day.run")
+    run = importlib.import_module("fleet.drills.game_day.run")
     plan = asyncio.run(run.plan(settings, options))
     _announce(plan, options)
     if not yes:
@@ -162,9 +162,9 @@ def chaos(
         print_progress("Spark audits the records")
         audited = importlib.import_module("fleet.chaos.spark").audit_alone(seen.stream)
         seen = replace(seen, audited=audited)
-    verdict = importlib.import_module("fleet.game_day.verdict")
+    verdict = importlib.import_module("fleet.drills.game_day.verdict")
     if options.picture is not None:
-        importlib.import_module("fleet.game_day.picture").draw(verdict.timeline(seen), options.picture)
+        importlib.import_module("fleet.drills.game_day.picture").draw(verdict.timeline(seen), options.picture)
     document = verdict.document(seen)
     print_document(document, GAME_DAY, as_json, print_report)
     return OK if document.kept else FAILURE

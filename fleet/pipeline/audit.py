@@ -2,7 +2,7 @@
 
 The ledger has one entry for each acknowledgement, each delivery to a group and each record in the log. All is
 grouping by key, so it scales with the machines: nothing is collected, and no partition is sorted as a whole
-(see `_inverted`). The verdict is that of `fleet.demo.audit`, for every client at once.
+(see `_inverted`). The verdict is that of `fleet.drills.workload.audit`, for every client at once.
 
     records = by_record(ledger).persist()       one pass over the ledger
     audit(records), by_takeover(records, taken)

@@ -24,7 +24,7 @@ import yaml
 
 from fleet.config.file import load
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 
 BROKERS = "127.77.0.0/16"
 _SUBNET = f"10.213.{os.getpid() % 256}"

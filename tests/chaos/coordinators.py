@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from confluent_kafka.admin import AdminClient
 
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.scene import wait_for
 from tests.chaos.trees import Tree
 from tests.integration import wire

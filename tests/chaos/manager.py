@@ -4,7 +4,7 @@
         subprocess.Popen([..., "--command", manager.command])
         manager.serve_while(lambda: process.poll() is None)
 
-Members have to be started from the main thread (see `fleet.demo.spawn`), so that is where it serves.
+Members have to be started from the main thread (see `fleet.drills.cluster.spawn`), so that is where it serves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 
 _ASK = """\
 import socket, sys

@@ -14,8 +14,8 @@ from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import Direction
 from fleet.control.links import Hello
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.greetings import Proof
 
 

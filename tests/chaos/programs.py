@@ -9,8 +9,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from fleet.demo.kafka import LOGGING, KafkaCluster, java
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.kafka import LOGGING, KafkaCluster, java
+from fleet.drills.cluster.spawn import end, spawn
 from tests.integration.clients import LIMIT_S
 from tools.bootstrap import KAFKA_CLIENTS
 

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
-from fleet.chaos.checker import audit_of
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.core.model import BrokerId, Liveness, ProxyId
-from fleet.demo.audit import audit
-from fleet.demo.background import alongside, pauses_s
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
-from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Workload, WorkloadSpec, read_log
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.demo.rounds import Traffic
+from fleet.drills.workload.audit import audit
+from fleet.drills.workload.checker import audit_of
+from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
+from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.waiting import alongside, pauses_s
 
 RATE_PER_S = 60
 FLOW_LIMIT_S = 60.0

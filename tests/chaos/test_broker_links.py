@@ -23,9 +23,9 @@ from fleet.chaos.network import Link, Toxiproxy, knock
 from fleet.chaos.proofs import prove_black
 from fleet.chaos.run import toxiproxy
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LISTENER, LocalFleet
-from fleet.demo.spawn import end, spawn_module
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.spawn import end, spawn_module
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import Scene, View, wait_for
 from tests.conftest import AWAY, AWAY_LISTENER

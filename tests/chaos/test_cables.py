@@ -14,8 +14,8 @@ import pytest
 
 from fleet.chaos.network import Knock, knock
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.cables import Cables, Unavailable
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import FROZEN_LIMIT_S, hold, is_whole, wait_for

@@ -14,8 +14,8 @@ import pytest
 
 from fleet.core.event_schema import TrafficEvent
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Stage
 from tests.chaos.network import Surroundings, surrounded
 from tests.chaos.scene import RATE_PER_S, SLOW_LIMIT_S, Scene, is_whole, wait_for

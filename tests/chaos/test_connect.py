@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests.chaos.coordinators import kill_proxy_of_coordinator
 from tests.chaos.programs import at_work, topics_of
 from tests.chaos.scene import wait_for

@@ -17,7 +17,7 @@ import pytest
 from fleet.admin.live import MAX_WATCHERS
 from fleet.chaos.proofs import is_gone
 from fleet.core.model import Endpoint
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.scene import wait_for
 from tests.chaos.trees import Tree, try_tree
 from tests.conftest import MakeFleet

@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.admin import client
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.spawn import end
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.spawn import end
 from fleet.raft.journal import FIRST_FRAME, MARKER
 from tests.chaos.conftest import PATIENT
 from tests.conftest import MakeTopic, fleets

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import (
     await_protocols,
     kill_proxy_of_coordinator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
 from tests.chaos.trees import Tree

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT
 from tests.chaos.manager import Manager
 from tests.chaos.network import surrounded_fleet

@@ -10,8 +10,8 @@ import pytest
 
 from fleet.chaos.schedule import Direction
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.network import Surroundings, surrounded_fleet
 from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is_whole, wait_for

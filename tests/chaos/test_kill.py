@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
 from tests.chaos.trees import Tree

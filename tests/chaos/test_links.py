@@ -11,8 +11,8 @@ import pytest
 
 from fleet.chaos.schedule import Direction
 from fleet.core.model import Liveness, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 from tests.chaos.network import Network, network

@@ -13,8 +13,8 @@ from fleet.chaos.local_faults import LocalFaults
 from fleet.chaos.proofs import hears_all
 from fleet.chaos.schedule import LOCAL_FAULTS, Kind
 from fleet.core.model import Liveness, MemberStatus, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT
 from tests.chaos.scene import hold, wait_for
 from tests.conftest import IMPATIENT, whole_again

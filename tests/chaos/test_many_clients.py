@@ -13,7 +13,7 @@ import uvloop
 
 from fleet.core.errors import WireError
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from fleet.proxy.wire.metadata import brokers_of, metadata_request
 from tests.chaos.conftest import Note
 from tests.chaos.trees import Tree

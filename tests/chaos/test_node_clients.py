@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
 from tests.clients.node_program import NodeProgram
 from tests.integration.clients import wait_for

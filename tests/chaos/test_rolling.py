@@ -16,9 +16,9 @@ from benchmarks.takeover import Deliveries
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.config.settings import Timing
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.rounds import Traffic
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.demo.rounds import Traffic
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
 from tests.chaos.scene import at_work, await_flow, becomes

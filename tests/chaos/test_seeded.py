@@ -11,7 +11,7 @@ import pytest
 
 from fleet.chaos.run import ENOUGH, Ground, perform, toxiproxy
 from fleet.chaos.schedule import CHOSEN, chosen
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 
 pytestmark = pytest.mark.size("test-all")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Stage
 from tests.chaos.scene import ADVERTISED_LIMIT_S
 

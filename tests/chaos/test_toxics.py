@@ -18,7 +18,7 @@ from fleet.chaos.run import toxiproxy
 from fleet.chaos.schedule import BROKER_LINKS, Direction, Fault, Kind
 from fleet.control.links import Hello
 from fleet.core.model import Endpoint
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.ports import free_ports
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 
 pytestmark = pytest.mark.size("test-all")

@@ -14,8 +14,8 @@ from packaging.version import Version
 from fleet import __version__
 from fleet.cli import journal_files
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests import previous_release
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager

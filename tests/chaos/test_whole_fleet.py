@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from fleet.admin.documents import STATUS, StatusDocument
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Stage
 from tests.chaos.scene import ADVERTISED_LIMIT_S, wait_for
 from tests.chaos.trees import Tree

@@ -8,7 +8,7 @@ import psutil
 
 from fleet.chaos.proofs import is_gone, is_stopped
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.scene import wait_for
 
 

@@ -25,8 +25,8 @@ import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.admin.client_settings import Client, as_text, settings_for
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import coordinator, with_the_coordinator_of
 from tests.clients.node_program import NodeProgram
 from tests.clients.program import PARTITIONS

@@ -30,9 +30,9 @@ import click
 
 from fleet.admin.client import admin_urls, drain
 from fleet.admin.client_settings import CLIENT_SETTINGS, Client, ClientSetting
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.run import create_topic
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.demo.run import create_topic
 from tests.chaos.coordinators import owner_of_coordinator
 from tests.clients.go_program import GoProgram
 from tests.clients.program import PARTITIONS, judge_group

@@ -18,8 +18,8 @@ from typing import Final, Literal, TypeAlias
 from confluent_kafka import Consumer
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conformance.releases import advertised
 from tests.integration.clients import produce, read_all
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.wire.api_versions import LISTED_FROM_BELOW
 from tests.conformance.exchange import (
     API_VERSIONS,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace
-from fleet.demo.kafka import LIBS, KafkaCluster
-from fleet.demo.local_fleet import LISTENER, LocalFleet
-from fleet.demo.nat import advertise_elsewhere
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.kafka import LIBS, KafkaCluster
+from fleet.drills.cluster.nat import advertise_elsewhere
 from tests.conftest import AUTHORIZER, IMPATIENT, make_cluster
 from tests.integration.relay import Relays
 from tools.bootstrap import OLDER_KAFKAS, older_kafka

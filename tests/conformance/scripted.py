@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.ports import free_ports
 from tests.conformance.exchange import Brokers, Conformance
 from tests.conftest import broker_host
 from tools.gen_tables import DEFINITIONS, Message, read_jar

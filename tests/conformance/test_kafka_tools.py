@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conformance.kafka_tools import (
     CHANGES,
     PARTITIONS,

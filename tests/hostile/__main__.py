@@ -12,7 +12,7 @@ import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.chaos.workloads import PARTITIONS
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import broker_host
 from tests.hostile.run import Result, brokers, clients
 

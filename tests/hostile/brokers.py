@@ -14,8 +14,8 @@ from typing import Final
 
 from fleet.core.errors import WireError
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.ports import free_ports
 from tests.conformance.exchange import Brokers, read_frame, response_form, response_frame
 from tests.conformance.messages import Maker, encode
 from tests.conftest import broker_host

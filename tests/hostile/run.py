@@ -12,8 +12,8 @@ from typing import Final
 
 from fleet.core.errors import AdminError
 from fleet.core.model import Endpoint, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.counters import LOG_EVERY_S
 from tests.certificates import Authority
 from tests.chaos.scene import becomes, under_load

@@ -32,9 +32,9 @@ from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.config import bootstrap_endpoints
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, Endpoint, Liveness, ProxyId
-from fleet.demo.history import Event, Record
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.workload.history import Event, Record
 from tests.certificates import Authority
 from tests.chaos.scene import at_work
 from tests.chaos.trees import Tree

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleet.chaos.workloads import PARTITIONS
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeTopic
 from tests.hostile.run import Result, clients
 

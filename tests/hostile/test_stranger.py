@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import broker_host
 from tests.hostile.run import PATIENT
 from tests.hostile.stranger import Result, run

@@ -19,9 +19,9 @@ import pytest
 from selenium.webdriver import Chrome
 
 from fleet.core.model import IdentitySpace
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.nat import advertise_elsewhere
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.nat import advertise_elsewhere
 from tests.browser import WIDE, chromium, complaints, look
 from tests.integration.relay import Recording, Relays, leaks, secrets_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import await_protocols, owner_of_coordinator
 from tests.clients.program import Program
 from tests.integration.conftest import FleetCommand

@@ -1,7 +1,7 @@
 """An operator's machines, for lines of the pages: a folder, a fleet whose file is in it, and what is on PATH.
 
 All members run here. `Machines.run` gives one line to a shell and meanwhile does what its `systemctl` says:
-members have to be started from the main thread (see `fleet.demo.spawn`).
+members have to be started from the main thread (see `fleet.drills.cluster.spawn`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fleet.admin.rolling_restart import unrest
 from fleet.config.file import load
 from fleet.core.errors import AdminError
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.access import access_to
 from tests.chaos.manager import Manager
 from tests.chaos.scene import is_whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.core.model import ProxyId
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 """Sample name → labels and value of each."""

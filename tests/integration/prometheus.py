@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.ports import free_ports
 from tests.integration.clients import wait_for
 from tools.bootstrap import BUILD, ROOT
 

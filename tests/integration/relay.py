@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 
 READ_BYTES = 1 << 16
 LIMIT_S = 30.0

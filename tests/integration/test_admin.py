@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.wire.metadata import Table
 from tests.integration import wire
 from tests.integration.clients import Load, count, led_by, wait_for

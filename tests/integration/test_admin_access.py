@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.fleet import CERTIFICATE_DAYS, LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn
 from fleet.tls import checking
 from tests.conftest import fleets
 from tests.integration.clients import wait_for

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.network import Network, network
 from tests.chaos.scene import is_whole
 from tests.conftest import IMPATIENT, MakeTopic, whole_again

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests.conftest import IMPATIENT
 from tests.integration.clients import wait_for
 from tests.integration.metrics import scrape

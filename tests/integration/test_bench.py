@@ -22,9 +22,9 @@ from benchmarks.stage import Stage, Target, of_fleet, staged
 from benchmarks.workloads import Spec
 from fleet.chaos.workloads import PARTITIONS
 from fleet.config.schema import parse_endpoint
-from fleet.demo import run as demo
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.view import Lines
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.demo import run as demo
+from fleet.drills.demo.view import Lines
 from tests.conftest import MakeFleet
 from tests.integration.clients import count
 

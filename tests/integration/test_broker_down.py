@@ -10,8 +10,8 @@ from functools import partial
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration import wire
 from tests.integration.clients import produce, read_all, wait_for
 from tests.integration.test_frames import config_error, identity_port

@@ -17,8 +17,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from fleet.admin.client_settings import CLIENT_SETTINGS, Client
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration.clients import LIMIT_S, read_all
 from tools.bootstrap import (
     FRANZ_GO_SOURCE,

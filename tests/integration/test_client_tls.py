@@ -13,8 +13,8 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka.admin import AdminClient
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.certificates import Authority, Pair
 from tests.clients.franz.program import FranzGo
 from tests.clients.go_program import GoProgram, tls

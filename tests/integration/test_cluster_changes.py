@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.core.errors import DemoError
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests.conftest import IMPATIENT, MakeTopic, broker_host
 from tests.integration.clients import LIMIT_S, Load, count, produce, read_all, wait_for
 from tests.integration.relay import Relays

@@ -26,9 +26,9 @@ import yaml
 from fleet import cli
 from fleet.cli import pipeline
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests import pages
 from tests.borrowed import borrowed
 from tests.chaos.conftest import PATIENT

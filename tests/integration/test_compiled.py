@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES
 from tests.conftest import IMPATIENT
 from tests.integration.clients import Load, count

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import coordinator
 from tests.conftest import MakeFleet
 from tests.integration import wire

@@ -17,7 +17,7 @@ from benchmarks.counted import (
     read,
 )
 from benchmarks.stage import Stage, of_fleet
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeFleet
 
 pytestmark = pytest.mark.size("test-all")

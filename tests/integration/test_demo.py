@@ -16,7 +16,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 
 pytestmark = pytest.mark.size("test-all")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fleet.core.model import IdentitySpace
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.nat import advertise_elsewhere
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.nat import advertise_elsewhere
 from tests.conftest import IMPATIENT
 from tests.integration.clients import LIMIT_S
 from tests.integration.conftest import PATIENT

@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from fleet.core import event_schema
 from fleet.core.event_schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.core.model import Endpoint, Liveness
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LISTENER
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LISTENER
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS

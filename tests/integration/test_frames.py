@@ -11,8 +11,8 @@ from kio.schema.describe_quorum.v2.response import DescribeQuorumResponse
 from kio.serial import entity_reader
 
 from fleet.core.model import BrokerId, Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration import wire
 from tests.integration.wire import ApiVersions, Connection, string
 

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 import pytest
 
 from fleet import __version__
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.spawn import end, spawn, tail
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.spawn import end, spawn, tail
 from tests.conftest import IMPATIENT
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tools.bootstrap import ROOT

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from fleet.demo.kafka import LIBS, KafkaCluster, java
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import LIBS, KafkaCluster, java
 from tests.integration.clients import LIMIT_S, produce, wait_for
 from tests.integration.conftest import NAT_HOST
 from tests.integration.relay import Recording, Relays

@@ -17,11 +17,11 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.chaos.epochs import lives, read_again
 from fleet.core.errors import DemoError
-from fleet.demo.audit import audit
-from fleet.demo.background import happens
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Workload, WorkloadSpec, read_log
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.demo.rounds import Traffic
+from fleet.drills.workload.audit import audit
+from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
+from fleet.drills.workload.waiting import happens
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -125,7 +125,7 @@ def test_nothing_is_left_running_when_the_parent_is_killed(tmp_path: Path) -> No
 import sys, time
 from collections.abc import Callable
 from pathlib import Path
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 kafka = KafkaCluster(1, Path({str(tmp_path)!r}))
 kafka.launch()
 print("launched", flush=True)

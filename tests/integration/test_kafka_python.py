@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.clients.kafka_python.program import KafkaPython, run
 from tests.clients.program import PARTITIONS, Output
 from tests.conftest import MakeFleet

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration.clients import LIMIT_S, read_all
 from tools.bootstrap import KCAT
 

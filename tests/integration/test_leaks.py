@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, produce, read_all
 from tests.integration.conftest import NAT_HOST

@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration import wire
 from tests.integration.clients import Load, count, wait_for

@@ -14,8 +14,8 @@ import pytest
 
 from fleet.control.process import RETURN_S
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.runtime.child import MODULES, Kind
 from tests.conftest import fleets, whole_again
 from tests.integration import wire

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conformance.real import NO_ID, Request, Way, a_fetch, a_record
 from tests.conformance.releases import advertised
 from tests.conformance.scripted import definitions

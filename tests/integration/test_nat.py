@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 from toxiproxy.server import Toxiproxy
 
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.nat import advertise_elsewhere
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.nat import advertise_elsewhere
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn
 from tests.integration.clients import LIMIT_S, produce, read_all, wait_for
 from tests.integration.conftest import PATIENT, ROOT
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration.wire import Connection
 from tests.property.kafka_requests import NO_TAGS, SOFTWARE, ask, handshake, token
 from tests.property.model_broker import (

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import CERTIFICATE_DAYS, LocalFleet
-from fleet.demo.spawn import end, spawn_module
+from fleet.drills.cluster.fleet import CERTIFICATE_DAYS, LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.spawn import end, spawn_module
 from fleet.tls import checking
 from tests.conftest import MakeFleet
 from tests.integration.metrics import expiries

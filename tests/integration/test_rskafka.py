@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.clients.program import Output, run
 from tests.clients.rskafka.program import RECOMMENDED, RsKafka
 from tests.conftest import MakeFleet

@@ -31,9 +31,9 @@ from confluent_kafka.admin import (
 )
 
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.kafka import LIBS, KafkaCluster, java
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.spawn import end, spawn
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import LIBS, KafkaCluster, java
+from fleet.drills.cluster.spawn import end, spawn
 from tests.certificates import Authority
 from tests.clients.franz.program import by_franz_go
 from tests.integration import wire

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.integration import wire
 from tests.integration.clients import produce, read_all, wait_for
 from tests.integration.conftest import PATIENT

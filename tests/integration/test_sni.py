@@ -14,8 +14,8 @@ import yaml
 
 from fleet.config.file import load
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.certificates import Authority
 from tests.conftest import MakeTopic
 from tests.integration import wire

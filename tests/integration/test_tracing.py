@@ -22,9 +22,9 @@ from prometheus_client.openmetrics import parser
 
 from fleet.control.tracing import GIVE_UP_S
 from fleet.core.model import ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.ports import free_ports
 from tests.conftest import MakeFleet
 from tests.integration.clients import wait_for
 from tests.integration.conftest import PATIENT, FleetCommand

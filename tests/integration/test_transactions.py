@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from tests.clients.franz.program import run
 from tests.integration.clients import read_all, wait_for
 from tests.integration.conftest import Tool

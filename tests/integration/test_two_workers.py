@@ -21,8 +21,8 @@ from fleet.chaos.proofs import is_stopped
 from fleet.chaos.run import toxiproxy
 from fleet.control.broker_watch import BACKOFF_FIRST_S, GATHER_S
 from fleet.core.model import Endpoint
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.brokers import BACKOFF_LIMIT_S
 from tests.conftest import AWAY, AWAY_LISTENER
 from tests.integration import wire

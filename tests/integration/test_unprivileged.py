@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeTopic, fleets
 from tests.integration.clients import produce, read_all
 from tests.integration.conftest import PATIENT, FleetCommand

@@ -14,8 +14,8 @@ import yaml
 
 from fleet.admin.documents import MemberDocument
 from fleet.core.model import MemberStatus, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import IMPATIENT, MakeFleet, fleets
 from tests.integration.clients import LIMIT_S, produce, read_all
 from tests.integration.conftest import PATIENT, FleetCommand

@@ -26,8 +26,8 @@ from fleet.core import event_schema
 from fleet.core.errors import AdminError
 from fleet.core.event_schema import WeightEvent
 from fleet.core.model import IdentitySpace
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
 from fleet.tls.broker_credentials import KafkaAccess
 from tests.certificates import Authority

@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 
 from fleet.core.event_schema import EVENTS, WeightEvent
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import LIMIT_S, Load, count, wait_for
 from tests.integration.conftest import FleetCommand

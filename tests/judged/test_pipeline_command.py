@@ -19,12 +19,12 @@ import yaml
 from pyspark.sql import SparkSession
 
 from fleet import cli
-from fleet.chaos.checker import Stream, audit_of
 from fleet.chaos.spark import ledger
 from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.core import event_schema
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.workload.checker import Stream, audit_of
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka

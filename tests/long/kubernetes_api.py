@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import yaml
 
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn, tail
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn, tail
 from tests.certificates import Authority
 from tests.chaos.scene import becomes
 from tools.bootstrap import ETCD, HELM, KUBE_APISERVER

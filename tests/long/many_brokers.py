@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from fleet.demo.kafka import KafkaCluster
-from fleet.demo.spawn import spawn
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.spawn import spawn
 
 PROGRAM: Final = Path(__file__).with_name("Together.java")
 HEAP: Final = ("-Xmx3g",)

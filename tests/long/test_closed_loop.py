@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.core.event_schema import EVENTS, Event, OwnershipEvent, TrafficEvent
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
 from fleet.core.weights import Weighing
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from tests.chaos.scene import wait_for
 from tests.conftest import IMPATIENT

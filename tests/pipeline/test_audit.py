@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fleet.chaos.checker import Promise, Stream, audit_of
 from fleet.chaos.spark import ledger
-from fleet.demo.audit import Audit
-from fleet.demo.history import NO_OFFSET, Event, Record
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.checker import Promise, Stream, audit_of
+from fleet.drills.workload.history import NO_OFFSET, Event, Record
 from fleet.pipeline.audit import audit, by_record, by_takeover
 from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.spark_schema import ddl_of

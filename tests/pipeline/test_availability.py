@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pytest
 from pyspark.sql import SparkSession
 
-from fleet.chaos.checker import Outage, View, takeover_s
+from fleet.drills.workload.checker import Outage, View, takeover_s
 from fleet.pipeline.availability import windows
 from fleet.pipeline.observations import OutageEvent, ViewEvent
 from fleet.pipeline.spark_schema import ddl_of

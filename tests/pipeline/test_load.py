@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
 from fleet.pipeline.forecast import MINUTE_MS, Season
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights

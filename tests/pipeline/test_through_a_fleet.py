@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.kafka_source import NAME
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import produce, read_all

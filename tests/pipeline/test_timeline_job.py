@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fleet.core import event_schema
-from fleet.demo.kafka import KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.jobs import Site, finish, start_timeline
 from fleet.pipeline.run import run
 from fleet.pipeline.streams import Kafka

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fleet.chaos.checker import Sighting, Stream, View
-from fleet.demo.history import Event, Record
-from fleet.game_day.clients import PROMISE
-from fleet.game_day.plan import Options, Plan
-from fleet.game_day.timeline import Span
-from fleet.game_day.verdict import Broken, Report, Seen
+from fleet.drills.game_day.clients import PROMISE
+from fleet.drills.game_day.plan import Options, Plan
+from fleet.drills.game_day.timeline import Span
+from fleet.drills.game_day.verdict import Broken, Report, Seen
+from fleet.drills.workload.checker import Sighting, Stream, View
+from fleet.drills.workload.history import Event, Record
 
 PLAN = Plan("demo", "p1", True, life=7, broker_ids=(1, 2, 3), takeover_limit_s=3.0)
 BEFORE = {1: "p1", 2: "p2", 3: "p3"}

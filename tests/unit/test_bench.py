@@ -39,7 +39,7 @@ from benchmarks.results import Sample, document, figures, measures
 from benchmarks.stage import Stage, Target, in_rounds
 from benchmarks.workloads import MEASURED, SPEC, Measured, Name, Spec
 from fleet.core.model import Endpoint
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PEERS_OF_TWO = peers.PEERS.with_name("peers_of_two.yaml")

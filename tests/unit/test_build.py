@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from fleet.config.settings import Timing
-from fleet.demo.kafka import LIBS, archive_of, java
+from fleet.drills.cluster.kafka import LIBS, archive_of, java
 from tools import bootstrap
 
 ROOT = Path(__file__).parents[2]

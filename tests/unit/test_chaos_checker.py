@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fleet.chaos.checker import (
+from fleet.drills.workload.checker import (
     PROGRESS_LIMIT_S,
     History,
     Outage,
@@ -19,7 +19,7 @@ from fleet.chaos.checker import (
     check,
     takeover_s,
 )
-from fleet.demo.history import Event, Record
+from fleet.drills.workload.history import Event, Record
 
 PARTITIONS = 2
 WHOLE_S = 50.0

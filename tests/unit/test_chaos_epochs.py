@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.chaos.epochs import Life, lives, repeated_partitions, sent_again
-from fleet.demo.audit import Place
-from fleet.demo.history import Event, Record
+from fleet.drills.workload.audit import Place
+from fleet.drills.workload.history import Event, Record
 
 
 def batch(first: int, last: int, sequence: int, producer_id: int, epoch: int, *, transactional: bool) -> str:

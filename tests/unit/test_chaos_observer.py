@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from fleet.admin.server import serve
-from fleet.chaos.observer import Observer
 from fleet.config.file import load
-from fleet.demo.background import happens
+from fleet.drills.workload.observer import Observer
+from fleet.drills.workload.waiting import happens
 from tests.unit.sample_view import Source
 from tests.unit.test_admin_http import listening
 from tests.unit.test_config import tree

@@ -16,7 +16,6 @@ import pytest
 
 from fleet.chaos import command as program
 from fleet.chaos import run
-from fleet.chaos.checker import Outage, Rule, Violation
 from fleet.chaos.command import command, main
 from fleet.chaos.faults import Done
 from fleet.chaos.proofs import NoEffect
@@ -24,7 +23,8 @@ from fleet.chaos.run import ENOUGH, perform, replay, write
 from fleet.chaos.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
 from fleet.chaos.workloads import PARTITIONS
 from fleet.core.errors import DemoError
-from fleet.demo.history import Event, HistoryWriter, Record
+from fleet.drills.workload.checker import Outage, Rule, Violation
+from fleet.drills.workload.history import Event, HistoryWriter, Record
 from tests.unit.sample_run import LATER_S, PROOF, Stage, set_up
 from tests.unit.test_chaos_checker import HISTORY
 

@@ -13,8 +13,8 @@ import pytest
 from fleet.chaos import verifiable
 from fleet.chaos.verifiable import Member, Producer, Tool
 from fleet.core.errors import DemoError
-from fleet.demo.history import NO_OFFSET, Event, HistoryReader, Record
-from fleet.demo.workload import WorkloadSpec
+from fleet.drills.workload.clients import WorkloadSpec
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryReader, Record
 from tests.chaos.scene import wait_for
 
 # Prints some lines, and at SIGTERM some more.

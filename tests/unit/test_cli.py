@@ -404,7 +404,7 @@ def test_demo_gets_all_its_arguments_and_gives_the_exit_code(monkeypatch: pytest
         seen.append((rounds, as_json))
         return 1
 
-    stand_in(monkeypatch, "fleet.demo.command", command=command)
+    stand_in(monkeypatch, "fleet.drills.demo.command", command=command)
     assert cli.run(["demo", "--rounds", "3", "--json"]) == 1
     assert seen == [(3, True)]
 

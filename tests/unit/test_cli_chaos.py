@@ -11,8 +11,8 @@ import pytest
 
 from fleet import cli
 from fleet.core.errors import AdminError, GameDayError, NotProved
-from fleet.game_day import run
-from fleet.game_day.verdict import Seen
+from fleet.drills.game_day import run
+from fleet.drills.game_day.verdict import Seen
 from tests.unit.sample_game_day import PLAN, seen, without
 from tests.unit.test_cli import Out, config, run_json
 

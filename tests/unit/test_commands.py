@@ -12,7 +12,7 @@ import pytest
 
 from fleet.admin.operator_commands import check_program, command_for, run_command
 from fleet.core.errors import CommandFailed, TemplateError
-from fleet.demo.background import happens
+from fleet.drills.workload.waiting import happens
 
 URL = "http://10.0.0.2:7201"
 

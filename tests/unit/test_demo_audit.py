@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.demo.audit import Audit, audit, longest_stall_ms
-from fleet.demo.history import NO_OFFSET, Event, Record
+from fleet.drills.workload.audit import Audit, audit, longest_stall_ms
+from fleet.drills.workload.history import NO_OFFSET, Event, Record
 
 PRODUCER = 7
 PARTITIONS = 3

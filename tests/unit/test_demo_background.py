@@ -8,7 +8,14 @@ from itertools import islice
 import pytest
 
 from fleet.core.errors import DemoError
-from fleet.demo.background import LONGEST_PAUSE_S, alongside, happens, in_thread, pauses_s, until
+from fleet.drills.workload.waiting import (
+    LONGEST_PAUSE_S,
+    alongside,
+    happens,
+    in_thread,
+    pauses_s,
+    until,
+)
 
 
 async def test_a_result_and_an_error_come_back() -> None:

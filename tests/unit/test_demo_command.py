@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.command import command, parse_brokers, plan_kills
-from fleet.demo.run import identities_for
+from fleet.drills.demo.command import command, parse_brokers, plan_kills
+from fleet.drills.demo.run import identities_for
 
 
 def test_brokers_are_read() -> None:

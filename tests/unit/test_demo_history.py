@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import DemoError
-from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 
 
 def test_a_record_is_read_back_from_its_value() -> None:

@@ -13,7 +13,7 @@ from fleet.admin.documents import IdentityDocument, OwnershipDocument, QuorumDoc
 from fleet.config.file import load
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 from fleet.tls import checking
 
 BROKERS = (Endpoint("127.77.1.1", 9092), Endpoint("127.77.2.2", 9094))

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from fleet.core.errors import DemoError
-from fleet.demo import ports
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster import ports
+from fleet.drills.cluster.ports import free_ports
 
 
 def test_ports_are_consecutive_and_can_be_bound_on_every_address() -> None:

@@ -16,8 +16,8 @@ from kio.static.primitive import i32, i32Timedelta
 
 from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint, ProxyId
-from fleet.demo.background import happens
-from fleet.demo.prober import Change, Prober
+from fleet.drills.workload.prober import Change, Prober
+from fleet.drills.workload.waiting import happens
 from fleet.proxy.wire.metadata import brokers_of, metadata_request
 
 P1, P2, P3 = (Endpoint("127.0.0.1", port) for port in (1001, 1002, 1003))

@@ -7,8 +7,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from fleet.demo.audit import Audit
-from fleet.demo.result import Result, Round
+from fleet.drills.demo.result import Result, Round
+from fleet.drills.workload.audit import Audit
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schemas" / "demo.schema.json").read_text())
 AUDIT = Audit(100, 101, 2, 0, 0, 0)

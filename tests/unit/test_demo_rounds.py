@@ -8,15 +8,15 @@ from typing import cast
 import pytest
 
 from fleet.core.model import BrokerId, Endpoint, ProxyId
-from fleet.demo.audit import Audit
-from fleet.demo.history import Event, HistoryReader, HistoryWriter, Record
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Change, Prober
-from fleet.demo.result import Result, Round
-from fleet.demo.rounds import Rounds, Stream, _last_ms
-from fleet.demo.run import unfinished
-from fleet.demo.view import audit_lines, round_line
-from fleet.demo.workload import Workload, WorkloadSpec
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.result import Result, Round
+from fleet.drills.demo.rounds import Rounds, Stream, _last_ms
+from fleet.drills.demo.run import unfinished
+from fleet.drills.demo.view import audit_lines, round_line
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.clients import Workload, WorkloadSpec
+from fleet.drills.workload.history import Event, HistoryReader, HistoryWriter, Record
+from fleet.drills.workload.prober import Change, Prober
 
 OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
 
@@ -59,7 +59,7 @@ async def test_whoever_aims_knows_what_was_advertised_just_before(
     async def wait(delay_s: float) -> None:
         waited.append((delay_s, aiming._prober.fast))
 
-    monkeypatch.setattr("fleet.demo.rounds.asyncio.sleep", wait)
+    monkeypatch.setattr("fleet.drills.demo.rounds.asyncio.sleep", wait)
     assert await aiming.aim("leader") == ("p2", True)
     assert waited == [(0.5, True)]
 

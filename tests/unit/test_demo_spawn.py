@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fleet.core.errors import DemoError
-from fleet.demo.spawn import end, signal_trees, spawn, spawn_module, tail, tree
+from fleet.drills.cluster.spawn import end, signal_trees, spawn, spawn_module, tail, tree
 
 SLEEP = "import time; time.sleep(600)"
 # A child that ignores SIGTERM and has a child of its own, in another session.
@@ -53,7 +53,7 @@ def test_output_goes_to_the_log(tmp_path: Path) -> None:
 
 
 def test_modules_run_with_the_code_of_this_work_tree(tmp_path: Path) -> None:
-    child = spawn_module("fleet.demo.history", log=tmp_path / "log")
+    child = spawn_module("fleet.drills.workload.history", log=tmp_path / "log")
     assert child.wait(20) == 0
 
 
@@ -118,7 +118,7 @@ def test_a_child_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent_code = f"""
 import sys, time
 from pathlib import Path
-from fleet.demo.spawn import spawn
+from fleet.drills.cluster.spawn import spawn
 child = spawn([sys.executable, "-c", {SLEEP!r}], Path({str(log)!r}))
 print(child.pid, flush=True)
 time.sleep(600)
@@ -137,6 +137,6 @@ time.sleep(600)
 def test_the_hooks_that_a_fork_needs_in_pairs_are_there_before_the_first() -> None:
     # Found: a chaos test failed with "release unlocked lock". Its observers' thread had imported the
     # executor's module, which registers fork hooks, while the main thread was in a fork.
-    code = "import sys, fleet.demo.spawn; print('concurrent.futures.thread' in sys.modules)"
+    code = "import sys, fleet.drills.cluster.spawn; print('concurrent.futures.thread' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from fleet.admin.documents import IdentityDocument, MemberDocument, OwnershipDocument, QuorumDocument
 from fleet.core.model import IdentitySpace, Liveness, MemberStatus
-from fleet.demo.result import Round
-from fleet.demo.view import Lines, Picture, Terminal, round_line
+from fleet.drills.demo.result import Round
+from fleet.drills.demo.view import Lines, Picture, Terminal, round_line
 
 ROUND = Round("p2", False, 12.4, 20.6, 250.0, 400.0, 500.0)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from fleet.demo import workload
-from fleet.demo.history import Event, HistoryWriter, Record
-from fleet.demo.workload import WorkloadSpec, ends_of_log
+from fleet.drills.workload import clients
+from fleet.drills.workload.clients import WorkloadSpec, ends_of_log
+from fleet.drills.workload.history import Event, HistoryWriter, Record
 
 
 class Brokers:
@@ -44,7 +44,7 @@ def test_an_acknowledged_record_that_is_not_replicated_yet_is_waited_for(
 ) -> None:
     """Found by a run with acks=1 whose last record was consumed by nobody, and counted as lost."""
     brokers = Brokers(2, 2, 3, 4)
-    monkeypatch.setattr(workload, "AdminClient", lambda _: brokers)
+    monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)
     assert ends_of_log(spec) == {0: 3}
     assert brokers.offsets == [4]
 
@@ -52,7 +52,7 @@ def test_an_acknowledged_record_that_is_not_replicated_yet_is_waited_for(
 def test_a_record_that_a_broker_has_lost_is_not_waited_for_for_ever(
     spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workload, "REPLICATION_LIMIT_S", 0.0)
+    monkeypatch.setattr(clients, "REPLICATION_LIMIT_S", 0.0)
     brokers = Brokers(*[2] * 10_000)
-    monkeypatch.setattr(workload, "AdminClient", lambda _: brokers)
+    monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)
     assert ends_of_log(spec) == {0: 2}

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.drain import CLIENTS, Measured, Move, line
 from benchmarks.takeover import Figures
 from fleet.chaos.workloads import KINDS
-from fleet.demo.audit import Audit
+from fleet.drills.workload.audit import Audit
 
 CLEAN = Audit(9, 9, 0, 0, 0, 0)
 

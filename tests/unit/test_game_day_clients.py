@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from fleet.core.errors import ConfigError, GameDayError
-from fleet.demo.workload import WorkloadSpec, properties
-from fleet.game_day import clients
-from fleet.game_day.clients import Topic, reports_in
-from fleet.game_day.plan import Options
-from fleet.game_day.verdict import Report
+from fleet.drills.game_day import clients
+from fleet.drills.game_day.clients import Topic, reports_in
+from fleet.drills.game_day.plan import Options
+from fleet.drills.game_day.verdict import Report
+from fleet.drills.workload.clients import WorkloadSpec, properties
 from tests.unit.sample_game_day import PLAN
 
 TEXT = "# of the game day\n\nsasl.username = day\nsasl.password=a=b\nbootstrap.servers=elsewhere:1\n"

@@ -11,8 +11,8 @@ import pytest
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import NotProved
 from fleet.core.model import Liveness, MemberStatus
-from fleet.game_day.evidence import Glimpse, proof_of, what_is_missing
-from fleet.game_day.scenarios import Effect
+from fleet.drills.game_day.evidence import Glimpse, proof_of, what_is_missing
+from fleet.drills.game_day.scenarios import Effect
 from tests.unit.test_rolling import told
 
 LIFE = 7

@@ -14,15 +14,15 @@ import yaml
 
 from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos.checker import View
-from fleet.chaos.observer import Answer
 from fleet.config.file import load
 from fleet.core.errors import CommandFailed, NotProved, RestartFailed
 from fleet.core.model import MemberStatus
-from fleet.demo.background import happens
-from fleet.game_day import fault
-from fleet.game_day.fault import Breaker
-from fleet.game_day.plan import Options
+from fleet.drills.game_day import fault
+from fleet.drills.game_day.fault import Breaker
+from fleet.drills.game_day.plan import Options
+from fleet.drills.workload.checker import View
+from fleet.drills.workload.observer import Answer
+from fleet.drills.workload.waiting import happens
 from fleet.tls.access import Access
 from tests.unit.sample_game_day import PLAN
 from tests.unit.test_config import tree

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import AdminError, FleetError, GameDayError
-from fleet.game_day.plan import Options, Plan, lines, make_plan
+from fleet.drills.game_day.plan import Options, Plan, lines, make_plan
 from tests.unit.test_rolling import URLS, fleet, told
 
 KILL = Options("leader-kill", {"break": "kill {proxy_id}"})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet.core.errors import GameDayError
-from fleet.game_day import run
-from fleet.game_day.plan import Options
+from fleet.drills.game_day import run
+from fleet.drills.game_day.plan import Options
 
 
 async def test_a_second_ctrl_c_waits_for_what_the_first_has_begun() -> None:

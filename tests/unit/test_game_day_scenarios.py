@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from fleet.admin.operator_commands import command_for
-from fleet.game_day.scenarios import SCENARIOS, mistakes, page
+from fleet.drills.game_day.scenarios import SCENARIOS, mistakes, page
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

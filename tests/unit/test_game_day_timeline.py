@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from fleet.chaos.checker import Sighting, View
-from fleet.demo.history import Event, Record
-from fleet.game_day.timeline import Span, Stall, Stand, advertised_stands, committed_stands, stalls
+from fleet.drills.game_day.timeline import (
+    Span,
+    Stall,
+    Stand,
+    advertised_stands,
+    committed_stands,
+    stalls,
+)
+from fleet.drills.workload.checker import Sighting, View
+from fleet.drills.workload.history import Event, Record
 
 WITHIN = Span(100.0, 110.0)
 

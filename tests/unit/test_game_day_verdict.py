@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fleet.chaos.checker import View
 from fleet.core.errors import GameDayError
-from fleet.game_day.picture import draw
-from fleet.game_day.plan import Options
-from fleet.game_day.report import print_report
-from fleet.game_day.verdict import Broken, Seen, document, timeline
+from fleet.drills.game_day.picture import draw
+from fleet.drills.game_day.plan import Options
+from fleet.drills.game_day.report import print_report
+from fleet.drills.game_day.verdict import Broken, Seen, document, timeline
+from fleet.drills.workload.checker import View
 from tests.unit.sample_game_day import BACK_S, BEFORE, BROKEN_S, seen, without
 
 

@@ -26,7 +26,7 @@ from fleet.config import PeerTlsFiles
 from fleet.control import links
 from fleet.control.links import Hello, Kind
 from fleet.core.model import Endpoint
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.ports import free_ports
 from fleet.tls import checking
 from fleet.tls.peers import PeerTls, explain, make_contexts, rehearse
 from tests.integration.relay import Relays

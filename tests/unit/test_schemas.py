@@ -25,8 +25,8 @@ from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
 from fleet.core.model import Liveness, Ownership
 from fleet.core.state import MemberUp, OwnershipSet
-from fleet.game_day import report as report_of_game_day
-from fleet.game_day import verdict
+from fleet.drills.game_day import report as report_of_game_day
+from fleet.drills.game_day import verdict
 from fleet.pipeline import observations
 from fleet.pipeline.documents import (
     ANOMALIES,

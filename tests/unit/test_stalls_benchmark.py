@@ -13,7 +13,7 @@ from benchmarks.takeover import MEASURES as OF_LIBRDKAFKA
 from fleet.chaos.workloads import KINDS
 from fleet.config import Timing
 from fleet.core.errors import DemoError
-from fleet.demo.local_fleet import LocalFleet
+from fleet.drills.cluster.fleet import LocalFleet
 
 KILL = {"java": Stall("p2", True, 217.0, 466.2), "aiokafka": Stall("p2", True, 204.9, 207.1)}
 

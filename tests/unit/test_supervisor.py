@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from fleet.config.settings import Limits, ListenerSettings, MemberSettings, Settings, Timing
 from fleet.core.errors import StartError
 from fleet.core.model import Endpoint, IdentitySpace
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.ports import free_ports
 from fleet.runtime import child as process
 from fleet.runtime import data_dir, sockets
 from fleet.runtime.child import ChildSpec

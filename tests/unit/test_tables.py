@@ -17,7 +17,7 @@ from rich.console import Console
 from fleet.admin.documents import ERROR, ErrorDetail, ErrorDocument
 from fleet.cli import journal_files
 from fleet.cli.render import tables, top
-from fleet.game_day import report as game_day_report
+from fleet.drills.game_day import report as game_day_report
 from fleet.pipeline import documents as pipeline_report
 
 HOSTILE = "\x1b]0;x\x07\n\x9b31m\u202e[red]"

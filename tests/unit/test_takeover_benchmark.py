@@ -18,12 +18,12 @@ from benchmarks.refreshes import Answers, Refreshes, requests_in
 from benchmarks.stalls import Outcome, Stall
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, _kill, document, figures, missed
 from fleet.core.model import Endpoint, ProxyId
-from fleet.demo.audit import Audit
-from fleet.demo.history import NO_OFFSET, Event, HistoryWriter, Record
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.result import Round
-from fleet.demo.rounds import Rounds
-from fleet.demo.workload import Workload, WorkloadSpec
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.result import Round
+from fleet.drills.demo.rounds import Rounds
+from fleet.drills.workload.audit import Audit
+from fleet.drills.workload.clients import Workload, WorkloadSpec
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 CLEAN = Audit(10, 10, 0, 0, 0, 0)
 

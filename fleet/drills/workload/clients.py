@@ -1,6 +1,6 @@
 """A producer and a consumer group, in a process of their own, that write down all they see.
 
-`Workload` is the handle; `python -m fleet.demo.workload SPEC` is the process. SIGTERM makes it stop
+`Workload` is the handle; `python -m fleet.drills.workload.clients SPEC` is the process. SIGTERM makes it stop
 producing, wait for what is outstanding, consume to the end of the log, and exit.
 """
 
@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from fleet.admin.client_settings import LIBRDKAFKA_TAKEOVER
 from fleet.core.errors import ConfigError, DemoError
 from fleet.core.file_faults import encoding_fault, read_fault
-from fleet.demo.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
-from fleet.demo.spawn import end, spawn_module, tail
+from fleet.drills.cluster.spawn import end, spawn_module, tail
+from fleet.drills.workload.history import NO_OFFSET, Event, HistoryReader, HistoryWriter, Record
 
 ClientSettings = Literal["default", "recommended"]
 Acks = Literal["all", "1", "0"]
@@ -87,7 +87,7 @@ class Workload:
         module: what runs there: this one, or another that ends with `work`.
     """
 
-    def __init__(self, spec: WorkloadSpec, module: str = "fleet.demo.workload") -> None:
+    def __init__(self, spec: WorkloadSpec, module: str = "fleet.drills.workload.clients") -> None:
         self.spec = spec
         self._module = module
         self.log = Path(spec.folder) / "workload.log"

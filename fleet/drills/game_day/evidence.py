@@ -9,7 +9,7 @@ from typing import Final
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.core.errors import NotProved
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
-from fleet.game_day.scenarios import Effect
+from fleet.drills.game_day.scenarios import Effect
 
 SILENT_S: Final = 0.5
 """Without an answer for so long, a member is held for silent."""

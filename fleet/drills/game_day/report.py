@@ -8,9 +8,9 @@ from typing import Final, Literal, TypeAlias
 from rich.console import Console
 
 from fleet.admin.documents import Codec
-from fleet.chaos.checker import Rule
 from fleet.cli.render.tables import escape
 from fleet.core.model import ProxyId
+from fleet.drills.workload.checker import Rule
 
 Auditor: TypeAlias = Literal["checker", "spark"]
 """The checker of the chaos runs; or the data pipeline, beside it."""

@@ -5,7 +5,7 @@
         killed_at_s = fleet.kill(fleet.control.leader())
         fleet.await_settled({1, 2, 3}, fleet.running)
 
-Start members from the main thread (see `fleet.demo.spawn`); the rest may be called from any.
+Start members from the main thread (see `fleet.drills.cluster.spawn`); the rest may be called from any.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from fleet.config import CONTROL_SOCKET, PRIVATE_FOLDER, Settings, bootstrap_end
 from fleet.config.file import load
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
-from fleet.demo.background import pauses_s
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, signal_trees, spawn_module, tail
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, signal_trees, spawn_module, tail
+from fleet.drills.workload.waiting import pauses_s
 from fleet.tls import checking
 from fleet.tls.access import access_to
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fleet.demo.history import NO_OFFSET, Event, Record
+from fleet.drills.workload.history import NO_OFFSET, Event, Record
 
 Place: TypeAlias = tuple[int, int]  # partition, offset
 Identity: TypeAlias = tuple[int, Record]  # partition, record

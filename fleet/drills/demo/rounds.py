@@ -12,13 +12,13 @@ from itertools import islice
 from fleet.admin.documents import TakeoverDocument
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.audit import longest_stall_ms
-from fleet.demo.background import happens, in_thread, until
-from fleet.demo.history import Event, HistoryReader
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
-from fleet.demo.result import Round
-from fleet.demo.workload import Workload
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.demo.result import Round
+from fleet.drills.workload.audit import longest_stall_ms
+from fleet.drills.workload.clients import Workload
+from fleet.drills.workload.history import Event, HistoryReader
+from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.waiting import happens, in_thread, until
 
 TAKEOVER_LIMIT_S = 20.0
 RETURN_LIMIT_S = 60.0

@@ -11,8 +11,8 @@ from fleet.admin.rolling_restart import unrest
 from fleet.admin.status import Answers, best_answer
 from fleet.core.errors import GameDayError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.game_day.report import Auditor
-from fleet.game_day.scenarios import SCENARIOS, Role, Scenario
+from fleet.drills.game_day.report import Auditor
+from fleet.drills.game_day.scenarios import SCENARIOS, Role, Scenario
 
 TAKEOVER_SLACK_S: Final = 2.0
 """What a takeover may last in addition to ``suspect_after_s``, unless the operator says otherwise."""

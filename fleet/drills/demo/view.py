@@ -17,7 +17,7 @@ from rich.text import Text
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.model import BrokerId, ProxyId
 from fleet.core.text import make_printable
-from fleet.demo.result import Result, Round
+from fleet.drills.demo.result import Result, Round
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
 _REFRESH_PER_S = 4.0

@@ -6,7 +6,7 @@
         kafka.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "…")
 
 Start it from the main thread: the brokers end with the thread that started them, so that nothing is left
-running after a crash (see `fleet.demo.spawn`).
+running after a crash (see `fleet.drills.cluster.spawn`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from confluent_kafka.admin import AdminClient
 import fleet
 from fleet.core.errors import DemoError
 from fleet.core.model import Broker, BrokerId, Endpoint
-from fleet.demo.ports import free_ports
-from fleet.demo.spawn import end, spawn, tail
+from fleet.drills.cluster.ports import free_ports
+from fleet.drills.cluster.spawn import end, spawn, tail
 
 LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from fleet.admin import client
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos.checker import Sighting, View
 from fleet.config import Settings, bootstrap_endpoints, identity_owners
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.background import alongside
-from fleet.demo.prober import FAST_S, Prober
+from fleet.drills.workload.checker import Sighting, View
+from fleet.drills.workload.prober import FAST_S, Prober
+from fleet.drills.workload.waiting import alongside
 from fleet.tls.access import access_to
 
 _ASK_EVERY_S = 0.1

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from fleet.core.model import ProxyId
-from fleet.demo.audit import Audit
+from fleet.drills.workload.audit import Audit
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
-from fleet.chaos.checker import Sighting, View
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.history import Event
+from fleet.drills.workload.checker import Sighting, View
+from fleet.drills.workload.history import Event
 
 STALL_S: Final = 0.2
 """An interval without a record, on one partition, is shown from here on."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from fleet.core.model import Endpoint
-from fleet.demo.result import Result
-from fleet.demo.run import Options, perform, stage
-from fleet.demo.view import Lines, Terminal, View, audit_lines
-from fleet.demo.workload import ClientSettings
+from fleet.drills.demo.result import Result
+from fleet.drills.demo.run import Options, perform, stage
+from fleet.drills.demo.view import Lines, Terminal, View, audit_lines
+from fleet.drills.workload.clients import ClientSettings
 
 INTERRUPTED = 130
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.core.errors import GameDayError, RestartFailed
-from fleet.demo.background import happens, in_thread
-from fleet.game_day.clients import FLOW_LIMIT_S, Clients, Topic
-from fleet.game_day.fault import Breaker
-from fleet.game_day.plan import Options, Plan, make_plan
-from fleet.game_day.timeline import Span
-from fleet.game_day.verdict import Broken, Seen
+from fleet.drills.game_day.clients import FLOW_LIMIT_S, Clients, Topic
+from fleet.drills.game_day.fault import Breaker
+from fleet.drills.game_day.plan import Options, Plan, make_plan
+from fleet.drills.game_day.timeline import Span
+from fleet.drills.game_day.verdict import Broken, Seen
+from fleet.drills.workload.observer import Observer
+from fleet.drills.workload.waiting import happens, in_thread
 from fleet.tls.access import access_to
 
 _PROBE_EVERY_S = 0.02

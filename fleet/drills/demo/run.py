@@ -17,15 +17,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
-from fleet.demo.audit import audit
-from fleet.demo.background import alongside, in_thread
-from fleet.demo.kafka import LIBS, KafkaCluster
-from fleet.demo.local_fleet import LocalFleet
-from fleet.demo.prober import Prober
-from fleet.demo.result import Result, Round
-from fleet.demo.rounds import Rounds
-from fleet.demo.view import Picture, View
-from fleet.demo.workload import ClientSettings, Workload, WorkloadSpec, read_log
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import LIBS, KafkaCluster
+from fleet.drills.demo.result import Result, Round
+from fleet.drills.demo.rounds import Rounds
+from fleet.drills.demo.view import Picture, View
+from fleet.drills.workload.audit import audit
+from fleet.drills.workload.clients import ClientSettings, Workload, WorkloadSpec, read_log
+from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.waiting import alongside, in_thread
 
 PARTITIONS = 12
 _PICTURE_EVERY_S = 0.25

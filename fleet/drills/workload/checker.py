@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from fleet.core.model import BrokerId, ProxyId
-from fleet.demo.audit import Audit, Place, audit
-from fleet.demo.history import Event, Record
+from fleet.drills.workload.audit import Audit, Place, audit
+from fleet.drills.workload.history import Event, Record
 
 Key: TypeAlias = tuple[int, int]
 """A partition, and the number of one of its keys."""

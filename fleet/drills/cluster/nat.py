@@ -6,8 +6,8 @@ import yaml
 
 from fleet.config.file import load
 from fleet.core.model import Endpoint
-from fleet.demo.local_fleet import LISTENER, LocalFleet
-from fleet.demo.ports import free_ports
+from fleet.drills.cluster.fleet import LISTENER, LocalFleet
+from fleet.drills.cluster.ports import free_ports
 
 
 def advertise_elsewhere(fleet: LocalFleet, host: str) -> dict[Endpoint, Endpoint]:

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from fleet.core.errors import GameDayError
 from fleet.core.model import ProxyId
-from fleet.game_day.timeline import Stand, Timeline
+from fleet.drills.game_day.timeline import Stand, Timeline
 
 _COLOURS: Final = [
     mpl.color_sequences["tab20"][each] for each in (0, 2, 4, 8, 10, 16, 18, 1, 3, 5, 9, 11, 17, 19)

@@ -6,7 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fleet.chaos.checker import (
+from fleet.core.model import ProxyId
+from fleet.drills.game_day.plan import Options, Plan
+from fleet.drills.game_day.report import (
+    BrokenPromise,
+    FaultDocument,
+    GameDayDocument,
+    RecordsDocument,
+    ReportedError,
+    StallDocument,
+    Step,
+)
+from fleet.drills.game_day.timeline import (
+    Span,
+    Timeline,
+    advertised_stands,
+    committed_stands,
+    stalls,
+)
+from fleet.drills.workload.audit import Audit, longest_stall_ms
+from fleet.drills.workload.checker import (
     History,
     Outage,
     Sighting,
@@ -17,20 +36,7 @@ from fleet.chaos.checker import (
     check,
     takeover_s,
 )
-from fleet.core.model import ProxyId
-from fleet.demo.audit import Audit, longest_stall_ms
-from fleet.demo.history import Event
-from fleet.game_day.plan import Options, Plan
-from fleet.game_day.report import (
-    BrokenPromise,
-    FaultDocument,
-    GameDayDocument,
-    RecordsDocument,
-    ReportedError,
-    StallDocument,
-    Step,
-)
-from fleet.game_day.timeline import Span, Timeline, advertised_stands, committed_stands, stalls
+from fleet.drills.workload.history import Event
 
 
 @dataclass(frozen=True, slots=True)

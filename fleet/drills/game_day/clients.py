@@ -11,14 +11,14 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.chaos.checker import Promise, Stream
 from fleet.core.errors import DemoError, GameDayError
-from fleet.demo.background import until
-from fleet.demo.history import HistoryReader
-from fleet.demo.rounds import Traffic
-from fleet.demo.workload import Workload, WorkloadSpec, properties, read_log
-from fleet.game_day.plan import Options, Plan
-from fleet.game_day.verdict import Report
+from fleet.drills.demo.rounds import Traffic
+from fleet.drills.game_day.plan import Options, Plan
+from fleet.drills.game_day.verdict import Report
+from fleet.drills.workload.checker import Promise, Stream
+from fleet.drills.workload.clients import Workload, WorkloadSpec, properties, read_log
+from fleet.drills.workload.history import HistoryReader
+from fleet.drills.workload.waiting import until
 
 PROMISE: Final = Promise("always", exact=True)
 FLOW_LIMIT_S: Final = 60.0

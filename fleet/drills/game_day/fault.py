@@ -10,14 +10,14 @@ from typing import Final
 
 from fleet.admin import client, rolling_restart
 from fleet.admin.operator_commands import command_for, run_command
-from fleet.chaos.observer import Observer
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.core.errors import FleetError, NotProved, RestartFailed
 from fleet.core.model import ProxyId
-from fleet.demo.background import alongside
-from fleet.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_missing
-from fleet.game_day.plan import Options, Plan
-from fleet.game_day.verdict import Broken
+from fleet.drills.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_missing
+from fleet.drills.game_day.plan import Options, Plan
+from fleet.drills.game_day.verdict import Broken
+from fleet.drills.workload.observer import Observer
+from fleet.drills.workload.waiting import alongside
 from fleet.tls.access import access_to
 
 PROOF_LIMIT_S: Final = 10.0
