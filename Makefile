@@ -64,7 +64,7 @@ conformance: ready-test ## Every API and version that Kafka defines through a fl
 	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.conformance $(ARGS),$(PYTEST) tests/conformance)
 
 chaos: ready-test ## Tests that break members and networks; with ARGS, seeded runs: ARGS="--runs 5 --seed 1 --json"
-	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos $(ARGS),$(PYTEST) tests/chaos)
+	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded $(ARGS),$(PYTEST) tests/chaos)
 
 # Runs that are done need not be done again, as long as fleet/ is what it was then.
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
@@ -73,17 +73,17 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@$(BIN)/python -m pytest -s --size=test-long tests >&2
 	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
-	@$(BIN)/python -m fleet.chaos.spark --seed 1 --runs 20 --outages --report docs/judged.md >&2
+	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
 	@$(BIN)/python -m benchmarks.loaded --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m tests.fuzz --inputs 10000000 --keep --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
 	@$(BIN)/python -m tests.hostile --connections 100000 --json > build/hostile.json && cp build/hostile.json docs/hostile.json
-	@$(BIN)/python -m fleet.chaos --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
+	@$(BIN)/python -m tests.chaos.seeded --runs 220 --seed 1 --results build/chaos-$(CODE).jsonl --report docs/reliability.md $(ARGS)
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl
 
 pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that Spark judges, too: ARGS="--seed 3 --json"
-	@$(if $(strip $(ARGS)),$(BIN)/python -m fleet.chaos.spark $(ARGS),$(PYTEST) tests/pipeline tests/judged)
+	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded.spark_check $(ARGS),$(PYTEST) tests/pipeline tests/judged)
 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)

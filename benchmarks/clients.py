@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.drills.demo.run import Stage, create_topic, delete_topic
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import ClientSettings
 from fleet.drills.workload.waiting import in_thread, until
+from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -30,7 +30,7 @@ class Kind:
     """One kind of client.
 
     Args:
-        workload: what it is in `fleet.chaos.workloads`.
+        workload: what it is in `tests.chaos.seeded.workloads`.
         settings: librdkafka's.
         further: settings beyond these.
     """

@@ -28,7 +28,6 @@ from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, sta
 from benchmarks.takeover import MEDIAN, Figures, Goal, missed, spread
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain
-from fleet.chaos.workloads import Client
 from fleet.core.errors import FleetError
 from fleet.core.model import ProxyId
 from fleet.drills.demo.command import parse_brokers
@@ -36,6 +35,7 @@ from fleet.drills.demo.run import Options, Stage, stage
 from fleet.drills.demo.view import Lines, milliseconds
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.waiting import in_thread
+from tests.chaos.seeded.workloads import Client
 
 When = Literal["calm", "drain", "undrain"]
 

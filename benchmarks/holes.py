@@ -29,15 +29,15 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.takeover import Figures, spread
-from fleet.chaos.network import Toxiproxy
-from fleet.chaos.proofs import becomes, hears_all
-from fleet.chaos.run import Ground, prepare
 from fleet.core.errors import DemoError, FleetError
 from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.demo.view import milliseconds
 from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.waiting import alongside, happens, in_thread
+from tests.chaos.seeded.network import Toxiproxy
+from tests.chaos.seeded.proofs import becomes, hears_all
+from tests.chaos.seeded.run import Ground, prepare
 
 Fault = Literal["both", "in", "out", "freeze"]
 Role = Literal["leader", "follower"]

@@ -34,7 +34,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from fleet.chaos.command import say
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -46,6 +45,7 @@ from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.parse import only
 from fleet.pipeline.streams import Kafka, records, session
 from fleet.runtime.ipc import ApiTraffic
+from tests.chaos.seeded.command import say
 
 PREFIX: Final = "bench."
 PARTITIONS: Final = 6

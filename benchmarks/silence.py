@@ -26,12 +26,12 @@ from rich.table import Table
 
 from benchmarks.clients import Kind, at_work, await_flow, choice_of, finish, stalls_ms
 from benchmarks.takeover import Figures, spread
-from fleet.chaos.workloads import Client
 from fleet.core.errors import FleetError
 from fleet.drills.demo.run import Options, Stage, stage
 from fleet.drills.demo.view import Lines, milliseconds
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.waiting import in_thread
+from tests.chaos.seeded.workloads import Client
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {

@@ -16,7 +16,6 @@ from typing import Final
 
 from benchmarks.clients import Kind, at_work, await_flow, finish, stalls_ms
 from benchmarks.control import followers
-from fleet.chaos.workloads import Client
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
@@ -24,6 +23,7 @@ from fleet.drills.demo.run import Options, Stage, stage
 from fleet.drills.demo.view import Lines, View, milliseconds
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.waiting import in_thread
+from tests.chaos.seeded.workloads import Client
 
 CLIENTS: Final = MappingProxyType[str, Kind](
     {"java": Kind("java", "default"), "aiokafka": Kind("aiokafka", "default")}

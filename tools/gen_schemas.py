@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.admin import documents
-from fleet.chaos import report
-from fleet.chaos.judged import JUDGED
 from fleet.cli import journal_files
 from fleet.core import event_schema as events
 from fleet.drills.game_day.report import GAME_DAY
 from fleet.pipeline import observations
 from fleet.pipeline.documents import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
+from tests.chaos.seeded import report
+from tests.chaos.seeded.spark_crosscheck import JUDGED
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 

@@ -1,6 +1,6 @@
 """What is seen of a fleet from outside, as the jobs read it: by applications, and by who asks for Metadata.
 
-A fleet makes the topic, and does not write to it; chaos runs do (`fleet.chaos.spark`), and applications may
+A fleet makes the topic, and does not write to it; chaos runs do (`tests.chaos.seeded.spark_check`), and applications may
 keep their ledger there. Times are Unix time in microseconds.
 """
 

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import pytest
 
-from fleet.chaos.workloads import PARTITIONS
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.scene import RATE_PER_S, Scene, under_load
+from tests.chaos.seeded.workloads import PARTITIONS
 from tests.conftest import IMPATIENT, fleets, whole_again
 
 

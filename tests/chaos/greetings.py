@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from fleet.chaos.network import Link
-from fleet.chaos.proofs import PROOF_LIMIT_S, NoEffect
 from fleet.control.links import Hello, Kind
+from tests.chaos.seeded.network import Link
+from tests.chaos.seeded.proofs import PROOF_LIMIT_S, NoEffect
 
 _HEADER = struct.Struct(">IB")
 _AT_ONCE = 16

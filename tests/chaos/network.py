@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 
-from fleet.chaos.network import Link, Toxiproxy
-from fleet.chaos.proofs import prove_black, time_of_answer, time_of_hanging_up
-from fleet.chaos.run import toxiproxy
-from fleet.chaos.schedule import Direction
 from fleet.control.links import Hello
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.greetings import Proof
+from tests.chaos.seeded.network import Link, Toxiproxy
+from tests.chaos.seeded.proofs import prove_black, time_of_answer, time_of_hanging_up
+from tests.chaos.seeded.run import toxiproxy
+from tests.chaos.seeded.schedule import Direction
 
 
 class Network:

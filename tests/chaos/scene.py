@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.admin.documents import OwnershipDocument, TakeoverDocument
-from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.core.model import BrokerId, Liveness, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -29,6 +28,7 @@ from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
 from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.waiting import alongside, pauses_s
+from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 RATE_PER_S = 60
 FLOW_LIMIT_S = 60.0

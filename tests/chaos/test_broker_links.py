@@ -19,15 +19,15 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.plain_producer import Seen, Spec
 from benchmarks.repeats import SETTINGS, examine, read_rows
 from fleet.admin import client
-from fleet.chaos.network import Link, Toxiproxy, knock
-from fleet.chaos.proofs import prove_black
-from fleet.chaos.run import toxiproxy
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.spawn import end, spawn_module
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.scene import Scene, View, wait_for
+from tests.chaos.seeded.network import Link, Toxiproxy, knock
+from tests.chaos.seeded.proofs import prove_black
+from tests.chaos.seeded.run import toxiproxy
 from tests.conftest import AWAY, AWAY_LISTENER
 
 pytestmark = pytest.mark.size("test-all")

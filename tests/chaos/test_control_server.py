@@ -15,10 +15,10 @@ from functools import partial
 import pytest
 
 from fleet.admin.live import MAX_WATCHERS
-from fleet.chaos.proofs import is_gone
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.scene import wait_for
+from tests.chaos.seeded.proofs import is_gone
 from tests.chaos.trees import Tree, try_tree
 from tests.conftest import MakeFleet
 

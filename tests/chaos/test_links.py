@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from fleet.chaos.schedule import Direction
 from fleet.core.model import Liveness, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -17,6 +16,7 @@ from tests.chaos.conftest import Note, Stage
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
 from tests.chaos.network import Network, network
 from tests.chaos.scene import Scene, hold, is_whole, wait_for
+from tests.chaos.seeded.schedule import Direction
 
 pytestmark = pytest.mark.size("test-all")
 

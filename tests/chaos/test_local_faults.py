@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import pytest
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos.local_faults import LocalFaults
-from fleet.chaos.proofs import hears_all
-from fleet.chaos.schedule import LOCAL_FAULTS, Kind
 from fleet.core.model import Liveness, MemberStatus, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT
 from tests.chaos.scene import hold, wait_for
+from tests.chaos.seeded.local_faults import LocalFaults
+from tests.chaos.seeded.proofs import hears_all
+from tests.chaos.seeded.schedule import LOCAL_FAULTS, Kind
 from tests.conftest import IMPATIENT, whole_again
 
 pytestmark = pytest.mark.size("test-all")

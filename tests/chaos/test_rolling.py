@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from benchmarks.takeover import Deliveries
-from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.config.settings import Timing
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
@@ -22,6 +21,7 @@ from fleet.drills.demo.rounds import Traffic
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
 from tests.chaos.scene import at_work, await_flow, becomes
+from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import fleets
 
 pytestmark = pytest.mark.size("test-all")

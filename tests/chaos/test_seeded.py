@@ -1,4 +1,4 @@
-"""The chosen plans of the seeded chaos runs, each judged by the checker; see `fleet.chaos`."""
+"""The chosen plans of the seeded chaos runs, each judged by the checker; see `tests.chaos.seeded`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.run import ENOUGH, Ground, perform, toxiproxy
-from fleet.chaos.schedule import CHOSEN, chosen
 from fleet.drills.cluster.kafka import KafkaCluster
+from tests.chaos.seeded.run import ENOUGH, Ground, perform, toxiproxy
+from tests.chaos.seeded.schedule import CHOSEN, chosen
 
 pytestmark = pytest.mark.size("test-all")
 

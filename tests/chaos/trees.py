@@ -6,10 +6,10 @@ from functools import partial
 
 import psutil
 
-from fleet.chaos.proofs import is_gone, is_stopped
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.scene import wait_for
+from tests.chaos.seeded.proofs import is_gone, is_stopped
 
 
 class Tree:

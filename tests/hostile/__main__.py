@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.chaos.workloads import PARTITIONS
 from fleet.drills.cluster.kafka import KafkaCluster
+from tests.chaos.seeded.workloads import PARTITIONS
 from tests.conftest import broker_host
 from tests.hostile.run import Result, brokers, clients
 

@@ -27,8 +27,6 @@ import uvloop
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from fleet.chaos.report import Measures, measures
-from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.config import bootstrap_endpoints
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, Endpoint, Liveness, ProxyId
@@ -37,6 +35,8 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.history import Event, Record
 from tests.certificates import Authority
 from tests.chaos.scene import at_work
+from tests.chaos.seeded.report import Measures, measures
+from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.chaos.trees import Tree
 from tests.conftest import await_known, broker_host, fleets
 from tests.hostile.crowd import Crowd, Part, Port

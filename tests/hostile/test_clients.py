@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.workloads import PARTITIONS
 from fleet.drills.cluster.kafka import KafkaCluster
+from tests.chaos.seeded.workloads import PARTITIONS
 from tests.conftest import MakeTopic
 from tests.hostile.run import Result, clients
 

@@ -20,11 +20,11 @@ from benchmarks.race import run
 from benchmarks.results import DIRECT, FLEET
 from benchmarks.stage import Stage, Target, of_fleet, staged
 from benchmarks.workloads import Spec
-from fleet.chaos.workloads import PARTITIONS
 from fleet.config.schema import parse_endpoint
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.demo import run as demo
 from fleet.drills.demo.view import Lines
+from tests.chaos.seeded.workloads import PARTITIONS
 from tests.conftest import MakeFleet
 from tests.integration.clients import count
 

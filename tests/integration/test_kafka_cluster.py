@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from fleet.chaos.epochs import lives, read_again
 from fleet.core.errors import DemoError
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.demo.rounds import Traffic
 from fleet.drills.workload.audit import audit
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
 from fleet.drills.workload.waiting import happens
+from tests.chaos.seeded.epochs import lives, read_again
 
 pytestmark = pytest.mark.size("test-all")
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet.chaos.network import Link, knock
-from fleet.chaos.proofs import is_stopped
-from fleet.chaos.run import toxiproxy
 from fleet.control.broker_watch import BACKOFF_FIRST_S, GATHER_S
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.brokers import BACKOFF_LIMIT_S
+from tests.chaos.seeded.network import Link, knock
+from tests.chaos.seeded.proofs import is_stopped
+from tests.chaos.seeded.run import toxiproxy
 from tests.conftest import AWAY, AWAY_LISTENER
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, wait_for

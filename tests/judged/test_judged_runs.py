@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.spark import differing
+from tests.chaos.seeded.spark_check import differing
 
 pytestmark = pytest.mark.size("test-all")
 
@@ -20,7 +20,16 @@ LIMIT_S = 840.0
 
 @pytest.mark.timeout(900)
 def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fleet.chaos.spark", "--seed", FIRST, "--runs", str(RUNS), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.chaos.seeded.spark_check",
+        "--seed",
+        FIRST,
+        "--runs",
+        str(RUNS),
+        "--json",
+    ]
     report = tmp_path / "judged.md"
     done = subprocess.run(
         [*command, "--report", str(report)], capture_output=True, text=True, timeout=LIMIT_S

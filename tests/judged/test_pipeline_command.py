@@ -19,8 +19,6 @@ import yaml
 from pyspark.sql import SparkSession
 
 from fleet import cli
-from fleet.chaos.spark import ledger
-from fleet.chaos.workloads import PARTITIONS, Client
 from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.core import event_schema
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -32,6 +30,8 @@ from tests.borrowed import borrowed
 from tests.browser import chromium, complaints, pictures, text
 from tests.browser import rows as rows_of
 from tests.chaos.scene import await_flow
+from tests.chaos.seeded.spark_check import ledger
+from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import wait_for
 from tests.integration.test_events import everything

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleet.chaos.report import Noticed, RunResult
 from fleet.drills.workload.checker import Violation
+from tests.chaos.seeded.report import Noticed, RunResult
 
 
 def chaos_run(**changes: Any) -> RunResult:

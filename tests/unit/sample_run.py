@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from fleet.chaos import command, run, workloads
-from fleet.chaos.faults import Done
-from fleet.chaos.run import Ground
-from fleet.chaos.schedule import Fault
-from fleet.chaos.workloads import PARTITIONS
 from fleet.core.errors import DemoError
 from fleet.core.model import Endpoint
 from fleet.drills.workload.checker import Sighting, View
 from fleet.drills.workload.clients import Workload
 from fleet.drills.workload.history import Event, HistoryWriter, Record
+from tests.chaos.seeded import command, run, workloads
+from tests.chaos.seeded.faults import Done
+from tests.chaos.seeded.run import Ground
+from tests.chaos.seeded.schedule import Fault
+from tests.chaos.seeded.workloads import PARTITIONS
 
 LATER_S = 30.0
 """Clients see their records that long after they are started, and so after each moment of a run."""

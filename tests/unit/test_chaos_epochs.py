@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.chaos.epochs import Life, lives, repeated_partitions, sent_again
 from fleet.drills.workload.audit import Place
 from fleet.drills.workload.history import Event, Record
+from tests.chaos.seeded.epochs import Life, lives, repeated_partitions, sent_again
 
 
 def batch(first: int, last: int, sequence: int, producer_id: int, epoch: int, *, transactional: bool) -> str:

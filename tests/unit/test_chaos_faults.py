@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos import faults, proofs
-from fleet.chaos.faults import Injector
-from fleet.chaos.network import Knock, Link
-from fleet.chaos.proofs import NoEffect
-from fleet.chaos.schedule import Direction, Fault, Kind
 from fleet.core.model import Endpoint
+from tests.chaos.seeded import faults, proofs
+from tests.chaos.seeded.faults import Injector
+from tests.chaos.seeded.network import Knock, Link
+from tests.chaos.seeded.proofs import NoEffect
+from tests.chaos.seeded.schedule import Direction, Fault, Kind
 from tests.unit.test_demo_view import document, member
 
 LINK = Link(proxy=None, at=Endpoint("127.0.0.1", 1))

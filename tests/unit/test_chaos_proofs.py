@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from fleet.chaos import proofs
-from fleet.chaos.proofs import NoEffect, is_another, is_gone, is_stopped, prove
+from tests.chaos.seeded import proofs
+from tests.chaos.seeded.proofs import NoEffect, is_another, is_gone, is_stopped, prove
 
 
 @pytest.fixture

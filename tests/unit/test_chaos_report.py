@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fleet.chaos.command import KEPT, write_report
-from fleet.chaos.report import Measures, Noticed, measures, page, summarize
+from tests.chaos.seeded.command import KEPT, write_report
+from tests.chaos.seeded.report import Measures, Noticed, measures, page, summarize
 from tests.unit.sample_chaos import chaos_run
 
 

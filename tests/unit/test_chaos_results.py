@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.results import Results
-from fleet.chaos.run import replay
-from fleet.chaos.schedule import plan_of
 from fleet.core.errors import DemoError
+from tests.chaos.seeded.results import Results
+from tests.chaos.seeded.run import replay
+from tests.chaos.seeded.schedule import plan_of
 from tests.unit.sample_chaos import chaos_run
 
 

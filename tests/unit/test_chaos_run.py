@@ -14,17 +14,17 @@ from typing import Any
 import psutil
 import pytest
 
-from fleet.chaos import command as program
-from fleet.chaos import run
-from fleet.chaos.command import command, main
-from fleet.chaos.faults import Done
-from fleet.chaos.proofs import NoEffect
-from fleet.chaos.run import ENOUGH, perform, replay, write
-from fleet.chaos.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
-from fleet.chaos.workloads import PARTITIONS
 from fleet.core.errors import DemoError
 from fleet.drills.workload.checker import Outage, Rule, Violation
 from fleet.drills.workload.history import Event, HistoryWriter, Record
+from tests.chaos.seeded import command as program
+from tests.chaos.seeded import run
+from tests.chaos.seeded.command import command, main
+from tests.chaos.seeded.faults import Done
+from tests.chaos.seeded.proofs import NoEffect
+from tests.chaos.seeded.run import ENOUGH, perform, replay, write
+from tests.chaos.seeded.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
+from tests.chaos.seeded.workloads import PARTITIONS
 from tests.unit.sample_run import LATER_S, PROOF, Stage, set_up
 from tests.unit.test_chaos_checker import HISTORY
 

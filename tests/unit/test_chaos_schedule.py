@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet.chaos.results import Results
-from fleet.chaos.schedule import (
+from tests.chaos.seeded.results import Results
+from tests.chaos.seeded.schedule import (
     CHOSEN,
     FIRST_SEED,
     GENTLE,
@@ -20,7 +20,7 @@ from fleet.chaos.schedule import (
     chosen,
     plan_of,
 )
-from fleet.chaos.workloads import KINDS
+from tests.chaos.seeded.workloads import KINDS
 
 SEEDS = range(400)
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "reliability.jsonl"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.chaos.windows import Around, Missed, around, seen_missing, told
 from fleet.core.event_schema import ConnectionEvent, OwnershipEvent
 from fleet.drills.workload.checker import History, Outage, View
+from tests.chaos.seeded.availability_windows import Around, Missed, around, seen_missing, told
 
 UNTIL_MS = 100_000
 TAKEN = OwnershipEvent(

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.drain import CLIENTS, Measured, Move, line
 from benchmarks.takeover import Figures
-from fleet.chaos.workloads import KINDS
 from fleet.drills.workload.audit import Audit
+from tests.chaos.seeded.workloads import KINDS
 
 CLEAN = Audit(9, 9, 0, 0, 0, 0)
 

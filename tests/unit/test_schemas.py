@@ -16,8 +16,6 @@ from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import RaftView
-from fleet.chaos import report
-from fleet.chaos.judged import JUDGED, AuditTotals, JudgedDocument
 from fleet.cli import journal_files, member
 from fleet.config.file import load
 from fleet.control.detector import Transition
@@ -45,6 +43,8 @@ from fleet.pipeline.documents import (
     StaleClientDocument,
     TakenDocument,
 )
+from tests.chaos.seeded import report
+from tests.chaos.seeded.spark_crosscheck import JUDGED, AuditTotals, JudgedDocument
 from tests.unit.sample_chaos import chaos_run
 from tests.unit.sample_game_day import seen
 from tests.unit.sample_report import sample as sample_report

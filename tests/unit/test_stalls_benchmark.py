@@ -10,10 +10,10 @@ import pytest
 from benchmarks import control
 from benchmarks.stalls import CLIENTS, MEASURES, SOON, Stall, choose, line
 from benchmarks.takeover import MEASURES as OF_LIBRDKAFKA
-from fleet.chaos.workloads import KINDS
 from fleet.config import Timing
 from fleet.core.errors import DemoError
 from fleet.drills.cluster.fleet import LocalFleet
+from tests.chaos.seeded.workloads import KINDS
 
 KILL = {"java": Stall("p2", True, 217.0, 466.2), "aiokafka": Stall("p2", True, 204.9, 207.1)}
 

@@ -1,10 +1,10 @@
 """A chaos run judged a second time, by the data pipeline: Spark has to find what the checker has found.
 
-    python -m fleet.chaos.spark --seed 3 --json        what `make pipeline ARGS=…` starts
+    python -m tests.chaos.seeded.spark_check --seed 3 --json        what `make pipeline ARGS=…` starts
 
 The fleet tells its events; what its clients and its observer saw is written to a topic, as `outside` events.
 The jobs run over both. What operators would be told of the fleet's availability is held against the events
-themselves, and against what the observer saw (`fleet.chaos.windows`).
+themselves, and against what the observer saw (`tests.chaos.seeded.availability_windows`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,6 @@ from typing import Any, Final
 import click
 from pyspark.sql import SparkSession
 
-from fleet.chaos import windows
-from fleet.chaos.command import run_alone, say
-from fleet.chaos.judged import JUDGED, AuditTotals, Judged, JudgedDocument, page, text, total
-from fleet.chaos.run import prepare, remove, witness
-from fleet.chaos.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
-from fleet.chaos.windows import Told
 from fleet.core.errors import FleetError
 from fleet.core.event_schema import OUTSIDE, TOPICS
 from fleet.drills.workload.audit import Audit
@@ -40,6 +34,20 @@ from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.observations import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
 from fleet.pipeline.parse import events, parse
 from fleet.pipeline.streams import session
+from tests.chaos.seeded import availability_windows
+from tests.chaos.seeded.availability_windows import Told
+from tests.chaos.seeded.command import run_alone, say
+from tests.chaos.seeded.run import prepare, remove, witness
+from tests.chaos.seeded.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
+from tests.chaos.seeded.spark_crosscheck import (
+    JUDGED,
+    AuditTotals,
+    Judged,
+    JudgedDocument,
+    page,
+    text,
+    total,
+)
 
 _WINDOWS_OF: Final = ("ownership", "connection")
 """The kinds of events that say when an identity was to be had."""
@@ -101,16 +109,21 @@ def judge(
     """
     until_ms = time.time_ns() // 1_000_000
     found = run_jobs(spark, servers, prefix, str(out), keys_of(history), until_ms)
-    told = windows.told(windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms)
-    missed = windows.seen_missing(history)
+    told = availability_windows.told(
+        availability_windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
+    )
+    missed = availability_windows.seen_missing(history)
     spans = told.windows(until_ms)
-    covers = [windows.around(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000) for each in missed]
+    covers = [
+        availability_windows.around(each, spans, clocks.wall_us / 1000, clocks.drift_us / 1000)
+        for each in missed
+    ]
     audits = {name: Audit(**verdict) for name, verdict in found.audits.items()}
     differences = [
         *differing(audits, {each.name: audit_of(each) for each in history.streams}),
         *differing(found.took_us, took_us(history)),
         *_other_owners(found.owners, history),
-        *_other_windows(windows.of_document(found.available), told),
+        *_other_windows(availability_windows.of_document(found.available), told),
         *(
             f"identity {each.broker_id} was missing from {each.there_s:.3f} to {each.asked_s:.3f} s on a "
             f"clock that is {clocks.wall_us / 1e6:.3f} s behind: told is {spans.get(each.broker_id)}"
@@ -310,7 +323,7 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, J
 
 
 def main() -> None:
-    run_alone(command, "python -m fleet.chaos.spark")
+    run_alone(command, "python -m tests.chaos.seeded.spark_check")
 
 
 if __name__ == "__main__":

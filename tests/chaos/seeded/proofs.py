@@ -12,10 +12,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.chaos.network import Link, hang_up, knock
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import Liveness
 from fleet.drills.workload.waiting import happens, in_thread
+from tests.chaos.seeded.network import Link, hang_up, knock
 
 PROOF_LIMIT_S: Final = 5.0
 _NOTHING_FOR_S = 1.0

@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 
-from fleet.chaos.verifiable import Member
 from fleet.drills.workload.clients import WorkloadSpec, produce
+from tests.chaos.seeded.clients_kafka_tools import Member
 
 
 def main() -> None:

@@ -49,7 +49,9 @@ KINDS: Final = MappingProxyType(
         "kip848": Kind(Promise("always", exact=True), group_protocol="consumer"),
         "acks1": Kind(Promise("proxies", exact=False), acks="1"),
         "acks0": Kind(Promise("never", exact=False), acks="0"),
-        "transactional": Kind(Promise("always", exact=True), module="fleet.chaos.transactional"),
+        "transactional": Kind(
+            Promise("always", exact=True), module="tests.chaos.seeded.clients_transactional"
+        ),
         "compacted": Kind(
             Promise("always", exact=True),
             keys=20,
@@ -59,9 +61,11 @@ KINDS: Final = MappingProxyType(
                 ("min.cleanable.dirty.ratio", "0.01"),
             ),
         ),
-        "java": Kind(Promise("always", exact=True), module="fleet.chaos.java"),
-        "share": Kind(Promise("always", exact=True, in_turn=False), module="fleet.chaos.share"),
-        "aiokafka": Kind(Promise("always", exact=True), module="fleet.chaos.aio"),
+        "java": Kind(Promise("always", exact=True), module="tests.chaos.seeded.clients_java"),
+        "share": Kind(
+            Promise("always", exact=True, in_turn=False), module="tests.chaos.seeded.clients_share_group"
+        ),
+        "aiokafka": Kind(Promise("always", exact=True), module="tests.chaos.seeded.clients_aiokafka"),
     }
 )
 

@@ -7,8 +7,8 @@ import signal
 import sys
 import threading
 
-from fleet.chaos.verifiable import Member, Producer
 from fleet.drills.workload.clients import WorkloadSpec
+from tests.chaos.seeded.clients_kafka_tools import Member, Producer
 
 _EVERY_S = 0.1
 

@@ -190,7 +190,7 @@ class Plan:
 
     Args:
         name: how it is asked for again: a seed, or one of `CHOSEN`.
-        workloads: the clients that are at work meanwhile; see `fleet.chaos.workloads`.
+        workloads: the clients that are at work meanwhile; see `tests.chaos.seeded.workloads`.
         members: how many the fleet has.
         secured: whether the links between them are mutual TLS.
     """

@@ -12,11 +12,11 @@ from typing import Final
 
 import psutil
 
-from fleet.chaos.proofs import find_child
-from fleet.chaos.schedule import Kind
 from fleet.core.errors import DemoError
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
+from tests.chaos.seeded.proofs import find_child
+from tests.chaos.seeded.schedule import Kind
 
 _WRITTEN: Final = MappingProxyType(
     {

@@ -24,7 +24,6 @@ from types import TracebackType
 from toxiproxy.proxy import Proxy
 from toxiproxy.server import Toxiproxy as Api
 
-from fleet.chaos.schedule import Direction
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
@@ -32,6 +31,7 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.nat import advertise_elsewhere
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn
+from tests.chaos.seeded.schedule import Direction
 
 NAMES = ("toxiproxy-server", "server")  # as make builds it; as `go install` leaves it
 _START_LIMIT_S = 10.0

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from fleet.admin.documents import Codec
-from fleet.chaos.report import RunResult
-from fleet.chaos.run import replay
-from fleet.chaos.schedule import Plan
 from fleet.core.errors import DemoError
+from tests.chaos.seeded.report import RunResult
+from tests.chaos.seeded.run import replay
+from tests.chaos.seeded.schedule import Plan
 
 _RESULT: Final = Codec(RunResult)
 

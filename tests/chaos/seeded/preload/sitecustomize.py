@@ -1,7 +1,7 @@
 """Makes a member's control process fail on command; Python imports this first where it is on its path.
 
 The file that the environment names says what fails now, as JSON: ``{"names": "gone" | "slow"}``,
-``{"routes": "gone"}``, or nothing. See `fleet.chaos.local_faults`.
+``{"routes": "gone"}``, or nothing. See `tests.chaos.seeded.local_faults`.
 """
 
 import errno

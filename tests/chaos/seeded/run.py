@@ -20,14 +20,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
-from fleet.chaos import epochs
-from fleet.chaos.faults import Done, Injector
-from fleet.chaos.local_faults import LocalFaults
-from fleet.chaos.network import Toxiproxy
-from fleet.chaos.proofs import NoEffect
-from fleet.chaos.report import Noticed, RunResult
-from fleet.chaos.schedule import LENGTH_S, Plan
-from fleet.chaos.workloads import KINDS, PARTITIONS, Client
 from fleet.core.errors import DemoError, FleetError
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
@@ -38,6 +30,14 @@ from fleet.drills.workload.audit import longest_stall_ms
 from fleet.drills.workload.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.waiting import happens, in_thread, until
+from tests.chaos.seeded import epochs
+from tests.chaos.seeded.faults import Done, Injector
+from tests.chaos.seeded.local_faults import LocalFaults
+from tests.chaos.seeded.network import Toxiproxy
+from tests.chaos.seeded.proofs import NoEffect
+from tests.chaos.seeded.report import Noticed, RunResult
+from tests.chaos.seeded.schedule import LENGTH_S, Plan
+from tests.chaos.seeded.workloads import KINDS, PARTITIONS, Client
 
 BUILD = Path(package.__file__).resolve().parent.parent / "build"
 BROKERS = 3

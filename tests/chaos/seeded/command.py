@@ -1,4 +1,4 @@
-"""The command line of the chaos runs: ``python -m fleet.chaos``, which ``make chaos ARGS=…`` starts."""
+"""The command line of the chaos runs: ``python -m tests.chaos.seeded``, which ``make chaos ARGS=…`` starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import click
 
-from fleet.chaos.report import CHAOS, ChaosDocument, RunResult, page, summarize
-from fleet.chaos.results import Results
-from fleet.chaos.run import perform, prepare, remove
-from fleet.chaos.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
 from fleet.core.errors import FleetError
+from tests.chaos.seeded.report import CHAOS, ChaosDocument, RunResult, page, summarize
+from tests.chaos.seeded.results import Results
+from tests.chaos.seeded.run import perform, prepare, remove
+from tests.chaos.seeded.schedule import CHOSEN, LENGTH_S, Plan, chosen, plan_of
 
 INTERRUPTED = 130
 KEPT = "## What was found and fixed"
@@ -151,4 +151,4 @@ def run_alone(command: click.Command, name: str) -> None:
 
 
 def main() -> None:
-    run_alone(command, "python -m fleet.chaos")
+    run_alone(command, "python -m tests.chaos.seeded")

@@ -14,9 +14,15 @@ import psutil
 from confluent_kafka.admin import AdminClient
 
 from fleet.admin.documents import MemberDocument
-from fleet.chaos.local_faults import LocalFaults
-from fleet.chaos.network import Knock, Link, Toxiproxy, knock
-from fleet.chaos.proofs import (
+from fleet.core.errors import DemoError
+from fleet.core.model import BrokerId, ProxyId
+from fleet.drills.cluster.fleet import LocalFleet
+from fleet.drills.cluster.kafka import STOPPED, KafkaCluster
+from fleet.drills.workload.checker import Outage
+from fleet.drills.workload.waiting import happens, in_thread
+from tests.chaos.seeded.local_faults import LocalFaults
+from tests.chaos.seeded.network import Knock, Link, Toxiproxy, knock
+from tests.chaos.seeded.proofs import (
     PROOF_LIMIT_S,
     NoEffect,
     becomes,
@@ -31,13 +37,7 @@ from fleet.chaos.proofs import (
     time_of_answer,
     time_of_hanging_up,
 )
-from fleet.chaos.schedule import GENTLE, Fault, Kind
-from fleet.core.errors import DemoError
-from fleet.core.model import BrokerId, ProxyId
-from fleet.drills.cluster.fleet import LocalFleet
-from fleet.drills.cluster.kafka import STOPPED, KafkaCluster
-from fleet.drills.workload.checker import Outage
-from fleet.drills.workload.waiting import happens, in_thread
+from tests.chaos.seeded.schedule import GENTLE, Fault, Kind
 
 WHOLE_LIMIT_S: Final = 90.0
 """From the end of a fault until every member is ready and linked with all others, on a busy machine."""

@@ -1,5 +1,0 @@
-"""``python -m fleet.chaos``."""
-
-from fleet.chaos.command import main
-
-main()
