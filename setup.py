@@ -12,7 +12,7 @@ from pathlib import Path
 from setuptools import setup
 
 PROXY = Path("fleet", "proxy")
-BESIDE = (Path("fleet", "tcp.py"), Path("fleet", "ticks.py"))
+BESIDE = (Path("fleet", "runtime", "socket_options.py"), Path("fleet", "runtime", "ticker.py"))
 """What each connection passes through, too, and what wakes up a worker that has nothing to do."""
 LEFT = ("__init__", "__main__", "tls_server")
 """Nothing to gain there: an empty one, what is run by its name, and what is done once for each listener."""

@@ -2,8 +2,8 @@
 
     python tools/class_archive.py       writes build/kafka/libs.jsa, out of what a broker and some tools load
 
-`fleet.drills.cluster.kafka.java` uses the archive where there is one. A virtual machine that did not write it, or has
-other jars, passes it over.
+`fleet.drills.cluster.kafka.java` uses the archive where there is one. A virtual machine that did not write
+it, or has other jars, passes it over.
 """
 
 from __future__ import annotations

@@ -692,6 +692,3 @@ def main() -> None:
     child.freeze_garbage()
     uvloop.run(_serve(spec), loop_factory=ResolvingLoop)
 
-
-if __name__ == "__main__":
-    main()

@@ -200,7 +200,7 @@ class HotBrokerDocument:
 
 @dataclass(frozen=True, slots=True)
 class ClientAuditDocument:
-    """What became of the records of one client; the figures are those of `fleet.drills.workload.audit.Audit`."""
+    """What became of the records of one client; the figures are those of `drills.workload.audit.Audit`."""
 
     client: str
     acknowledged: int

@@ -1,7 +1,7 @@
 """What is seen of a fleet from outside, as the jobs read it: by applications, and by who asks for Metadata.
 
-A fleet makes the topic, and does not write to it; chaos runs do (`tests.chaos.seeded.spark_check`), and applications may
-keep their ledger there. Times are Unix time in microseconds.
+A fleet makes the topic, and does not write to it; chaos runs do, and applications may keep their ledger
+there. Times are Unix time in microseconds.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         subprocess.Popen([..., "--command", manager.command])
         manager.serve_while(lambda: process.poll() is None)
 
-Members have to be started from the main thread (see `fleet.drills.cluster.spawn`), so that is where it serves.
+Members have to be started from the main thread (see `drills.cluster.spawn`), so that is where it serves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""fleet/tls/checking.py: what is made, what it is never written over, and how each mistake in the files is told."""
+"""fleet/tls: what is made, what it is never written over, and how each mistake in the files is told."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_the_budget_of_the_dashboard_is_that_of_the_rules() -> None:
 
 
 def test_every_reason_to_suspect_a_member_is_counted_from_the_start_on() -> None:
-    text = (ROOT / "fleet" / "membership.py").read_text(encoding="utf-8")
+    text = (ROOT / "fleet" / "control" / "detector.py").read_text(encoding="utf-8")
     (judgement,) = re.findall(r"def _dead\(.*?(?=\n    def )", text, re.DOTALL)
     assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
 

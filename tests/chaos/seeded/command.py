@@ -1,4 +1,4 @@
-"""The command line of the chaos runs: ``python -m tests.chaos.seeded``, which ``make chaos ARGS=…`` starts."""
+"""The command line of the seeded runs: ``python -m tests.chaos.seeded``, or ``make chaos ARGS=…``."""
 
 from __future__ import annotations
 

@@ -61,15 +61,16 @@ JUDGED: Final = Codec(JudgedDocument)
 _PAGE: Final = """\
 # Judged twice
 
-{runs} chaos runs of a real fleet, each judged by the checker and by Spark (`python -m tests.chaos.seeded.spark_check`);
-they differ in {differences} verdicts. What is lost, repeated or out of order is of clients that are
-promised nothing: `acks=0`, or no idempotence.
+{runs} chaos runs of a real fleet, each judged by the checker and by Spark
+(`python -m tests.chaos.seeded.spark_check`); they differ in {differences} verdicts. What is lost, repeated or
+out of order is of clients that are promised nothing: `acks=0`, or no idempotence.
 
 *Outages timed* are those of members: both say how long it took until all was advertised elsewhere.
 
 *Taken over* and *unreachable* are identities, as `fleet pipeline availability` tells operators of them:
 takeovers with all of their times, outages, and for how long each identity was missing. They are compared,
-to the millisecond, with what the same events come to in plain Python (`tests/chaos/seeded/availability_windows.py`).
+to the millisecond, with what the same events come to in plain Python
+(`tests/chaos/seeded/availability_windows.py`).
 
 *Seen missing* are identities that a member's Metadata put at a member that was not there. Whoever looks on
 from outside does not see when a member dies, nor when a worker has heard of it, but what is answered. So
