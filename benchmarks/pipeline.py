@@ -36,6 +36,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
+from fleet.core.traffic import ApiTraffic
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
@@ -44,7 +45,6 @@ from fleet.pipeline.load import Passed, minutes
 from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.parse import only
 from fleet.pipeline.streams import Kafka, records, session
-from fleet.runtime.ipc import ApiTraffic
 from tests.chaos.seeded.command import say
 
 PREFIX: Final = "bench."

@@ -19,7 +19,7 @@ from benchmarks.results import DIRECT, FLEET, Sample, Say
 from benchmarks.scripted import host_of
 from benchmarks.stage import Seal, in_rounds, staged
 from benchmarks.workloads import Name
-from fleet.tls import checking
+from fleet.tls import issuing
 
 TLS: Final = "tls"
 WORKLOADS: Final[tuple[Name, ...]] = get_args(Name)
@@ -84,8 +84,8 @@ def seal(folder: Path, *, to_brokers: bool, brokers: int = 0) -> Seal:
     """One certificate for all servers of this machine, and for so many scripted brokers."""
     folder.mkdir()
     hosts = ("127.0.0.1", *map(host_of, range(1, 1 + brokers)))
-    checking.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
-    files = checking.files_in(folder, _ALL)
+    issuing.make("bench", [_ALL], folder, _DAYS, datetime.now(UTC), {_ALL: hosts})
+    files = issuing.files_in(folder, _ALL)
     both = folder / "both.pem"
     both.touch(0o600)
     both.write_bytes(files.key.read_bytes() + files.certificate.read_bytes())

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, cast
 
 from fleet.core.errors import JournalError, RaftError
 from fleet.core.model import FleetState, ProxyId
+from fleet.core.replication import Applied, RaftStatus, Role
 from fleet.core.state import Command, Outcome, Unknown, apply, decode, encode
 from fleet.raft import guards
 from fleet.raft.machine import LogSettings
@@ -30,7 +31,6 @@ from fleet.raft.transport import MemberTransport
 
 log = logging.getLogger(__name__)
 
-Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
 
 _REOPEN_S: Final = 1.0
 _LEADER_STALE_S: Final = 0.8
@@ -58,40 +58,6 @@ class RaftSettings:
     leader_fallback_s: float = 0.5
     tick_s: float = 0.01
     compact_entries: int = 500
-
-
-@dataclass(frozen=True, slots=True)
-class RaftStatus:
-    """What Raft knows of itself at one moment.
-
-    Args:
-        leader: whom this member follows and has heard of lately; itself where it leads.
-        has_quorum: links to a majority of the voters, and a leader heard of lately.
-        quorum_lost_mono_s: since when it has not, on the monotonic clock; None while it has.
-        journal_error: why this member takes no part (disk full, write error) until it is gone.
-        dropped_messages: number of messages refused since the start.
-        rejoining: whether it was reset, or has lost its files, and does not vote until it is caught up.
-        distrusted: voters whose journals lack promises that this one remembers; their votes do not count.
-    """
-
-    role: Role
-    leader: ProxyId | None
-    term: int
-    commit_index: int
-    has_quorum: bool
-    quorum_lost_mono_s: float | None
-    journal_error: str | None = None
-    dropped_messages: int = field(default=0, compare=False)
-    rejoining: bool = False
-    distrusted: tuple[ProxyId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A command that came out of the log, and what it came to."""
-
-    command: Command | Unknown
-    outcome: Outcome
 
 
 def wait_s(due_in_s: float, tick_s: float, rest_s: float) -> float:

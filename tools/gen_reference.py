@@ -17,8 +17,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from fleet.admin.metrics import FleetCollector
-from fleet.admin.view import EventsView, FleetView, Moment
+from fleet.admin.view import FleetView
 from fleet.config import schema
+from fleet.core.takeover import Moment
+from fleet.events.progress import EventsView
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 METRICS: Final = "metrics.md"

@@ -14,6 +14,7 @@ from typing import Any, Final
 from fleet.admin import documents
 from fleet.cli import journal_files
 from fleet.core import event_schema as events
+from fleet.core.codec import Codec
 from fleet.drills.game_day.report import GAME_DAY
 from fleet.pipeline import observations
 from fleet.pipeline.documents import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
@@ -22,7 +23,7 @@ from tests.chaos.seeded.spark_crosscheck import JUDGED
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
-SCHEMAS: Final[dict[str, documents.Codec[Any]]] = {
+SCHEMAS: Final[dict[str, Codec[Any]]] = {
     "anomalies": ANOMALIES,
     "audit": AUDIT,
     "availability": AVAILABILITY,
@@ -60,7 +61,7 @@ def render() -> dict[Path, str]:
     }
 
 
-def _schema(codec: documents.Codec[Any]) -> dict[str, object]:
+def _schema(codec: Codec[Any]) -> dict[str, object]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_tidy(codec.schema())}
 
 

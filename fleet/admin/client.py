@@ -18,7 +18,6 @@ from fleet.admin.documents import (
     OWNERSHIP,
     READY,
     TRAFFIC,
-    Codec,
     DrainDocument,
     LiveDocument,
     OwnershipDocument,
@@ -26,6 +25,7 @@ from fleet.admin.documents import (
     TrafficDocument,
 )
 from fleet.config.settings import Settings, is_loopback, is_wildcard
+from fleet.core.codec import Codec
 from fleet.core.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
 from fleet.core.model import Endpoint, ProxyId
 from fleet.core.text import make_printable

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from fleet.admin.client_settings import Basis, Client, ClientSetting
+from fleet.core.codec import Codec
 from fleet.core.model import (
     AdvertisedListener,
     BrokerId,
@@ -20,7 +20,6 @@ from fleet.core.model import (
     MemberStatus,
     ProxyId,
 )
-from fleet.core.text import escape_json
 from fleet.core.weights import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
@@ -523,37 +522,6 @@ class RollingRestartDocument:
     """What ``fleet rolling-restart`` prints: the members in the order of their restarts."""
 
     members: tuple[RestartedMember, ...]
-
-
-T = TypeVar("T")
-
-
-class Codec(Generic[T]):
-    """One kind of document, to and from JSON.
-
-    What does that is made when it is first needed: no process needs all of them, and each takes milliseconds.
-    """
-
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-
-    @cached_property
-    def _adapter(self) -> TypeAdapter[T]:
-        return TypeAdapter(self._kind)
-
-    def encode(self, document: T) -> bytes:
-        return escape_json(self._adapter.dump_json(document))
-
-    def decode(self, raw: bytes) -> T:
-        """The document; fields that it does not know are left out, for members of another version.
-
-        Raises:
-            ValueError: it is no such document.
-        """
-        return self._adapter.validate_json(raw)
-
-    def schema(self) -> dict[str, object]:
-        return self._adapter.json_schema(mode="serialization")
 
 
 ERROR: Final = Codec(ErrorDocument)

@@ -21,8 +21,8 @@ from fleet.admin.connections import NO_CONNECTIONS, ConnectionCounts
 from fleet.admin.ownership import broker_ids
 from fleet.admin.totals import add, total
 from fleet.admin.view import STATES, FleetView
-from fleet.control.detector import Suspicion
 from fleet.core.errors import ConnectionLimit, WireError
+from fleet.core.liveness import Suspicion
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.proxy.wire._tables import APIS
 from fleet.runtime.ipc import BOOTSTRAP, REWRITE_BOUNDS_S, WorkerCounters

@@ -16,8 +16,9 @@ from fleet.admin.documents import (
     ReadyDocument,
     TakeoverDocument,
 )
-from fleet.admin.view import FleetView, MemberView, Takeover
+from fleet.admin.view import FleetView, MemberView
 from fleet.core.model import BrokerId, Directory, IdentitySpace
+from fleet.core.takeover import Takeover
 
 
 def ownership_document(view: FleetView) -> OwnershipDocument:

@@ -61,12 +61,12 @@ def certs_group() -> None:
 @json_option
 def certs_init(config: str, out: Path, days: int, as_json: bool) -> int:
     """Make an authority for this fleet, and a certificate and a key for each member. Overwrites nothing."""
-    from fleet.tls import checking
+    from fleet.tls import issuing
 
     settings = load(config, os.environ)
-    hosts = checking.hosts_of(settings)
-    checking.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC), hosts)
-    _print_certs(settings, {each: checking.files_in(out, each) for each in settings.members}, out, as_json)
+    hosts = issuing.hosts_of(settings)
+    issuing.make(settings.fleet, tuple(settings.members), out, days, datetime.now(UTC), hosts)
+    _print_certs(settings, {each: issuing.files_in(out, each) for each in settings.members}, out, as_json)
     return OK
 
 
@@ -85,12 +85,12 @@ def certs_renew(config: str, out: Path, days: int, as_json: bool, members: tuple
 
     Members take them up while they run, as soon as the files are replaced on their machines.
     """
-    from fleet.tls import checking
+    from fleet.tls import issuing
 
     settings = load(config, os.environ)
     wanted = [settings.member(each).proxy_id for each in members or settings.members]
-    checking.renew(settings.fleet, wanted, out, days, datetime.now(UTC), checking.hosts_of(settings))
-    _print_certs(settings, {each: checking.files_in(out, each) for each in wanted}, out, as_json)
+    issuing.renew(settings.fleet, wanted, out, days, datetime.now(UTC), issuing.hosts_of(settings))
+    _print_certs(settings, {each: issuing.files_in(out, each) for each in wanted}, out, as_json)
     return OK
 
 
@@ -113,13 +113,13 @@ def certs_show(config: str, as_json: bool) -> int:
 def _print_certs(
     settings: Settings, files: Mapping[ProxyId, PeerTlsFiles], made_in: Path | None, as_json: bool
 ) -> None:
-    from fleet.tls import checking
+    from fleet.tls import checking, issuing
 
     def document(proxy_id: ProxyId, mine: PeerTlsFiles) -> CertificateDocument:
         expires = checking.expiry(mine.certificate)
         shown = None if expires is None else f"{expires:%Y-%m-%dT%H:%M:%SZ}"
         return CertificateDocument(proxy_id, str(mine.ca), str(mine.certificate), str(mine.key), shown)
 
-    steps = () if made_in is None else checking.next_steps(settings, tuple(files), made_in)
+    steps = () if made_in is None else issuing.next_steps(settings, tuple(files), made_in)
     members = tuple(document(proxy_id, mine) for proxy_id, mine in files.items())
     print_document(CertsDocument(settings.fleet, members, steps), CERTS, as_json, tables.print_certs)

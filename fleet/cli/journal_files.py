@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 
-from fleet.admin.documents import Codec
 from fleet.config import Settings
+from fleet.core.codec import Codec
 from fleet.core.errors import JournalError
 from fleet.core.model import ProxyId
 from fleet.core.text import make_printable

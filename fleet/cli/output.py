@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import click
 from rich.console import Console
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 from fleet.core.text import make_printable
 
 OK: Final = 0

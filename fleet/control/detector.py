@@ -23,12 +23,10 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
+from fleet.core.liveness import ProbeOutcome, Suspicion, Transition
 from fleet.core.model import Liveness, ProxyId
-
-Suspicion: TypeAlias = Literal["reset", "silent", "control_gone", "unreachable", "not_ready", "never_heard"]
-"""Why a peer is to be suspected, in a word that does as a label."""
 
 PROBE_AGAIN_S: Final = 0.1
 """How soon the next probe follows while a peer's fate is open."""
@@ -62,15 +60,6 @@ ALONE_PERIODS: Final = 2.0
 """For how many ``suspect_after_s`` there may be no quorum, as in elections, before this member is alone."""
 
 
-class ProbeOutcome(StrEnum):
-    """What came of asking a peer's advertised listeners for a sign of life."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"
-    """Refused, reset or closed: nobody serves there."""
-    TIMED_OUT = "timed_out"
-
-
 class DetectorTiming(Protocol):
     """The part of the settings' timing that the detector goes by."""
 
@@ -86,17 +75,6 @@ class DetectorTiming(Protocol):
     def grace_s(self) -> float: ...
     @property
     def overlay_ttl_s(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """One change of what is held of a peer, and why."""
-
-    peer: ProxyId
-    before: Liveness
-    after: Liveness
-    reason: str
-    at_s: float
 
 
 class Verdict(StrEnum):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from fleet.control.detector import ProbeOutcome
+from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.runtime.outbound import Addresses, LocalFailure, Resolver, connect, is_peers_doing
 from fleet.tls.brokers import NOT_REACHED, BrokerTls, explain_dial

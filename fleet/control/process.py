@@ -27,28 +27,30 @@ from pydantic import TypeAdapter
 from fleet.admin import server
 from fleet.admin.connections import AdminServer
 from fleet.admin.peer_client import Peers
-from fleet.admin.view import Moment, Takeover
 from fleet.config import Settings
 from fleet.control.broker_watch import BrokerWatch
-from fleet.control.detector import Detector, ProbeOutcome
+from fleet.control.clock import moment
+from fleet.control.detector import Detector
 from fleet.control.directory_publisher import Directories
-from fleet.control.leader import Leader, Report
+from fleet.control.leader import Leader
 from fleet.control.links import Kind, PeerLinks, digest_voters
-from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
-from fleet.control.status import ControlSource, moment
+from fleet.control.prober import Prober
+from fleet.control.reports import Report
+from fleet.control.status import ControlSource
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.control.worker_channels import Workers
 from fleet.core.errors import ConfigError
-from fleet.core.log_limit import LogLimit
-from fleet.core.model import Broker, BrokerId, Endpoint, FleetState, Liveness, MemberStatus, ProxyId
+from fleet.core.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, ProxyId
+from fleet.core.replication import Applied, RaftStatus
 from fleet.core.state import Command, Outcome, OwnershipSet, stamp
-from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus
+from fleet.core.takeover import Takeover
+from fleet.raft_state import RaftNode, RaftSettings
 from fleet.runtime import child, stderr_log
 from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
 from fleet.runtime.ipc import TrafficMessage
-from fleet.runtime.outbound import LocalFailure, Resolver
+from fleet.runtime.outbound import LocalFailure
 from fleet.runtime.resolving_loop import ResolvingLoop
-from fleet.tls import admin, listeners, peers
+from fleet.tls import admin, peers
 from fleet.tls.broker_credentials import KafkaAccess
 from fleet.tls.tokens import Gate
 
@@ -71,14 +73,6 @@ EVENTS_STOP_S = 2.0
 """For events to be brought to the disk in the end, and traces to their collector."""
 SHORTEST_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
-LATE = 6.0
-"""How many ``probe_timeout_s`` an answer may take that comes too late to count as one at first."""
-LOG_INTERVAL_S = 10.0
-"""Between two log lines on what goes on failing."""
-GIVE_UP_PERIODS = 2.0
-"""How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
-HOLD_AGAIN_S = 0.25
-"""After a held connection has ended, or could not be had."""
 DRAIN = "drain"
 """Why identities move from a member that is alive."""
 WORKERS_START_S = 1.0
@@ -118,8 +112,6 @@ class Control:
         self._workerless_since_s: float | None = self.started_s
         self.tracing = _tracing(settings, self.me)
         self.takeovers = TakeoverWatch(self._on_takeover_ended)
-        self._noticed: dict[ProxyId, Moment] = {}
-        """When a peer's worker was lost: the first sign of a death, before it is one."""
 
         self.workers = Workers(
             _inherited(spec.fds[CONTROL_FD]),
@@ -145,16 +137,7 @@ class Control:
             tls=peers.of_member(settings, self.me),
             voter_digests=(digest_voters(settings.voters),),
         )
-        self._resolver = Resolver()
-        self.local_failures = 0
-        """Probes and links that failed for a reason of this member's own, each of which says nothing of a
-        peer."""
-        self.member_troubles: dict[ProxyId, str] = {}
-        """Why this member cannot ask a peer now."""
-        self._local_failures_logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
-        self._tls_of_probes = listeners.probes(settings, self.me)
-        for each in self._tls_of_probes.values():
-            each.get()  # here, where it says what is wrong, and not in the midst of detecting
+        self.prober = Prober(settings, self.me, self.detector, self)
         self._raft = RaftNode(
             _raft_settings(settings, self.me, spec.folder),
             send=self._send_raft,
@@ -233,7 +216,7 @@ class Control:
         await self.links.start()
         for peer, member in self._peers.items():
             if not member.witness:
-                self._spawn(self._hold_worker(peer))
+                self._spawn(self.prober.hold_worker(peer))
         self._spawn(self._report_regularly())
         self._evaluate()
 
@@ -317,12 +300,25 @@ class Control:
 
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """LinkEvents: no link can be made, for a reason of this member's own."""
-        self._failed_here(peer, error)
+        self.prober.failed_here(peer, error)
         self.detector.link_failed_here(peer, time.monotonic())
 
     def on_broken(self, error: BaseException) -> None:
         """LinkEvents: there will be no more links."""
         self._fail(error)
+
+    def advertised_by(self, peer: ProxyId) -> Member:
+        """ProbeEvents: a peer as it was committed, or else as the configuration has it."""
+        return self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
+
+    def is_stopping(self, peer: ProxyId) -> bool:
+        """ProbeEvents: whether a peer stops, or this member does: then the loss of a worker is no sign."""
+        report = self.reports.get(peer)
+        return self._stopping or (report is not None and report.stopping)
+
+    def on_probed(self) -> None:
+        """ProbeEvents: the detector has learned something."""
+        self._evaluate()
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
         """LinkEvents: a peer said something."""
@@ -450,7 +446,7 @@ class Control:
             if self.events is not None:
                 self.events.observed(transitions, moment().wall_ms)
         for peer in self.detector.probes_due(now_s):
-            self._spawn(self._probe(peer))
+            self._spawn(self.prober.probe(peer))
         self._lead()
         if self._stopping and self._is_handed_over():
             self._handed_over.set()
@@ -471,7 +467,7 @@ class Control:
         self.takeovers.published(self.directories.current)
 
     def _note_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
-        now, noticed = moment(), self._noticed.pop(proxy_id, None)
+        now, noticed = moment(), self.prober.noticed.pop(proxy_id, None)
         if noticed is None or now.mono_s - noticed.mono_s > self._timing.suspect_after_s:
             noticed = now
         well = reason == DRAIN or proxy_id == self.me
@@ -480,99 +476,6 @@ class Control:
         self.takeovers.published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
         self.takeovers.applied(self.workers.applied_revision, moment())
-
-    def _listeners(self, peer: ProxyId) -> list[Target]:
-        """Where a peer's advertised listeners are reached, and how."""
-        member = self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
-        return [
-            Target(
-                Endpoint(each.host, each.bootstrap_port),
-                self._tls_of_probes[each.name].get() if each.name in self._tls_of_probes else None,
-            )
-            for each in member.listeners
-        ]
-
-    async def _probe(self, peer: ProxyId) -> None:
-        """Ask a peer's advertised listeners whether a worker lives behind them."""
-        patience_s = self._timing.probe_timeout_s
-        try:
-            targets = await resolve(self._listeners(peer), self._resolver, patience_s)
-        except LocalFailure as error:
-            self._probe_failed_here(peer, error)
-            return
-        sent_s = time.monotonic()
-        self.detector.probe_sent(peer, sent_s)
-        answer = asyncio.create_task(probe_member(targets, patience_s * LATE))
-        try:
-            async with asyncio.timeout(patience_s):
-                outcome = await asyncio.shield(answer)
-        except TimeoutError:
-            self._probed(peer, ProbeOutcome.TIMED_OUT)
-            await self._await_late_answer(peer, answer, sent_s)
-        except LocalFailure as error:
-            self._probe_failed_here(peer, error)
-        else:
-            self._probed(peer, outcome)
-        finally:
-            answer.cancel()
-
-    async def _await_late_answer(
-        self, peer: ProxyId, answer: asyncio.Task[ProbeOutcome], sent_s: float
-    ) -> None:
-        """Of a probe that counts as timed out already: another one may be under way by then."""
-        try:
-            if await answer is ProbeOutcome.ANSWERED:
-                self.detector.answered_late(peer, sent_s, time.monotonic())
-                self._evaluate()
-        except LocalFailure as error:
-            self._failed_here(peer, error)
-
-    def _probed(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
-        self.member_troubles.pop(peer, None)
-        self.detector.probe_result(peer, outcome, time.monotonic())
-        self._evaluate()
-
-    def _probe_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
-        self._failed_here(peer, error)
-        self.detector.probe_failed_here(peer, time.monotonic())
-        self._evaluate()
-
-    def _failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
-        """Count, and say now and then, that this member cannot ask a peer."""
-        self.local_failures += 1
-        self.member_troubles[peer] = f"{self.me} cannot ask {peer}: {error}"
-        if self._local_failures_logged.is_due(time.monotonic(), peer):
-            log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
-
-    async def _hold_worker(self, peer: ProxyId) -> None:
-        """Hold a connection to a peer's worker, and tell the detector what comes of it."""
-        timing = self._timing
-        silence_s = GIVE_UP_PERIODS * timing.suspect_after_s
-        pace = HoldPace(timing.probe_timeout_s * LATE, timing.heartbeat_s, silence_s)
-        while True:
-            # One that was committed as a witness has none until its new life is committed.
-            with suppress(LocalFailure):  # probes tell of it
-                for target in await resolve(self._listeners(peer)[:1], self._resolver, pace.first_s):
-                    end = await hold(
-                        target,
-                        pace,
-                        lambda: self.detector.worker_asked(peer, time.monotonic()),
-                        lambda: self.detector.worker_answered(peer, time.monotonic()),
-                    )
-                    self._held_no_more(peer, end)
-            # Soon: while none is held, silence in one direction is noticed late.
-            await asyncio.sleep(min(HOLD_AGAIN_S, timing.probe_interval_s))
-
-    def _held_no_more(self, peer: ProxyId, end: HoldEnd) -> None:
-        now_s, report = time.monotonic(), self.reports.get(peer)
-        leaves = self._stopping or (report is not None and report.stopping)
-        if end is HoldEnd.LET_GO and not leaves:
-            self.detector.worker_lost(peer, now_s)
-            self._noticed[peer] = moment()
-            self._evaluate()
-        elif end is not HoldEnd.NOBODY:
-            self.detector.worker_given_up(peer, now_s)
-            self._evaluate()
 
     def _broadcast(self) -> None:
         report = self._report_bytes()
@@ -691,4 +594,3 @@ def main() -> None:
     stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")
     child.freeze_garbage()
     uvloop.run(_serve(spec), loop_factory=ResolvingLoop)
-

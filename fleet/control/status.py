@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fleet.admin.view import Check, FleetView, MemberView, Moment, RaftView
+from fleet.admin.view import Check, FleetView, MemberView, RaftView
 from fleet.config import MemberSettings, Settings
 from fleet.control.broker_watch import BrokerWatch
+from fleet.control.clock import moment
 from fleet.control.detector import Detector
 from fleet.control.directory_publisher import Directories
-from fleet.control.leader import Report
 from fleet.control.links import PeerLinks
+from fleet.control.prober import Prober
+from fleet.control.reports import Report
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.control.worker_channels import Workers
 from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
+from fleet.core.replication import RaftStatus
 from fleet.core.state import Command, DrainSet, Outcome, PinSet
-from fleet.raft_state import RaftStatus
 from fleet.runtime.child import ChildSpec
 from fleet.runtime.ephemeral_ports import (
     EphemeralPorts,
@@ -51,8 +52,7 @@ class Shown(Protocol):
     status: RaftStatus | None
     reports: dict[ProxyId, Report]
     heard_s: dict[ProxyId, float]
-    local_failures: int
-    member_troubles: dict[ProxyId, str]
+    prober: Prober
     detector: Detector
     links: PeerLinks
     workers: Workers
@@ -72,11 +72,6 @@ class Shown(Protocol):
     def propose(self, command: Command) -> Future[Outcome]:
         """Have a command committed."""
         ...
-
-
-def moment() -> Moment:
-    """This instant on both clocks."""
-    return Moment(time.time_ns() // 1_000_000, time.monotonic())
 
 
 REJOINING: Final = (
@@ -131,11 +126,11 @@ class ControlSource:
             workers=control.workers.views(),
             retired=control.workers.retired,
             worker_restarts=control.workers.restarts,
-            local_failures=control.local_failures,
+            local_failures=control.prober.local_failures,
             dropped_log_lines=dropped_lines(),
             upstream_up=control.brokers.reachable,
             broker_troubles=control.brokers.troubles,
-            member_troubles=tuple(control.member_troubles.values()),
+            member_troubles=tuple(control.prober.member_troubles.values()),
             port_trouble=self._port_trouble(),
             takeovers=control.takeovers.log,
             checks=self._checks(),

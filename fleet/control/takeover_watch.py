@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.core.model import BrokerId, Directory, FleetState, Ownership, ProxyId
 from fleet.core.state import OwnershipSet
+from fleet.core.takeover import Moment, Takeover, TakeoverLog
 
 
 class TakeoverWatch:

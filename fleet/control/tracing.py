@@ -27,11 +27,11 @@ from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
 from opentelemetry.util.types import AttributeValue
 
 from fleet import __version__
-from fleet.admin.view import Moment, Takeover, trace_id
 from fleet.config import TracingSettings
 from fleet.core.model import ProxyId
+from fleet.core.replication import RaftStatus
 from fleet.core.state import Command, DrainSet, Outcome, OwnershipSet, PinSet
-from fleet.raft_state import RaftStatus
+from fleet.core.takeover import Moment, Takeover, trace_id
 
 log = logging.getLogger(__name__)
 

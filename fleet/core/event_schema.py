@@ -16,10 +16,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.core.state import OwnershipReason
-from fleet.runtime.ipc import ApiTraffic, ConnectionEnd
+from fleet.core.traffic import ApiTraffic, ConnectionEnd
 
 VERSION: Final = 1
 

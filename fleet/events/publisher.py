@@ -21,10 +21,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from fleet.admin.view import EventsView
 from fleet.core.errors import SpoolError
 from fleet.core.event_schema import EXPENDABLE
 from fleet.core.model import Endpoint
+from fleet.events.progress import EventsView
 from fleet.events.spool import Record, Spool, Spooled
 from fleet.events.topics import TOPICS, make_missing
 from fleet.runtime.resolving_loop import run

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from fleet.admin.view import Takeover, TakeoverLog
-from fleet.control.detector import Transition
 from fleet.core.event_schema import (
     ConnectionEvent,
     Event,
@@ -17,10 +15,13 @@ from fleet.core.event_schema import (
     TrafficEvent,
     What,
 )
+from fleet.core.liveness import Transition
 from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
+from fleet.core.replication import Applied
 from fleet.core.state import DrainSet, MemberStatusChanged, MemberUp, OwnershipSet
-from fleet.raft_state import Applied
-from fleet.runtime.ipc import ConnectionEnd, TrafficMessage
+from fleet.core.takeover import Takeover, TakeoverLog
+from fleet.core.traffic import ConnectionEnd
+from fleet.runtime.ipc import TrafficMessage
 
 RETOLD_MS: Final = 600_000
 """A member that starts reads commands again, and tells again of those that are no older: it may have died

@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from fleet.admin.view import EventsView, TakeoverLog
 from fleet.config import EventsSettings
-from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import Event, OwnershipEvent
+from fleet.core.liveness import Transition
 from fleet.core.model import BrokerId, Endpoint, FleetState, ProxyId
+from fleet.core.replication import Applied
+from fleet.core.takeover import TakeoverLog
+from fleet.events.progress import EventsView
 from fleet.events.publisher import Publisher
 from fleet.events.recorder import Recorder
 from fleet.events.spool import Record
-from fleet.raft_state import Applied
 from fleet.runtime.ipc import TrafficMessage
 from fleet.tls.broker_credentials import KafkaAccess
 

@@ -9,8 +9,8 @@ from typing import Final, Literal
 from rich.console import Console
 from rich.table import Table
 
-from fleet.admin.documents import Codec
-from fleet.cli.render.tables import escape
+from fleet.core.codec import Codec
+from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 from fleet.core.model import BrokerId, ProxyId
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fleet.core.model import BrokerId
+    from fleet.core.traffic import ConnectionEnd
     from fleet.proxy.budget import Backlogs, MemoryBudget
     from fleet.proxy.deadlines import Deadlines
     from fleet.proxy.departures import Party
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from fleet.proxy.splice import Pipe
     from fleet.proxy.traffic import Sampling, Traffic
     from fleet.proxy.turns import TurnQueue
-    from fleet.runtime.ipc import ConnectionEnd
 
 KEPT_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""

@@ -14,8 +14,9 @@ from math import log2
 from typing import Final
 
 from fleet.core.model import BrokerId
+from fleet.core.traffic import ApiTraffic
 from fleet.proxy.wire.counters import WireCounters
-from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
+from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 
 READS_PER_SAMPLE: Final = 64
 """On average."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
 from fleet.core.model import Broker, BrokerId, Directory
+from fleet.core.traffic import ConnectionEnd
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.brokers import Upstreams
 from fleet.proxy.budget import Backlogs, MemoryBudget
@@ -36,14 +37,7 @@ from fleet.proxy.traffic import Sampling, Traffic, TrafficLog
 from fleet.proxy.turns import TurnQueue
 from fleet.runtime import ipc
 from fleet.runtime.child import ChildSpec
-from fleet.runtime.ipc import (
-    BOOTSTRAP,
-    ConnectionEnd,
-    ConnectionRow,
-    Hello,
-    TrafficMessage,
-    WorkerCounters,
-)
+from fleet.runtime.ipc import BOOTSTRAP, ConnectionRow, Hello, TrafficMessage, WorkerCounters
 from fleet.runtime.ticker import Regularly
 from fleet.tls import listeners
 from fleet.tls.brokers import to_brokers

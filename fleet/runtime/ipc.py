@@ -18,6 +18,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from fleet.core.model import Broker, BrokerId, Directory
+from fleet.core.traffic import ApiTraffic, ConnectionEnd
 
 log = logging.getLogger(__name__)
 
@@ -71,25 +72,6 @@ class WorkerCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class ApiTraffic:
-    """Requests of one API.
-
-    Args:
-        requests: all of them.
-        sampled: those whose answer was timed.
-        request_bytes, response_bytes: of those, size fields included.
-        latency: of those, from the request's arrival to the first byte of its answer: bucket → count. Bucket
-            ``b`` holds what took from 2^(b/4) to 2^((b+1)/4) microseconds.
-    """
-
-    requests: int
-    sampled: int = 0
-    request_bytes: int = 0
-    response_bytes: int = 0
-    latency: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class TrafficRow:
     """What passed one listener to and from one broker (or ``BOOTSTRAP``) since the message before.
 
@@ -110,9 +92,6 @@ class TrafficRow:
     in_flight_peak: int
     apis: Mapping[int, ApiTraffic]
     clients: Mapping[str, int]
-
-
-ConnectionEnd: TypeAlias = Literal["client", "moved", "unanswered", "broker", "unreachable", "refused"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from fleet.admin.documents import OwnershipDocument, TakeoverDocument
 from fleet.core.model import BrokerId, Liveness, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from fleet.drills.demo.rounds import Traffic
 from fleet.drills.workload.audit import audit
 from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
 from fleet.drills.workload.prober import Prober
+from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import alongside, pauses_s
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 

@@ -17,7 +17,7 @@ from fleet.config.settings import Timing
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from fleet.drills.demo.rounds import Traffic
+from fleet.drills.workload.streams import Traffic
 from tests.chaos.conftest import PATIENT, Note, Stage
 from tests.chaos.manager import Manager
 from tests.chaos.scene import at_work, await_flow, becomes

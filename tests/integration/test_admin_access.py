@@ -21,7 +21,7 @@ from fleet.drills.cluster.fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn
-from fleet.tls import checking
+from fleet.tls import issuing
 from tests.conftest import fleets
 from tests.integration.clients import wait_for
 from tests.integration.conftest import ROOT, FleetCommand
@@ -119,7 +119,7 @@ def test_it_says_when_its_certificates_expire(guarded: LocalFleet) -> None:
     assert found.keys() == {
         f"{section}.{field}" for section in ("peer_tls", "admin.tls") for field in ("ca", "certificate")
     }
-    days = (checking.CA_DAYS, CERTIFICATE_DAYS)
+    days = (issuing.CA_DAYS, CERTIFICATE_DAYS)
     for field, lasts in zip(("ca", "certificate"), days, strict=True):
         assert found[f"admin.tls.{field}"] == found[f"peer_tls.{field}"]
         assert lasts - 1 < (found[f"admin.tls.{field}"] - time.time()) / 86_400 < lasts

@@ -18,13 +18,14 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from fleet.core import event_schema
 from fleet.core.event_schema import ConnectionEvent, LivenessEvent, OwnershipEvent, TrafficEvent
 from fleet.core.model import Endpoint, Liveness
+from fleet.core.traffic import ConnectionEnd
 from fleet.drills.cluster.fleet import LISTENER
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from fleet.events.publisher import EXPENDABLE_LIMIT, QUEUE_LIMIT, Publisher
 from fleet.events.spool import Record, Spool
 from fleet.events.topics import TOPICS
-from fleet.runtime.ipc import BOOTSTRAP, ConnectionEnd
+from fleet.runtime.ipc import BOOTSTRAP
 from tests.conftest import PLAINTEXT, MakeFleet, MakeTopic
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S, Load, leaders, produce, read_all, wait_for

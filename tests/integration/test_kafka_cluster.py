@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.core.errors import DemoError
 from fleet.drills.cluster.kafka import KafkaCluster
-from fleet.drills.demo.rounds import Traffic
 from fleet.drills.workload.audit import audit
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
+from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import happens
 from tests.chaos.seeded.epochs import lives, read_again
 

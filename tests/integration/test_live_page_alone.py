@@ -16,8 +16,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fleet.admin.live import Live, Watcher
-from fleet.admin.view import FleetView, Moment, Takeover, TakeoverLog
+from fleet.admin.view import FleetView
 from fleet.core.model import BrokerId, Directory, ProxyId
+from fleet.core.takeover import Moment, Takeover, TakeoverLog
 from fleet.tls import admin
 from fleet.tls.tokens import Gate
 from tests.browser import (

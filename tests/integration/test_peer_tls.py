@@ -13,7 +13,7 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import CERTIFICATE_DAYS, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.spawn import end, spawn_module
-from fleet.tls import checking
+from fleet.tls import issuing
 from tests.conftest import MakeFleet
 from tests.integration.metrics import expiries
 
@@ -46,7 +46,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
 
     # Somebody with its configuration and its data, but another authority, gets no link to anybody.
     rogue = tmp_path / "rogue"
-    checking.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
+    issuing.make("demo", fleet.members, rogue / "certs", CERTIFICATE_DAYS, datetime.now(UTC))
     shutil.copy(fleet.config, rogue)
     command = ("node", "--config", str(rogue / fleet.config.name), "--node", leader)
     process = spawn_module("fleet", *command, log=rogue / "log")
@@ -61,7 +61,7 @@ def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
     fleet.await_settled(brokers, fleet.members)
 
     # New certificates for all, and a takeover on links that are made with them.
-    checking.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
+    issuing.renew("demo", fleet.members, fleet.certificates, 2 * CERTIFICATE_DAYS, datetime.now(UTC))
     assert expiries(fleet, "p1")["peer_tls.certificate"] > before_s + 86_400
     fleet.kill(survivors[0])
     rest = [each for each in fleet.members if each != survivors[0]]

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 
 from fleet.core import event_schema
 from fleet.core.event_schema import TrafficEvent
+from fleet.core.traffic import ApiTraffic
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
 from fleet.pipeline.forecast import MINUTE_MS, Season
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights
 from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from fleet.pipeline.streams import Kafka
-from fleet.runtime.ipc import ApiTraffic
 from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
 

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fleet.core.event_schema import ConnectionEvent
+from fleet.core.traffic import ConnectionEnd
 from fleet.pipeline.slo import DAY_MS, attainment, outages, takeovers, unavailable
 from fleet.pipeline.spark_schema import ddl_of
-from fleet.runtime.ipc import ConnectionEnd
 
 pytestmark = pytest.mark.size("test")
 

@@ -9,7 +9,8 @@ from enum import Enum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.control.leader import Leader, Report
+from fleet.control.leader import Leader
+from fleet.control.reports import Report
 from fleet.core.model import (
     AdvertisedListener,
     Broker,

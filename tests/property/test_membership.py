@@ -9,7 +9,8 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.control.detector import ALONE_PERIODS, Detector, ProbeOutcome, Transition
+from fleet.control.detector import ALONE_PERIODS, Detector
+from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 from tests.examples import examples
 

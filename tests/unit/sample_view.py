@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet.admin.view import (
-    Check,
-    EventsView,
-    FleetView,
-    MemberView,
-    Moment,
-    RaftView,
-    Takeover,
-    TakeoverLog,
-    WorkerView,
-)
+from fleet.admin.view import Check, FleetView, MemberView, RaftView, WorkerView
 from fleet.core.errors import UnknownMember
 from fleet.core.model import (
     AdvertisedListener,
@@ -30,6 +20,8 @@ from fleet.core.model import (
     ProxyId,
 )
 from fleet.core.state import Outcome
+from fleet.core.takeover import Moment, Takeover, TakeoverLog
+from fleet.events.progress import EventsView
 from fleet.runtime.ipc import BOOTSTRAP, WorkerCounters
 
 SPACE = IdentitySpace(first_id=1, count=4)

@@ -17,19 +17,9 @@ from prometheus_client.samples import Exemplar, Sample, Timestamp
 from fleet.admin.metrics import FleetCollector, registry_of
 from fleet.admin.ownership import ownership_document
 from fleet.admin.totals import add, retire, total
-from fleet.admin.view import (
-    RECENT_TAKEOVERS,
-    STATES,
-    FleetView,
-    Histogram,
-    MemberView,
-    Moment,
-    RaftView,
-    Takeover,
-    TakeoverLog,
-    WorkerView,
-)
+from fleet.admin.view import STATES, FleetView, MemberView, RaftView, WorkerView
 from fleet.core.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
+from fleet.core.takeover import RECENT_TAKEOVERS, Histogram, Moment, Takeover, TakeoverLog
 from fleet.runtime.ipc import REWRITE_BOUNDS_S, WorkerCounters
 from tests.unit.sample_view import COUNTERS, MEMBERS, view
 

@@ -25,7 +25,7 @@ from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import AdminError, ConfigError
 from fleet.tls import admin as tls
-from fleet.tls import checking
+from fleet.tls import issuing
 from fleet.tls.access import Access, access_to
 from fleet.tls.tokens import Gate
 from tests.unit.sample_view import Source
@@ -51,7 +51,7 @@ def secured(folder: Path, port: int = 7201, **admin: object) -> Settings:
     )
     settings = load(file, {})
     if not (folder / "certs").exists():
-        checking.make("demo", tuple(settings.members), folder / "certs", 30, NOW, checking.hosts_of(settings))
+        issuing.make("demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.hosts_of(settings))
         write_token(folder / "read-token", READ)
         write_token(folder / "write-token", WRITE)
     return settings
@@ -178,7 +178,7 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
 
 async def test_a_certificate_of_another_host_is_not_believed(member: Member) -> None:
     own = {proxy_id: ("p1.example",) for proxy_id in member.settings.members}
-    checking.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
+    issuing.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
     assert "certificate is not valid for '127.0.0.1'" in str(await member.ask())
 
 
@@ -237,7 +237,7 @@ async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
     context = ssl.create_default_context(cafile=folder / "ca.pem")
     reader, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
     before = await shown_certificate(member)
-    checking.renew("demo", ["p1"], folder, 60, NOW, checking.hosts_of(member.settings))
+    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.hosts_of(member.settings))
     after = await shown_certificate(member)
     assert after != before
     assert writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == before

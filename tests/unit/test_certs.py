@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import CertificateError, ConfigError
-from fleet.tls import checking
+from fleet.tls import checking, issuing
 from fleet.tls.peers import make_contexts, rehearse
 from tests.certificates import Authority
 from tests.unit.test_config import tree
@@ -80,7 +80,7 @@ def settings(tmp_path: Path) -> Settings:
     """Three members with certificates, all of whose files are here."""
     file = tmp_path / "fleet.yaml"
     file.write_text(yaml.safe_dump({**tree(), "peer_tls": {}}, sort_keys=False))
-    checking.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
+    issuing.make("demo", MEMBERS, tmp_path / "certs", 30, NOW)
     return load(file, {})
 
 
@@ -136,7 +136,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            rehearse(*make_contexts(checking.files_in(folder, proxy_id)))
+            rehearse(*make_contexts(issuing.files_in(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -154,12 +154,12 @@ class TestMaking:
                 path.unlink()
         before = (folder / left).read_bytes()
         with pytest.raises(CertificateError, match=rf"{left}: is there already"):
-            checking.make("demo", MEMBERS, folder, 30, NOW)
+            issuing.make("demo", MEMBERS, folder, 30, NOW)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {left: before}
 
     def test_ids_as_long_as_they_may_be(self, tmp_path: Path) -> None:
         fleet, proxy_id = "f" * 63, "p_1." + "x" * 59
-        checking.make(fleet, [proxy_id], tmp_path, 1, NOW)
+        issuing.make(fleet, [proxy_id], tmp_path, 1, NOW)
         names = read(tmp_path / f"{proxy_id}.crt").extensions.get_extension_for_class(
             x509.SubjectAlternativeName
         )
@@ -170,11 +170,11 @@ class TestMaking:
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(CertificateError, match="cannot be written"):
-            checking.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
+            issuing.make("demo", MEMBERS, tmp_path / "file" / "certs", 30, NOW)
 
     def test_renewing_replaces_members_and_keeps_the_authority(self, folder: Path) -> None:
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        checking.renew("demo", ["p1", "p4"], folder, 90, NOW)
+        issuing.renew("demo", ["p1", "p4"], folder, 90, NOW)
         after = {path.name: path.read_bytes() for path in folder.iterdir()}
 
         assert {name for name in after if after[name] != before.get(name)} == {
@@ -184,27 +184,27 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            rehearse(*make_contexts(checking.files_in(folder, proxy_id)))
+            rehearse(*make_contexts(issuing.files_in(folder, proxy_id)))
             assert checking.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )
 
     def test_a_certificate_does_not_outlive_its_authority(self, folder: Path) -> None:
-        checking.renew("demo", ["p1"], folder, 2 * checking.CA_DAYS, NOW)
+        issuing.renew("demo", ["p1"], folder, 2 * issuing.CA_DAYS, NOW)
         assert checking.expiry(folder / "p1.crt") == checking.expiry(folder / "ca.pem")
 
     def test_what_keeps_from_renewing(self, folder: Path, tmp_path: Path) -> None:
-        later = NOW + timedelta(days=checking.CA_DAYS + 1)
+        later = NOW + timedelta(days=issuing.CA_DAYS + 1)
         with pytest.raises(CertificateError, match=r"ca\.pem: has expired"):
-            checking.renew("demo", MEMBERS, folder, 30, later)
+            issuing.renew("demo", MEMBERS, folder, 30, later)
         (folder / "ca-key.pem").write_bytes((folder / "p1.key").read_bytes())
         with pytest.raises(CertificateError, match=r"ca-key\.pem is not the key of ca\.pem"):
-            checking.renew("demo", MEMBERS, folder, 30, NOW)
+            issuing.renew("demo", MEMBERS, folder, 30, NOW)
         (folder / "ca-key.pem").write_text("no key")
         with pytest.raises(CertificateError, match="is not what `fleet certs init` wrote"):
-            checking.renew("demo", MEMBERS, folder, 30, NOW)
+            issuing.renew("demo", MEMBERS, folder, 30, NOW)
         with pytest.raises(CertificateError, match=r"none/ca\.pem: No such file"):
-            checking.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
+            issuing.renew("demo", MEMBERS, tmp_path / "none", 30, NOW)
 
 
 class TestChecking:
@@ -259,7 +259,7 @@ class TestChecking:
     def test_a_certificate_that_is_not_valid_now(
         self, settings: Settings, folder: Path, shift: timedelta
     ) -> None:
-        checking.renew("demo", ["p1"], folder, 30, NOW + shift)
+        issuing.renew("demo", ["p1"], folder, 30, NOW + shift)
         first, last = NOW + shift - timedelta(hours=1), NOW + shift + timedelta(days=30)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert (
@@ -267,7 +267,7 @@ class TestChecking:
         )
 
     def test_an_authority_that_has_expired(self, settings: Settings, tmp_path: Path, folder: Path) -> None:
-        checking.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=checking.CA_DAYS + 1))
+        issuing.make("demo", MEMBERS, tmp_path / "old", 30, NOW - timedelta(days=issuing.CA_DAYS + 1))
         (folder / "ca.pem").write_bytes((tmp_path / "old" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "ca.pem: is valid from" in found
@@ -276,7 +276,7 @@ class TestChecking:
     def test_a_certificate_of_somebody_else(
         self, settings: Settings, folder: Path, fleet: str, proxy_id: str
     ) -> None:
-        checking.renew(fleet, [proxy_id], folder, 30, NOW)
+        issuing.renew(fleet, [proxy_id], folder, 30, NOW)
         for end in ("crt", "key"):
             (folder / f"{proxy_id}.{end}").replace(folder / f"p1.{end}")
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -291,7 +291,7 @@ class TestChecking:
     def test_a_certificate_of_another_authority(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
-        checking.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
+        issuing.make("demo", MEMBERS, tmp_path / "foreign", 30, NOW)
         (folder / "ca.pem").write_bytes((tmp_path / "foreign" / "ca.pem").read_bytes())
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
         assert "peer_tls.certificate:" in found
@@ -300,7 +300,7 @@ class TestChecking:
     def test_an_authority_is_rotated_by_naming_both(
         self, settings: Settings, folder: Path, tmp_path: Path
     ) -> None:
-        checking.make("demo", MEMBERS, tmp_path / "fresh", 30, NOW)
+        issuing.make("demo", MEMBERS, tmp_path / "fresh", 30, NOW)
         both = (folder / "ca.pem").read_bytes() + (tmp_path / "fresh" / "ca.pem").read_bytes()
         (folder / "ca.pem").write_bytes(both)
         for end in ("crt", "key"):
@@ -320,7 +320,7 @@ class TestChecking:
 def test_renewal_names_the_one_file_of_the_authority_that_is_wrong(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"")
     with pytest.raises(CertificateError) as caught:
-        checking.renew("demo", ["p1"], folder, 30, NOW)
+        issuing.renew("demo", ["p1"], folder, 30, NOW)
     assert str(caught.value).startswith(
         f"{folder}/{name}: is not what `fleet certs init` wrote: is empty; write the "
     )
@@ -459,7 +459,7 @@ class TestAdmin:
         file = tmp_path / "fleet.yaml"
         file.write_text(yaml.safe_dump({**document, "admin": {"tls": {}, **admin}}, sort_keys=False))
         made = load(file, {})
-        checking.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, checking.hosts_of(made))
+        issuing.make("demo", tuple(made.members), tmp_path / "certs", 30, NOW, issuing.hosts_of(made))
         return made
 
     def test_right_files_are_right(self, settings: Settings) -> None:
@@ -497,7 +497,7 @@ class TestAdmin:
     def test_one_that_is_not_valid_now(
         self, folder: Path, settings: Settings, days: int, authority_is_here: bool
     ) -> None:
-        checking.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), checking.hosts_of(settings))
+        issuing.renew("demo", ["p1"], folder, 30, NOW + timedelta(days=days), issuing.hosts_of(settings))
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -506,7 +506,7 @@ class TestAdmin:
 
     @pytest.mark.parametrize("authority_is_here", [True, False])
     def test_one_of_another_host(self, settings: Settings, folder: Path, authority_is_here: bool) -> None:
-        checking.renew("demo", ["p1"], folder, 30, NOW)
+        issuing.renew("demo", ["p1"], folder, 30, NOW)
         if not authority_is_here:
             (folder / "ca.pem").unlink()
         (found,) = mistakes(lambda: checking.check_present(settings))
@@ -514,7 +514,7 @@ class TestAdmin:
         assert "certificate is not valid for '127.0.0.1'" in found
 
     def test_one_of_another_authority(self, settings: Settings, folder: Path, tmp_path: Path) -> None:
-        checking.make("demo", ["p1"], tmp_path / "other", 30, NOW, checking.hosts_of(settings))
+        issuing.make("demo", ["p1"], tmp_path / "other", 30, NOW, issuing.hosts_of(settings))
         for name in ("p1.crt", "p1.key"):
             (tmp_path / "other" / name).replace(folder / name)
         (found,) = mistakes(lambda: checking.check_member(settings, "p1"))
@@ -546,7 +546,7 @@ class TestAdmin:
         document = tree(1)
         document["members"]["p1"]["admin"] = "0.0.0.0:7201"
         settings = self.made(tmp_path, document, open_to_read=True)
-        checking.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
+        issuing.renew("demo", ["p1"], tmp_path / "certs", 30, NOW, {"p1": ("p1.example",)})
         checking.check_member(settings, "p1")
 
 

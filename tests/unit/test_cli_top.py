@@ -14,9 +14,10 @@ from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.live import AskOthers, nobody
 from fleet.admin.server import serve
 from fleet.admin.traffic import Counts
-from fleet.admin.view import FleetView, Moment
+from fleet.admin.view import FleetView
 from fleet.cli import top
 from fleet.core.errors import AdminError
+from fleet.core.takeover import Moment
 from fleet.tls.access import OPEN, Access
 from tests.unit.sample_view import Source, view
 from tests.unit.test_admin_http import listening

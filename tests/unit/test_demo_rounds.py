@@ -10,13 +10,14 @@ import pytest
 from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.demo.result import Result, Round
-from fleet.drills.demo.rounds import Rounds, Stream, _last_ms
+from fleet.drills.demo.rounds import Rounds, _last_ms
 from fleet.drills.demo.run import unfinished
 from fleet.drills.demo.view import audit_lines, round_line
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.clients import Workload, WorkloadSpec
 from fleet.drills.workload.history import Event, HistoryReader, HistoryWriter, Record
 from fleet.drills.workload.prober import Change, Prober
+from fleet.drills.workload.streams import Stream
 
 OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
 

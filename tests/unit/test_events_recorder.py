@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.admin.view import Moment, Takeover, TakeoverLog
-from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import Event, LivenessEvent, MemberEvent, OwnershipEvent
+from fleet.core.liveness import Transition
 from fleet.core.model import Broker, FleetState, Liveness, Member, MemberStatus, Ownership
+from fleet.core.replication import Applied
 from fleet.core.state import (
     BrokersSeen,
     Command,
@@ -24,8 +24,8 @@ from fleet.core.state import (
     apply,
     stamp,
 )
+from fleet.core.takeover import Moment, Takeover, TakeoverLog
 from fleet.events.recorder import RETOLD_MS, Recorder
-from fleet.raft_state import Applied
 
 NOW_MS = 5_000
 P1, P2 = Member("p1", incarnation=3), Member("p2", incarnation=1)

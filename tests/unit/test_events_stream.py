@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admin.view import Moment, Takeover, TakeoverLog
 from fleet.config import EventsSettings
-from fleet.control.detector import Transition
 from fleet.core import event_schema
 from fleet.core.event_schema import ConnectionEvent, OwnershipEvent, TrafficEvent
+from fleet.core.liveness import Transition
 from fleet.core.model import Broker, FleetState, Liveness, Member, Ownership
+from fleet.core.replication import Applied
 from fleet.core.state import BrokersSeen, Command, MemberUp, OwnershipSet, apply, stamp
+from fleet.core.takeover import Moment, Takeover, TakeoverLog
+from fleet.core.traffic import ApiTraffic
 from fleet.events.spool import Spool
 from fleet.events.stream import SPOOL, EventStream
-from fleet.raft_state import Applied
-from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficMessage, TrafficRow
+from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 from tests.conftest import PLAINTEXT
 
 LIMIT_S = 30.0

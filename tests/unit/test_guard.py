@@ -13,8 +13,8 @@ from typing import cast
 import pytest
 
 from fleet.config.settings import Limits
-from fleet.control.detector import ProbeOutcome
 from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy import limits as guard
 from fleet.proxy import timeouts

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fleet.config import BalanceSettings
-from fleet.control.leader import RETRY_S, Leader, Report
+from fleet.control.leader import RETRY_S, Leader
+from fleet.control.reports import Report
 from fleet.core.model import (
     AdvertisedListener,
     Broker,

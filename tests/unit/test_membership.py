@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.control.detector import DOUBT_S, Detector, ProbeOutcome, Transition
+from fleet.control.detector import DOUBT_S, Detector
+from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 
 ANSWERED, REFUSED, TIMED_OUT = ProbeOutcome.ANSWERED, ProbeOutcome.REFUSED, ProbeOutcome.TIMED_OUT

@@ -27,7 +27,7 @@ from fleet.control import links
 from fleet.control.links import Hello, Kind
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
-from fleet.tls import checking
+from fleet.tls import issuing
 from fleet.tls.peers import PeerTls, explain, make_contexts, rehearse
 from tests.integration.relay import Relays
 from tests.unit.test_links import Member, Network, Stranger, until
@@ -37,12 +37,12 @@ NOW = datetime.now(UTC)
 
 
 def made(folder: Path, fleet: str = "demo", now: datetime = NOW, days: int = 30) -> Path:
-    checking.make(fleet, MEMBERS, folder, days, now)
+    issuing.make(fleet, MEMBERS, folder, days, now)
     return folder
 
 
 def tls(folder: Path, proxy_id: str, **other: Path) -> PeerTls:
-    files = checking.files_in(folder, proxy_id)
+    files = issuing.files_in(folder, proxy_id)
     return PeerTls(PeerTlsFiles(other.get("ca", files.ca), files.certificate, files.key))
 
 
@@ -187,7 +187,7 @@ class TestRefusals:
         caplog: pytest.LogCaptureFixture,
         shift: timedelta,
     ) -> None:
-        checking.renew("demo", ["p2"], folder, 30, NOW + shift)
+        issuing.renew("demo", ["p2"], folder, 30, NOW + shift)
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         said = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
@@ -221,7 +221,7 @@ class TestRefusals:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        checking.renew("other", ["p2"], folder, 30, NOW)
+        issuing.renew("other", ["p2"], folder, 30, NOW)
         monkeypatch.setattr(Hello, "decode", lambda _payload: pytest.fail("a frame was looked at"))
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
@@ -253,7 +253,7 @@ class TestRefusals:
         self, network: Network, folder: Path, taken: list[int], caplog: pytest.LogCaptureFixture, kind: str
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p1"))
-        context = make_contexts(checking.files_in(folder, "p3"))[1]
+        context = make_contexts(issuing.files_in(folder, "p3"))[1]
         if kind == "no certificate":
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
@@ -433,7 +433,7 @@ class TestRotation:
 
 class TestFiles:
     def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
-        rehearse(*make_contexts(checking.files_in(folder, "p1")))
+        rehearse(*make_contexts(issuing.files_in(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):

@@ -19,7 +19,6 @@ from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
-from fleet.control.detector import ProbeOutcome
 from fleet.control.probes import (
     HoldEnd,
     HoldPace,
@@ -29,6 +28,7 @@ from fleet.control.probes import (
     probe_member,
     resolve,
 )
+from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy.wire.api_versions import error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver

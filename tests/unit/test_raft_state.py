@@ -23,9 +23,10 @@ from fleet.control.links import Kind, PeerLinks
 from fleet.core import model
 from fleet.core.errors import CommandTimeout, JournalError, NoQuorum, RaftError
 from fleet.core.model import Broker, Endpoint, FleetState, Ownership, ProxyId
+from fleet.core.replication import Applied, RaftStatus
 from fleet.core.state import BrokersSeen, Command, MemberUp, Outcome, OwnershipSet, stamp
 from fleet.raft import files, guards
-from fleet.raft_state import Applied, RaftNode, RaftSettings, RaftStatus, wait_s
+from fleet.raft_state import RaftNode, RaftSettings, wait_s
 from fleet.runtime.outbound import LocalFailure
 
 LIMIT_S = 20.0

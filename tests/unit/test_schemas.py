@@ -18,9 +18,9 @@ from fleet.admin.traffic import Counts, counted, rates, traffic_document
 from fleet.admin.view import RaftView
 from fleet.cli import journal_files, member
 from fleet.config.file import load
-from fleet.control.detector import Transition
 from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
+from fleet.core.liveness import Transition
 from fleet.core.model import Liveness, Ownership
 from fleet.core.state import MemberUp, OwnershipSet
 from fleet.drills.game_day import report as report_of_game_day

@@ -14,12 +14,12 @@ from fleet.config.file import parse_text
 from fleet.control import status
 from fleet.control.status import ControlSource
 from fleet.runtime.ephemeral_ports import EphemeralPorts
-from fleet.tls import checking
+from fleet.tls import checking, issuing
 from tests.unit.test_config import tree
 
 
 def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checking.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
+    issuing.make("demo", ["p1"], tmp_path, 30, datetime.now(UTC))
     read, look, path = [], checking.expiry, tmp_path / "ca.pem"
 
     def looking(at: Path) -> datetime | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet.admin.view import Moment, Takeover
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.core.model import BrokerId, Directory, FleetState, Ownership, ProxyId
 from fleet.core.state import OwnershipSet
+from fleet.core.takeover import Moment, Takeover
 
 BEFORE = {1: ("p1",), 2: ("p2",), 3: ("p3",), 5: ("p2", "p3")}
 AROUND_P2 = {1: ("p1",), 2: ("p3",), 3: ("p3",), 5: ("p3",)}

@@ -15,14 +15,14 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from fleet.admin.view import Moment, Takeover
 from fleet.config import TracingSettings
 from fleet.control import process
 from fleet.control.tracing import MOST_WAITING, Tracing, exporter
 from fleet.core.errors import ConfigError, NoQuorum
 from fleet.core.model import Ownership
+from fleet.core.replication import RaftStatus, Role
 from fleet.core.state import BrokerGone, Command, DrainSet, Outcome, OwnershipSet, PinSet, stamp
-from fleet.raft_state import RaftStatus, Role
+from fleet.core.takeover import Moment, Takeover
 from tests.unit.test_config import changed, parse, tree
 
 COLLECTOR = "http://127.0.0.1:4318"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fleet.core.traffic import ApiTraffic
 from fleet.proxy.counters import Counters
 from fleet.proxy.traffic import (
     CLIENTS_KNOWN,
@@ -14,7 +15,7 @@ from fleet.proxy.traffic import (
     TrafficLog,
     bucket_of,
 )
-from fleet.runtime.ipc import ApiTraffic, ConnectionRow, TrafficRow
+from fleet.runtime.ipc import ConnectionRow, TrafficRow
 
 PRODUCE, FETCH = 0, 1
 

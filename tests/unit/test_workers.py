@@ -16,9 +16,9 @@ from fleet.admin.view import WorkerView
 from fleet.control import worker_channels
 from fleet.control.worker_channels import Workers
 from fleet.core.model import Broker, Directory
+from fleet.core.traffic import ApiTraffic
 from fleet.runtime import ipc
 from fleet.runtime.ipc import (
-    ApiTraffic,
     BrokersLostMessage,
     BrokersSeenMessage,
     Channel,

@@ -17,9 +17,9 @@ from fleet.admin.status import Answers, best_answer
 from fleet.cli.doctor import certificate_expiry
 from fleet.cli.doctor.facts import Address, Asked, Facts, Shown
 from fleet.config import Settings
-from fleet.control.detector import ProbeOutcome
 from fleet.control.probes import Target, probe_member, resolve
 from fleet.core.errors import FleetError, WireError
+from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint, Liveness, Member, ProxyId
 from fleet.proxy.wire.metadata import Table, brokers_of, metadata_request
 from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, Resolver

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.markup import escape as escape_markup  # noqa: TID251
 from rich.table import Table
 
 from fleet.admin.documents import (
@@ -19,7 +18,7 @@ from fleet.admin.documents import (
     RollingRestartDocument,
     StatusDocument,
 )
-from fleet.core.text import make_printable
+from fleet.core.console import escape
 
 COLOURS = {
     "up": "green",
@@ -29,11 +28,6 @@ COLOURS = {
     "draining": "yellow",
     "drained": "yellow",
 }
-
-
-def escape(text: object) -> str:
-    """Text from outside as it stands: on one line, without control characters, and no markup."""
-    return escape_markup(make_printable(text))
 
 
 def _names(names: tuple[str, ...]) -> str:

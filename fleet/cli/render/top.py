@@ -18,7 +18,8 @@ from fleet.admin.documents import (
     OwnershipDocument,
     TakeoverDocument,
 )
-from fleet.cli.render.tables import COLOURS, duration, escape, titled
+from fleet.cli.render.tables import COLOURS, duration, titled
+from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
 
 LATEST: Final = 5

@@ -36,7 +36,7 @@ from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, signal_trees, spawn_module, tail
 from fleet.drills.workload.waiting import pauses_s
-from fleet.tls import checking
+from fleet.tls import issuing
 from fleet.tls.access import access_to
 
 LISTENER = "external"
@@ -137,7 +137,7 @@ class LocalFleet:
         self.certificates = self._folder / "certs"
         if peer_tls or admin_tokens:
             made = (self.members, self.certificates, CERTIFICATE_DAYS, datetime.now(UTC))
-            checking.make("demo", *made, checking.hosts_of(self.settings))
+            issuing.make("demo", *made, issuing.hosts_of(self.settings))
         if admin_tokens:
             for place in _TOKENS.values():
                 file = self._folder / place["file"]

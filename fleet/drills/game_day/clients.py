@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.core.errors import DemoError, GameDayError
-from fleet.drills.demo.rounds import Traffic
 from fleet.drills.game_day.plan import Options, Plan
 from fleet.drills.game_day.verdict import Report
 from fleet.drills.workload.checker import Promise, Stream
 from fleet.drills.workload.clients import Workload, WorkloadSpec, properties, read_log
 from fleet.drills.workload.history import HistoryReader
+from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import until
 
 PROMISE: Final = Promise("always", exact=True)

@@ -7,8 +7,8 @@ from typing import Final, Literal, TypeAlias
 
 from rich.console import Console
 
-from fleet.admin.documents import Codec
-from fleet.cli.render.tables import escape
+from fleet.core.codec import Codec
+from fleet.core.console import escape
 from fleet.core.model import ProxyId
 from fleet.drills.workload.checker import Rule
 

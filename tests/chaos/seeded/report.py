@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 from fleet.drills.workload.checker import Rule, Violation
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 from fleet.core.errors import DemoError
 from tests.chaos.seeded.report import RunResult
 from tests.chaos.seeded.run import replay

@@ -25,10 +25,10 @@ from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
-from fleet.drills.demo.rounds import Traffic
 from fleet.drills.workload.audit import longest_stall_ms
 from fleet.drills.workload.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.drills.workload.observer import Observer
+from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import happens, in_thread, until
 from tests.chaos.seeded import epochs
 from tests.chaos.seeded.faults import Done, Injector

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from fleet.admin.documents import Codec
+from fleet.core.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from fleet.drills.demo.rounds import Traffic
 from fleet.drills.workload.checker import Promise, Stream
 from fleet.drills.workload.clients import (
     Acks,
@@ -19,6 +18,7 @@ from fleet.drills.workload.clients import (
     read_log,
 )
 from fleet.drills.workload.history import Event, HistoryReader
+from fleet.drills.workload.streams import Traffic
 
 PARTITIONS: Final = 6
 _RATE_PER_S: Final = 60
