@@ -30,8 +30,9 @@ from benchmarks.stage import Stage, Target, staged
 from benchmarks.workloads import Spec, sync
 from fleet.core.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.budget import Backlogs, MemoryBudget
-from fleet.proxy.connection import BrokerConnection, ClientConnection
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session

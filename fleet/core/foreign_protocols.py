@@ -11,6 +11,8 @@ import ssl
 from struct import Struct
 from typing import Final, Literal, TypeAlias
 
+from fleet.core.errors import LimitReached, WireError
+
 Protocol: TypeAlias = Literal[
     "TLS", "HTTP", "HTTP/2", "PROXY protocol v1", "PROXY protocol v2", "SSH", "Kafka"
 ]
@@ -100,6 +102,19 @@ def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | No
         f"it speaks TLS to the plaintext listener {listener}; set security.protocol=PLAINTEXT or "
         f"SASL_PLAINTEXT in the client, or give the listener certificates (listener_tls.{listener})"
     )
+
+
+def explained(
+    error: WireError | LimitReached, received: bytes, listener: str, *, secured: bool
+) -> WireError | LimitReached:
+    """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
+    protocol = name_protocol(received)
+    detail = None if protocol is None else at_listener(protocol, listener, secured=secured)
+    if detail is None:
+        return error
+    if isinstance(error, LimitReached):
+        return LimitReached(error.reason, f"{error}: {detail}")
+    return type(error)(error.peer, detail)
 
 
 def in_place_of_tls(error: NotTls, listener: str) -> str:

@@ -17,6 +17,13 @@ SOURCE_SHARE: Final = 1 / 2
 GRACE_S = 5.0  # not Final: tests change it, and a compiler would write its value into the code
 """How long a reader may be behind before it is closed, if no address holds more than its share."""
 RELIEF_INTERVAL_S: Final = 0.05
+IN_FLIGHT_BYTES: Final = 40
+"""What a session takes for a request in flight, behind the first."""
+MOST_IN_FLIGHT: Final = 4096
+"""Requests in flight with which a client is not read from before half of them are answered; fewer, where many
+clients have many. Then each may have its part of half of what the worker has for them, and what one read
+brings is above that: with requests of 14 bytes 18,000 of them.
+"""
 
 
 class Reader(Hashable, Protocol):
@@ -242,3 +249,8 @@ class Backlogs(Generic[ReaderT]):
         """In responses, too."""
         backlog = self._behind.get(reader)
         return self._responses.held_bytes(reader) + (0 if backlog is None else backlog.held_bytes)
+
+
+def most_in_flight(limit_bytes: int, clients: int) -> int:
+    """With how many requests in flight a client is read from no more, where so many clients have many."""
+    return min(MOST_IN_FLIGHT, limit_bytes // (2 * IN_FLIGHT_BYTES * max(1, clients)))

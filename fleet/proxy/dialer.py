@@ -12,8 +12,9 @@ from typing import Final
 
 from fleet.core.model import BrokerId, Endpoint
 from fleet.proxy.brokers import Candidate, Upstreams
-from fleet.proxy.connection import ClientConnection, State
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.deadlines import Deadlines
+from fleet.proxy.host import State
 from fleet.proxy.tls_transport import TlsRoom, TlsTransport
 from fleet.runtime.outbound import NAMES_KEPT_S, Resolver, connect
 from fleet.tls.brokers import NOT_REACHED, explain_dial

@@ -663,42 +663,6 @@ class Session:
             return _WAIT
 
 
-class Sessions:
-    """Makes those of one port's clients.
-
-    Args: as of ``Session``.
-    """
-
-    __slots__ = ("_addresses", "_clock", "_counters", "_limits", "_observe_answer", "_observe_rewrite")
-
-    def __init__(
-        self,
-        addresses: AddressSource,
-        limits: Limits,
-        counters: WireCounters,
-        clock: Callable[[], float],
-        observe_rewrite: Callable[[float], None],
-        observe_answer: Callable[[int, int, int, float], None],
-    ) -> None:
-        self._addresses = addresses
-        self._limits = limits
-        self._counters = counters
-        self._clock = clock
-        self._observe_rewrite = observe_rewrite
-        self._observe_answer = observe_answer
-
-    def make(self, client_host: str) -> Session:
-        return Session(
-            self._addresses,
-            self._limits,
-            self._counters,
-            client_host,
-            self._clock,
-            self._observe_rewrite,
-            self._observe_answer,
-        )
-
-
 def _unlisted(api_key: int, version: int) -> int:
     """The plan for a request that is not in the tables.
 

@@ -18,17 +18,20 @@ from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireEr
 from fleet.core.model import Broker, BrokerId, Directory
 from fleet.core.traffic import ConnectionEnd
 from fleet.proxy.addresses import AddressSource
+from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.brokers import Upstreams
-from fleet.proxy.budget import Backlogs, MemoryBudget
-from fleet.proxy.connection import IN_FLIGHT_BYTES, BrokerConnection, ClientConnection, Host, State
+from fleet.proxy.budget import IN_FLIGHT_BYTES, Backlogs, MemoryBudget
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.control_channel import Feed
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.departures import Departures, Party
 from fleet.proxy.dialer import Dialler
+from fleet.proxy.host import Host, State
 from fleet.proxy.limits import Guard
 from fleet.proxy.quota import Quota
-from fleet.proxy.session import Session, Sessions
+from fleet.proxy.session import Session
+from fleet.proxy.sessions import Sessions
 from fleet.proxy.sni import ServerNames
 from fleet.proxy.splice import pipe
 from fleet.proxy.tls_server import NamedClients, TlsServer

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from functools import cache
 from ipaddress import ip_address
@@ -114,3 +117,17 @@ def is_of_this_machine(host: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def unread_bytes(transport: asyncio.Transport) -> int:
+    """What has come to a transport's socket, and nobody has read."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return 0
+    (waiting,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+    return int(waiting)
+
+
+def is_secured(transport: asyncio.Transport) -> bool:
+    """Whether what passes through the kernel is not what passes through the transport."""
+    return transport.get_extra_info("ssl_object") is not None

@@ -29,7 +29,8 @@ from fleet.core.errors import Peer
 from fleet.core.model import Broker, Directory
 from fleet.proxy import worker
 from fleet.proxy.brokers import Candidate
-from fleet.proxy.connection import ClientConnection, State
+from fleet.proxy.connection import ClientConnection
+from fleet.proxy.host import State
 from fleet.proxy.tls_transport import RECORD_BYTES, TlsRoom, TlsTransport
 from fleet.proxy.turns import TurnQueue
 from fleet.proxy.worker import Worker

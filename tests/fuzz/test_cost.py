@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from fleet.proxy import connection, counters, rewriter, session, tls_transport
-from fleet.proxy.connection import BrokerConnection, ClientConnection
+from fleet.proxy.broker_connection import BrokerConnection
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.wire import produce
 from tests.fuzz import cost
 from tests.fuzz.corpus import kept

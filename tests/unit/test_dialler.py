@@ -10,8 +10,9 @@ import pytest
 
 from fleet.core.model import Broker, Endpoint
 from fleet.proxy.brokers import Candidate, Upstreams
-from fleet.proxy.connection import ClientConnection, Host, State
+from fleet.proxy.connection import ClientConnection
 from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
+from fleet.proxy.host import Host, State
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic
 from tests.property.wire_fleet import Play, request

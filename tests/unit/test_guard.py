@@ -18,7 +18,8 @@ from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy import limits as guard
 from fleet.proxy import timeouts
-from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection, Host, State
+from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection
+from fleet.proxy.host import Host, State
 from fleet.proxy.limits import Guard
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
@@ -189,7 +190,7 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
             await asked(client, 10 + number)
         assert not held.done()
         for each in at.connections():
-            each._transport.abort()
+            each.transport.abort()
         assert await held is HoldEnd.LET_GO
 
 
@@ -267,9 +268,9 @@ async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path,
         (connection,) = at.connections()
         sent = produce(2, acks=1, records_bytes=40)
         for number, byte in enumerate(sent):
-            connection._client_spoke = False
+            connection.client_spoke = False
             client[1].write(bytes([byte]))
-            await eventually(lambda: connection._client_spoke, "it has come")
+            await eventually(lambda: connection.client_spoke, "it has come")
             if number < len(sent) - 1:
                 await swept(at, 59)
         assert await read_frame(client[0]) == response(2, b"answer")[4:]
@@ -304,9 +305,9 @@ async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, 
         one.reads.clear()
         reader, writer = await at.connect(BROKER)
         writer.write(produce(5, acks=1, records_bytes=size))
-        await eventually(lambda: [each for each in at.connections() if each._broker], "joined")
+        await eventually(lambda: [each for each in at.connections() if each.broker], "joined")
         (connection,) = at.connections()
-        await eventually(lambda: not connection._transport.is_reading(), "the client's side is paused")
+        await eventually(lambda: not connection.transport.is_reading(), "the client's side is paused")
         await swept(at, 100)
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):

@@ -331,8 +331,8 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
     async with broker_script(both) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + fetch(2))
-        assert connection._broker is not None
-        kept_bytes = connection._broker.kept_bytes
+        assert connection.broker is not None
+        kept_bytes = connection.broker.kept_bytes
         assert kept_bytes
         assert at.worker.responses.total_bytes == connection.session.held_bytes + kept_bytes
         writer.transport.abort()

@@ -21,6 +21,7 @@ import pytest
 from fleet.config.settings import Limits
 from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
+from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import Session
 from fleet.proxy.splice import LARGE_BYTES, READS, Passage, Pipe, pipe
 from fleet.proxy.splice import MOST as MOST_AT_ONCE
@@ -200,9 +201,9 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
             writer.write(fetch(number))
             await answer(reader)
         assert on.pipe.passages == 0
-        broker = on.connection._broker
+        broker = on.connection.broker
         assert broker is not None
-        assert on.connection._transport.is_reading()
+        assert on.connection.transport.is_reading()
         assert broker.transport.is_reading()
         assert on.connection.awaits()[0] == "idle_timeout_s"
         writer.close()
@@ -286,7 +287,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
             lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.passages,
             "the kernel takes no more",
         )
-        broker = on.connection._broker
+        broker = on.connection.broker
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert on.connection.waiting_bytes <= Limits().write_buffer_bytes + MIB
@@ -307,11 +308,12 @@ async def test_a_broker_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
         writer.write(fetch(9))  # it is read, and then nothing is
         await answer(reader)
         writer.write(produced(2, size) + produced(3, size))
-        broker = on.connection._broker
+        broker = on.connection.broker
         assert broker is not None
         await eventually(lambda: broker.waiting_bytes > MIB, "the kernel takes no more")
-        await eventually(lambda: not on.connection._transport.is_reading(), "the client's side is paused")
-        assert on.connection._request_bodies is None
+        await eventually(lambda: not on.connection.transport.is_reading(), "the client's side is paused")
+        assert on.connection.bodies is not None
+        assert not on.connection.bodies.has_requests
         on.broker.reads.set()
         for number in (2, 3):
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
@@ -354,7 +356,7 @@ async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart
     """The kernel tells whoever asks first, and that is not the transport here."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
-        on.connection.side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
+        LargeBodies(on.connection).side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
         await eventually(lambda: not on.at.connections(), "it is gone")
@@ -524,7 +526,7 @@ async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passe
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1))
         await answer(reader)
-        broker = on.connection._broker
+        broker = on.connection.broker
         assert broker is not None
         broker.pause_reading()
         broker.read_on()
@@ -625,7 +627,7 @@ async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGro
         await eventually(lambda: on.connection.session.in_flight, "it is on its way")
         on.connection.write = broken
         with pytest.raises(ZeroDivisionError):
-            on.connection.head_received(response(3, b""), to_broker=False)
+            LargeBodies(on.connection).head_received(response(3, b""), to_broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
         writer.close()

@@ -155,9 +155,9 @@ async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + ask(2))
-        assert connection._broker is not None
-        assert connection._broker.kept_bytes
-        assert at.worker.responses.total_bytes == connection._broker.kept_bytes
+        assert connection.broker is not None
+        assert connection.broker.kept_bytes
+        assert at.worker.responses.total_bytes == connection.broker.kept_bytes
         writer.transport.abort()
         await eventually(lambda: not at.connections(), "the client is gone")
         assert at.worker.responses.total_bytes == 0

@@ -11,15 +11,10 @@ from pathlib import Path
 import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
-from fleet.proxy.connection import (
-    IN_FLIGHT_BYTES,
-    MOST_IN_FLIGHT,
-    REPLY_BUFFER_BYTES,
-    UNNOTICED_BY_BROKER_BYTES,
-    WRITE_BYTES,
-    ClientConnection,
-    State,
-)
+from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES
+from fleet.proxy.budget import IN_FLIGHT_BYTES, MOST_IN_FLIGHT
+from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_BYTES, ClientConnection
+from fleet.proxy.host import State
 from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
 from tests.certificates import Authority
 from tests.unit.test_guard import swept
@@ -91,7 +86,7 @@ async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> Clie
     (connection,), stalled, sent = mine(), 0, 0
     async with asyncio.timeout(LIMIT_S):
         while stalled < STALLED_LOOKS:
-            stalled = 0 if connection._transport.is_reading() else stalled + 1
+            stalled = 0 if connection.transport.is_reading() else stalled + 1
             if not stalled and (connection.state is State.JOINED or connection.answered == sent):
                 writer.write(frame * PER_PIECE)
                 sent += PER_PIECE
@@ -124,7 +119,7 @@ async def test_idle_client_that_reads_no_replies_is_not_read_from(
         async with asyncio.timeout(LIMIT_S):
             for _ in range(connection.answered):
                 assert (await read_frame(reader))[4:6] == struct.pack(">h", 35)
-        await eventually(connection._transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "it is read from again")
         writer.close()
 
 
@@ -181,7 +176,7 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
             for _ in range(in_flight):
                 assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
         rest = asyncio.create_task(reader.read())  # answers to what was in the kernel
-        await eventually(connection._transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "it is read from again")
         writer.close()
         await rest
 
@@ -193,7 +188,7 @@ async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path
         await is_joined(at, writer)
         connection = await flood(at, writer, fetch(1))
         connection.drain(LIMIT_S)
-        assert not connection._transport.is_reading()
+        assert not connection.transport.is_reading()
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         writer.close()
 
@@ -209,7 +204,7 @@ async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_i
         writer.write(sent)
         await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
         (connection,) = at.connections()
-        assert not connection._transport.is_reading()
+        assert not connection.transport.is_reading()
         assert sum(map(len, connection._queue)) <= DATA_BYTES
         released.set()
         async with asyncio.timeout(LIMIT_S):
@@ -235,7 +230,7 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
         await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
         (connection,) = at.connections()
-        await eventually(lambda: not connection._transport.is_reading(), "it is not read from")
+        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
         assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
         assert connection.awaits() == (None, 0)
         goes_on.set()
@@ -243,7 +238,7 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
             for number in range(count):
                 assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert connection.session.in_flight <= MOST_IN_FLIGHT // 2
-        assert connection._transport.is_reading()
+        assert connection.transport.is_reading()
         assert not connection.alert
         writer.close()
 
@@ -276,7 +271,7 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
                 await eventually(lambda: len(joined(at)) == clients, "all are joined")
         await eventually(lambda: len(at.worker.requests) == clients, "all have many")
         await eventually(
-            lambda: not any(each._transport.is_reading() for each in at.connections()), "none is read from"
+            lambda: not any(each.transport.is_reading() for each in at.connections()), "none is read from"
         )
         assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
         goes_on.set()
@@ -286,7 +281,7 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
                     assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert not at.worker.requests.total_bytes
         assert not any(each.alert for each in at.connections())
-        assert all(each._transport.is_reading() for each in at.connections())
+        assert all(each.transport.is_reading() for each in at.connections())
         assert not at.worker.count().limited
         for _, writer in asked:
             writer.close()
@@ -367,10 +362,10 @@ async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
-        connection._transport.resume_reading()  # what it had sent before arrives late
+        connection.transport.resume_reading()  # what it had sent before arrives late
         writer.write(b"".join(fetch(number) for number in range(50)))
         await eventually(lambda: connection.state is State.JOINED, "joined")
-        broker = connection._broker
+        broker = connection.broker
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker is not read from")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
@@ -388,12 +383,12 @@ async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_pa
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
         connection.drain(LIMIT_S)
         await eventually(lambda: connection.state is State.LEAVING, "it leaves")
-        broker = connection._broker
+        broker = connection.broker
         assert broker is not None
         for _ in range(64):
             writer.write(produce(1, acks=0, records_bytes=MIB))
         await eventually(lambda: broker.waiting_bytes > MIB // 2, "much waits for the broker")
-        await eventually(lambda: not connection._transport.is_reading(), "it is not read from")
+        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
         assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         writer.close()
 
@@ -411,7 +406,7 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
         (connection,) = at.connections()
         await eventually(lambda: not connection.session.in_flight, "answered")
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
-        broker = connection._broker
+        broker = connection.broker
         assert broker is not None
         # Of a longer body than is sent here, none of which passes inside the kernel.
         at.worker.pipe = None
@@ -423,14 +418,14 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
             connection.drain(LIMIT_S)
         sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_BYTES
         async with asyncio.timeout(LIMIT_S):
-            while connection._transport.is_reading() and sent <= most:
+            while connection.transport.is_reading() and sent <= most:
                 before = broker.waiting_bytes
                 writer.write(b"x")
                 sent += 1
                 await eventually(lambda: broker.waiting_bytes != before, "it was read")  # noqa: B023
         assert sent <= most
         one.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
-        await eventually(connection._transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "it is read from again")
         assert not broker.waiting_bytes
         assert connection.alert == draining
         writer.close()

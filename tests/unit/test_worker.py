@@ -34,7 +34,9 @@ from fleet.core.model import AdvertisedListener, Broker, Directory, Endpoint, Id
 from fleet.proxy import brokers as upstream
 from fleet.proxy import control_channel, counters, worker
 from fleet.proxy import limits as guard
-from fleet.proxy.connection import BrokerConnection, ClientConnection, State
+from fleet.proxy.broker_connection import BrokerConnection
+from fleet.proxy.connection import ClientConnection
+from fleet.proxy.host import State
 from fleet.proxy.session import Session
 from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
 from fleet.proxy.worker import NOTICE_S, Worker
@@ -51,7 +53,7 @@ from fleet.runtime.ipc import (
     Hello,
     ReachableMessage,
 )
-from fleet.runtime.socket_options import BROKER_VANISHED_S
+from fleet.runtime.socket_options import BROKER_VANISHED_S, unread_bytes
 from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -312,7 +314,7 @@ async def running(
         stop.set()
         for served in list(running._connections.values()):
             for each in list(served):
-                each._transport.abort()
+                each.transport.abort()
         async with asyncio.timeout(LIMIT_S):
             await task
 
@@ -377,8 +379,8 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         writer.write(fetch(1))
         await read_frame(reader)
         (connection,) = at.connections()
-        assert connection._broker is not None
-        for transport in (connection._transport, connection._broker.transport):
+        assert connection.broker is not None
+        for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         at.worker._guard.sweep(0.0)
@@ -766,7 +768,7 @@ async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: W
         one.reads.clear()
         _, writer = await at.connect(1)
         sent = 0
-        while not (at.connections() and (broker := at.connections()[0]._broker) and broker.waiting_bytes):
+        while not (at.connections() and (broker := at.connections()[0].broker) and broker.waiting_bytes):
             writer.write(produce(sent, acks=0, records_bytes=DATA_BYTES // 4))
             sent += 1
             await writer.drain()
@@ -877,9 +879,9 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: W
         transport = cast(asyncio.Transport, writer.transport)
         transport.pause_reading()
         writer.write(fetch(1))
-        await eventually(lambda: at.connections() and at.connections()[0]._broker, "joined")
+        await eventually(lambda: at.connections() and at.connections()[0].broker, "joined")
         (connection,) = at.connections()
-        broker = connection._broker
+        broker = connection.broker
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
@@ -897,12 +899,12 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: W
         one.reads.clear()
         reader, writer = await at.connect(1)
         writer.write(produce(5, acks=1, records_bytes=size))
-        await eventually(lambda: at.connections() and at.connections()[0]._broker, "joined")
+        await eventually(lambda: at.connections() and at.connections()[0].broker, "joined")
         (connection,) = at.connections()
-        broker = connection._broker
+        broker = connection.broker
         assert broker is not None
         await eventually(lambda: broker.waiting_bytes > MIB, "its buffer is full")
-        await eventually(lambda: not connection._transport.is_reading(), "the client's side is paused")
+        await eventually(lambda: not connection.transport.is_reading(), "the client's side is paused")
         assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
@@ -1068,13 +1070,13 @@ async def test_no_more_than_two_reads_wait_for_a_broker(
         writer.write(produce(1, acks=0))
         await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "it waits")
         (connection,) = at.connections()
-        assert connection._transport.is_reading()
+        assert connection.transport.is_reading()
         writer.write(produce(2, acks=0))
         await eventually(lambda: len(connection._queue) == 2, "the second waits, too")
-        assert not connection._transport.is_reading()
+        assert not connection.transport.is_reading()
         writer.write(produce(3, acks=0))
         await writer.drain()
-        await eventually(connection._unread_bytes, "the third is left in the kernel")
+        await eventually(lambda: unread_bytes(connection.transport), "the third is left in the kernel")
         assert len(connection._queue) == 2
         released.set()
         await eventually(lambda: one.asked == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all")

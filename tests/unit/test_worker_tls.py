@@ -20,7 +20,7 @@ import pytest
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.core.model import Broker
 from fleet.proxy import counters, tls_server
-from fleet.proxy.connection import State
+from fleet.proxy.host import State
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority, Pair
 from tests.unit.test_worker import (
