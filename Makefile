@@ -9,6 +9,7 @@ SHELL := /bin/sh
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
+UNIT_TESTS = tests/unit tests/drills tests/tools tests/benchmarks
 PYTEST = $(BIN)/python -m pytest $(ARGS)
 # Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
 ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
@@ -31,7 +32,7 @@ demo: ready-demo ## Three brokers, three proxies, real clients; kills a proxy, s
 test: ## 15 minutes: lint, types, unit tests, and a test of each promise against real Kafka
 	@echo 'make test: 9 minutes on a quiet machine with two cores, up to 30 on a slow one' >&2
 	@$(MAKE) lint
-	@$(ALL_CORES) --size=test --durations=10 tests/unit
+	@$(ALL_CORES) --size=test --durations=10 $(UNIT_TESTS)
 	@$(RUN_IDLE) build/computed.txt $(ALL_CORES) --size=test --timeout=3600 tests/property -- \
 	 $(PYTEST) --size=test --durations=20 $(SERVER_TESTS)
 
@@ -55,7 +56,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python tools/gen_reference.py --check
 
 unit: ready-test ## Unit and property tests
-	@$(ALL_CORES) tests/unit tests/property
+	@$(ALL_CORES) $(UNIT_TESTS) tests/property
 
 integration: ready-test ## Tests against real Kafka, with clients that nobody here wrote
 	@$(PYTEST) tests/integration

@@ -30,6 +30,9 @@ class Size(StrEnum):
 
 SIZE_OF_FOLDER: Final[Mapping[str, Size]] = MappingProxyType(
     {
+        "tests/benchmarks": Size.TEST,
+        "tests/drills": Size.TEST,
+        "tests/tools": Size.TEST,
         "tests/unit": Size.TEST,
         "tests/property": Size.TEST,
         "tests/fuzz": Size.TEST_ALL,

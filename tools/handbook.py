@@ -1,6 +1,6 @@
 """A hook of mkdocs: every decision is in the navigation, and links out of docs/ are names.
 
-In the repository those links lead to what they name; `tests/unit/test_docs.py` looks that they do.
+In the repository those links lead to what they name; `tests/tools/test_docs.py` looks that they do.
 """
 
 from __future__ import annotations

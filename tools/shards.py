@@ -38,7 +38,7 @@ MEASURED: Final = BUILD / "durations.json"
 LEFT_OUT: Final = BUILD / "left-out.txt"
 """The files that a run with a limit has left out, one a line."""
 
-UNIT_FOLDERS: Final = ("tests/unit",)
+UNIT_FOLDERS: Final = ("tests/unit", "tests/drills", "tests/tools", "tests/benchmarks")
 IDLE_TIME_FOLDERS: Final = ("tests/property", "tests/fuzz", "tests/compiled")
 """Tests that compute for minutes and that no timer waits for."""
 SERVER_FOLDERS: Final = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
@@ -16,19 +17,55 @@ from tools.bootstrap import ROOT
 
 TESTS: Final = MappingProxyType(
     {
-        "unit": "addresses admission budget dialler guard held_responses passage patience quota "
-        "server_names session tagged_fields tcp ticks tls_transport traffic trust turns "
-        "unread_clients upstream wire_api_versions wire_configs wire_coordinators wire_heartbeats "
-        "wire_primitives wire_quorum wire_requests worker",
-        "property": "fetch_shapes pairing patch produce_shapes session slices stream tail",
+        "unit": (
+            "proxy/addresses",
+            "proxy/admission",
+            "proxy/brokers",
+            "proxy/budget",
+            "proxy/dialer",
+            "proxy/held_responses",
+            "proxy/limits",
+            "proxy/quota",
+            "proxy/session",
+            "proxy/sni",
+            "proxy/splice",
+            "proxy/tagged_fields",
+            "proxy/timeouts",
+            "proxy/tls_transport",
+            "proxy/traffic",
+            "proxy/trust",
+            "proxy/turns",
+            "proxy/unread_clients",
+            "proxy/wire/api_versions",
+            "proxy/wire/configs",
+            "proxy/wire/coordinators",
+            "proxy/wire/heartbeats",
+            "proxy/wire/primitives",
+            "proxy/wire/quorum",
+            "proxy/wire/requests",
+            "proxy/worker",
+            "runtime/socket_options",
+            "runtime/ticker",
+        ),
+        "property": (
+            "fetch_shapes",
+            "pairing",
+            "patch",
+            "produce_shapes",
+            "session",
+            "slices",
+            "stream",
+            "tail",
+        ),
     }
 )
-"""The tests of what is compiled, and of what it is called by."""
+"""The tests of what is compiled, and of what it is called by: by folder, without ``test_``."""
 
 
 def passes(folder: str) -> None:
     """Run the tests in one folder, with what is compiled in place of what the source has."""
-    tests = [f"tests/{folder}/test_{name}.py" for name in TESTS[folder].split()]
+    names = map(PurePosixPath, TESTS[folder])
+    tests = [f"tests/{folder}/{name.with_name('test_' + name.name)}.py" for name in names]
     path = f"pythonpath={compiled.build()} {ROOT}"
     options = ("-q", "-p", "no:cacheprovider", "-m", "not interpreted", "-o", path)
     done = subprocess.run(

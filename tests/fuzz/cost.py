@@ -46,8 +46,14 @@ from tests.fuzz.target import (
     chunks,
 )
 from tests.property.wire_fleet import produce, request
-from tests.unit.test_held_responses import DESCRIBE_CONFIGS, FIND_COORDINATOR, compact, configs, copies_for
-from tests.unit.test_worker import response
+from tests.unit.proxy.test_held_responses import (
+    DESCRIBE_CONFIGS,
+    FIND_COORDINATOR,
+    compact,
+    configs,
+    copies_for,
+)
+from tests.unit.proxy.test_worker import response
 
 FETCH: Final = 1
 KEY_UPDATE_BYTES: Final = 27

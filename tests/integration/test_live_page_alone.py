@@ -34,9 +34,9 @@ from tests.browser import (
     violations,
 )
 from tests.integration.clients import wait_for
-from tests.unit.sample_view import Source, view
-from tests.unit.test_admin_tls import READ, WRITE, secured
-from tests.unit.test_cli import Served, served
+from tests.unit.admin.sample_view import Source, view
+from tests.unit.cli.test_commands import Served, served
+from tests.unit.tls.test_admin import READ, WRITE, secured
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(300)]
 

@@ -10,7 +10,7 @@ from selenium.webdriver import Chrome
 from fleet.pipeline.report_charts import PICTURES
 from fleet.pipeline.report_page import write
 from tests.browser import complaints, pictures, rows, text
-from tests.unit.sample_report import sample
+from tests.unit.pipeline.sample_report import sample
 
 pytestmark = pytest.mark.size("test-all")
 

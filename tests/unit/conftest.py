@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
 ON_UVLOOP = (
-    "test_guard",
-    "test_passage",
-    "test_trust",
-    "test_unread_clients",
-    "test_worker",
-    "test_worker_tls",
+    "proxy/test_limits",
+    "proxy/test_splice",
+    "proxy/test_trust",
+    "proxy/test_unread_clients",
+    "proxy/test_worker",
+    "proxy/test_worker_tls",
 )
 """Modules whose subject runs on uvloop alone, and depends on what its transports do."""
 
-ON_BOTH = ("test_admin_connections",)
+ON_BOTH = ("admin/test_connections",)
 """Modules whose subject depends on what transports do when they are closed, and must not."""
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    if item.path.stem in ON_UVLOOP:
+    name = item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+    if name in ON_UVLOOP:
         return {"uvloop": uvloop.new_event_loop}
-    if item.path.stem in ON_BOTH:
+    if name in ON_BOTH:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}

@@ -1,0 +1,105 @@
+"""What shows that a member is as broken as it was to be, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fleet.admin.documents import OwnershipDocument
+from fleet.core.errors import NotProved
+from fleet.core.model import Liveness, MemberStatus
+from fleet.drills.game_day.evidence import Glimpse, proof_of, what_is_missing
+from fleet.drills.game_day.scenarios import Effect
+from tests.unit.admin.test_rolling_restart import told
+
+LIFE = 7
+
+
+def saying(victim: str = "p1", **changes: Any) -> dict[str, OwnershipDocument]:
+    """What the others say of a member."""
+    members = tuple(
+        replace(each, **changes) if each.proxy_id == victim else each for each in told("p2").members
+    )
+    return {each: told(each, members=members) for each in ("p2", "p3") if each != victim}
+
+
+def glimpse(answers: Mapping[str, OwnershipDocument], silent_s: float = 9.0, **changes: Any) -> Glimpse:
+    return Glimpse(
+        **{
+            "victim": "p1",
+            "life": LIFE,
+            "silent_s": silent_s,
+            "answers": answers,
+            "advertised": {},
+            **changes,
+        }
+    )
+
+
+GIVEN_UP = saying(liveness=Liveness.SUSPECT)
+ALONE = {each: answer for each, answer in GIVEN_UP.items() if each == "p2"}
+HEARD = saying(liveness=Liveness.UP)
+
+
+@pytest.mark.parametrize("effect", ["killed", "silent"])
+def test_a_member_that_nobody_hears_is_gone(effect: Effect) -> None:
+    assert proof_of(effect, glimpse(GIVEN_UP)) == "p1 does not answer, and is given up by p2, p3"
+
+
+@pytest.mark.parametrize("effect", ["killed", "silent"])
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (glimpse(HEARD, silent_s=0.1), "p1 answers clients as before, in the same life"),
+        (glimpse(GIVEN_UP, silent_s=0.1), "p1 answers clients as before, in the same life"),
+        (glimpse(HEARD), "p1 does not answer here, but p2, p3 still hear it"),
+        (glimpse({**HEARD, **ALONE}), "p1 does not answer here, but p3 still hear it"),
+        (glimpse({}), "no other member answers"),
+    ],
+)
+def test_less_than_that_proves_nothing(effect: Effect, seen: Glimpse, why: str) -> None:
+    assert proof_of(effect, seen) == ""
+    assert what_is_missing(effect, seen) == why
+
+
+def test_a_member_that_is_back_already_was_killed_but_not_silenced() -> None:
+    back = glimpse({**HEARD, "p1": told("p1", incarnation=LIFE + 1)}, silent_s=0.0)
+    assert proof_of("killed", back) == "p1 is in another life already"
+    with pytest.raises(NotProved, match="started anew"):
+        proof_of("silent", back)
+    assert proof_of("killed", replace(back, answers={**HEARD, "p1": told("p1", incarnation=LIFE)})) == ""
+
+
+@pytest.mark.parametrize("effect", ["killed", "silent"])
+def test_a_member_that_says_goodbye_was_not_killed(effect: Effect) -> None:
+    with pytest.raises(NotProved, match="p1 has said goodbye"):
+        proof_of(effect, glimpse(saying(status=MemberStatus.DRAINING)))
+
+
+def drained(**changes: Any) -> Glimpse:
+    """p1 is drained, and has given its identity to p2."""
+    identities = tuple(
+        replace(each, committed=("p2",), advertised=("p2",)) if each.committed == ("p1",) else each
+        for each in told("p1").identities
+    )
+    everybody = {**saying(drained=True), "p1": replace(saying(drained=True)["p2"], proxy_id="p1")}
+    answers = {each: replace(answer, identities=identities) for each, answer in everybody.items()}
+    return replace(glimpse(answers, advertised={"p2": {1: "p2", 2: "p2", 3: "p3"}}), **changes)
+
+
+def test_a_drained_member_owns_nothing_anywhere() -> None:
+    assert proof_of("drained", drained()) == "p1 is drained, and owns nothing any more, as all 3 members say"
+    seen = drained(advertised={"p2": {1: "p2"}, "p3": {1: "p1"}})
+    assert proof_of("drained", seen) == ""
+    assert what_is_missing("drained", seen) == "p1 still owns [1]"
+    assert what_is_missing("drained", glimpse(saying(drained=True))) == "p1 still owns [1]"
+    two = drained(answers={each: drained().answers[each] for each in ("p2", "p3")})
+    assert proof_of("drained", two) == ""
+    undrained = drained(
+        answers={each: replace(a, members=told("p2").members) for each, a in drained().answers.items()}
+    )
+    assert proof_of("drained", undrained) == ""
+    assert "p1 is not drained by what all members say" in what_is_missing("drained", undrained)

@@ -1,0 +1,226 @@
+"""docs/schemas: they are what the code says, and what is printed fits them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+
+from fleet.admin import documents, status
+from fleet.admin.client_settings import Client, basis_of, settings_for
+from fleet.admin.documents import Finding
+from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.view import RaftView
+from fleet.cli import journal_files, member
+from fleet.config.file import load
+from fleet.core import event_schema as schema_of_events
+from fleet.core.errors import AdminError
+from fleet.core.liveness import Transition
+from fleet.core.model import Liveness, Ownership
+from fleet.core.state import MemberUp, OwnershipSet
+from fleet.drills.game_day import report as report_of_game_day
+from fleet.drills.game_day import verdict
+from fleet.pipeline import observations
+from fleet.pipeline.documents import (
+    ANOMALIES,
+    AUDIT,
+    AVAILABILITY,
+    PIPELINE,
+    REPORT,
+    AnomaliesDocument,
+    AttainmentDocument,
+    AvailabilityDocument,
+    FlappingDocument,
+    JobDocument,
+    OneSidedDocument,
+    OutageDocument,
+    PipelineDocument,
+    StaleClientDocument,
+    TakenDocument,
+)
+from tests.chaos.seeded import report
+from tests.chaos.seeded.spark_crosscheck import JUDGED, AuditTotals, JudgedDocument
+from tests.drills.sample_game_day import seen
+from tests.tools.sample_chaos import chaos_run
+from tests.unit.admin.sample_view import view
+from tests.unit.events.test_recorder import P1, Log
+from tests.unit.pipeline.sample_report import sample as sample_report
+from tools import gen_schemas
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "schemas"
+
+
+def schema(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+def samples() -> dict[str, list[bytes]]:
+    """For each document: some that are really made."""
+    full = ownership_document(view())
+    bare = ownership_document(view(raft=RaftView(), members=(), workers=(), upstream_up={}))
+    answers: status.Answers = {"p1": full, "p2": AdminError("gone")}
+    urls = {"p1": "http://a", "p2": "http://b"}
+    error = documents.ErrorDocument(documents.ErrorDetail("no_quorum", "no majority"))
+    files = ("certs/ca.pem", "certs/p1.crt", "certs/p1.key")
+    certificates = tuple(
+        documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
+    )
+    settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
+    taken = TakenDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
+    out = OutageDocument("demo", 1, 1_200, None, 3)
+    attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
+    together = dataclasses.replace(attained, broker_id=None)
+    available = AvailabilityDocument(1_000, 2_000, 0.9999, (taken,), (out,), (together,), (attained,))
+    odd = AnomaliesDocument(
+        1_000,
+        2_000,
+        (FlappingDocument("demo", "p1", "p2", 1_000, 1_500, 3),),
+        (OneSidedDocument("demo", "p1", "p2", 1_000, 1_500),),
+        (StaleClientDocument("demo", "192.0.2.1", "c", 1, "p1", 1_000, 1_500, 3),),
+    )
+    return {
+        "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
+        "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
+        "check": [documents.CHECK.encode(member.config_document(settings))],
+        "client-config": [
+            documents.CLIENT_CONFIG.encode(
+                documents.ClientConfigDocument(
+                    each, "external", ("p1:9110",), settings_for(each, secured=True), basis_of(each)
+                )
+            )
+            for each in get_args(Client)
+        ],
+        "doctor": [
+            documents.DOCTOR.encode(
+                documents.DoctorDocument("demo", False, (Finding("clocks", "p1", "warning", "late", "NTP"),))
+            )
+        ],
+        "drain": [documents.DRAIN.encode(documents.DrainDocument("p1", True, True, 8))],
+        "error": [documents.ERROR.encode(error)],
+        "events": [schema_of_events.EVENTS.encode(each) for each in events()],
+        "game-day": [
+            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
+        ],
+        "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
+        "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "live": [documents.LIVE.encode(live_sample())],
+        "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
+        "outside": [
+            observations.EVENTS.encode(each)
+            for each in (
+                observations.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
+                observations.ViewEvent("p1", 1, 2, None, 5),
+                observations.OutageEvent("o", ("p1",), ("p2",), 5, 6),
+            )
+        ],
+        "ownership": [documents.OWNERSHIP.encode(each) for each in (full, bare)],
+        "anomalies": [ANOMALIES.encode(odd)],
+        "audit": [AUDIT.encode(sample_report().audit)],
+        "availability": [AVAILABILITY.encode(available)],
+        "pin": [documents.PIN.encode(documents.PinDocument(1, each, True, 8)) for each in ("p1", None)],
+        "pipeline": [
+            PIPELINE.encode(
+                PipelineDocument("out", (JobDocument("timeline", 7), JobDocument("dead-letters", 9, 2)))
+            )
+        ],
+        "plan": [documents.PLAN.encode(status.plan(answers, ("p1",)))],
+        "ready": [documents.READY.encode(ready_document(view()))],
+        "report": [REPORT.encode(sample_report())],
+        "rolling-restart": [
+            documents.ROLLING_RESTART.encode(
+                documents.RollingRestartDocument((documents.RestartedMember("p1", True, 9.5),))
+            )
+        ],
+        "status": [documents.STATUS.encode(status.fleet_status(answers, urls))],
+        "traffic": [documents.TRAFFIC.encode(traffic_document(view()))],
+    }
+
+
+def live_sample() -> documents.LiveDocument:
+    counts: Counts = {"p1": traffic_document(view()), "p2": AdminError("gone")}
+    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted({}, counts))
+
+
+def events() -> list[schema_of_events.Event]:
+    log = Log(MemberUp(P1), OwnershipSet(0, {1: Ownership(("p1",))}, (), "bootstrap"))
+    transition = Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)
+    return [*log.told, *log.recorder.observed([transition], 1)]
+
+
+SAMPLES = samples()
+
+
+def test_the_files_are_what_the_tool_writes() -> None:
+    rendered: dict[Path, str] = gen_schemas.render()
+    assert {path: path.read_text(encoding="utf-8") for path in rendered} == rendered
+    assert {path.name.removesuffix(".schema.json") for path in rendered} == set(SAMPLES)
+
+
+def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gen_schemas, "FOLDER", tmp_path)
+    assert gen_schemas.main(["--check"]) == 1
+    assert gen_schemas.main([]) == 0
+    assert gen_schemas.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_what_is_printed_fits_its_schema(name: str) -> None:
+    checker = jsonschema.Draft202012Validator(schema(name))
+    checker.check_schema(checker.schema)
+    for sample in SAMPLES[name]:
+        checker.validate(json.loads(sample))
+
+
+def test_finding_has_the_deprecated_key_mend_next_to_fix() -> None:
+    finding = Finding("clocks", "p1", "warning", "late", "NTP")
+    document = documents.DoctorDocument("demo", False, (finding,))
+    (printed,) = json.loads(documents.DOCTOR.encode(document))["findings"]
+    assert (printed["fix"], printed["mend"]) == ("NTP", "NTP")
+    properties = schema("doctor")["$defs"]["Finding"]["properties"]
+    assert [name for name, each in properties.items() if each.get("deprecated")] == ["mend"]
+
+
+ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})
+"""A member of 0.2.0 does not write them, and commands of this version read what it writes."""
+
+
+# Events have fields with defaults, which earlier programs may not have written.
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "outside"}))
+def test_a_schema_asks_for_every_field(name: str) -> None:
+    checker = jsonschema.Draft202012Validator(schema(name))
+    for sample in SAMPLES[name]:
+        whole = json.loads(sample)
+        assert whole
+        for field in whole.keys() - ADDED:
+            assert not checker.is_valid({key: value for key, value in whole.items() if key != field}), field
+
+
+def test_ownership_of_the_previous_release_is_read() -> None:
+    raw = json.loads(documents.OWNERSHIP.encode(ownership_document(view())))
+    for field in ADDED & raw.keys():
+        del raw[field]
+    for each in raw["members"]:
+        del each["has_voter_digest"]
+    read = documents.OWNERSHIP.decode(json.dumps(raw).encode())
+    assert read.distrusted_voters == ()
+    assert {each.has_voter_digest for each in read.members} == {None}
+
+
+def test_a_reader_survives_fields_of_a_newer_version() -> None:
+    told = ownership_document(view())
+    raw = json.loads(documents.OWNERSHIP.encode(told))
+    raw["members"][0]["weight"] = raw["colour"] = "new"
+    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()) == told
+
+
+def test_documents_come_back_as_they_went() -> None:
+    told = ownership_document(view())
+    assert documents.OWNERSHIP.decode(documents.OWNERSHIP.encode(told)) == told
+    assert dataclasses.asdict(told)["identities"][1]["committed"] == ("p2",)

@@ -1,0 +1,483 @@
+"""What is told of the fleet as it changes: rates, who gets them, the page and its rules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from rich.console import Console
+
+from fleet.admin import client
+from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocument, TrafficDocument
+from fleet.admin.live import MAX_WATCHERS, Live
+from fleet.admin.ownership import ownership_document
+from fleet.admin.server import ROLE_HEADER, serve
+from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.view import FleetView, WorkerView
+from fleet.cli.render.top import rate, screen
+from fleet.config import TokenSettings
+from fleet.config.secrets import Secret
+from fleet.core.errors import AdminError
+from fleet.core.model import Directory
+from fleet.runtime.ipc import WorkerCounters
+from fleet.tls.tokens import Gate
+from tests.tools.test_schemas import live_sample
+from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.test_server import (
+    HEADER,
+    READ,
+    WRITE,
+    Member,
+    bearer,
+    guarded,
+    listening,
+    member,
+)
+from tests.unit.tls.test_admin import write_token
+
+__all__ = ["guarded", "member"]
+
+LIMIT_S = 30.0
+
+
+def counts(
+    now_s: float,
+    *identities: tuple[int, int, int, int],
+    incarnation: int = 1,
+    workers: tuple[int, ...] = (4711,),
+    proxy_id: str = "p1",
+) -> TrafficDocument:
+    passed = tuple(IdentityTraffic(*each) for each in identities)
+    return TrafficDocument(proxy_id, incarnation, now_s, workers, passed)
+
+
+def test_what_has_passed_a_member_is_counted_by_identity() -> None:
+    document = traffic_document(view())
+    by_id = {each.broker_id: each for each in document.identities}
+    assert -1 not in by_id  # bootstrap ports are nobody's
+    assert by_id[1].connections == 3
+    assert by_id[1].to_broker_bytes >= 100
+
+
+def test_rates_are_of_all_members_together() -> None:
+    before: Counts = {"p1": counts(10.0, (1, 1, 100, 1000)), "p2": counts(50.0, (1, 1, 0, 0))}
+    now: Counts = {
+        "p1": counts(12.0, (1, 2, 300, 5000), (2, 1, 10, 20)),
+        "p2": counts(51.0, (1, 4, 7, 0)),
+        "p3": AdminError("gone"),
+    }
+    assert rates(before, now) == (IdentityRate(1, 6, 107.0, 2000.0), IdentityRate(2, 1, 5.0, 10.0))
+    assert [(each.proxy_id, each.error, each.rated) for each in counted(before, now)] == [
+        ("p1", None, True),
+        ("p2", None, True),
+        ("p3", "gone", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {},
+        {"p1": AdminError("gone")},
+        {"p1": counts(10.0, (1, 1, 5, 5), incarnation=0)},
+        {"p1": counts(11.0, (1, 1, 5, 5))},
+        # A control process that was replaced: a second's rate was all that a worker had ever passed.
+        {"p1": counts(10.0, workers=())},
+        {"p1": counts(10.0, (1, 1, 5, 5), workers=(4712,))},
+    ],
+)
+def test_there_is_no_rate_without_two_counts_of_one_life(before: Counts) -> None:
+    now: Counts = {"p1": counts(11.0, (1, 2, 9, 9), workers=(4711, 4712))}
+    assert rates(before, now) == (IdentityRate(1, 2, 0.0, 0.0),)
+    assert not LiveDocument(ownership_document(view()), (), counted(before, now)).rates_known
+
+
+def test_who_has_said_nothing_yet_is_not_counted() -> None:
+    new = WorkerView(1, 4712, WorkerCounters())
+    assert traffic_document(view(workers=(*view().workers, new))).workers == (4711,)
+
+
+def test_a_worker_that_is_gone_takes_no_rate_with_it() -> None:
+    before: Counts = {"p1": counts(10.0, (1, 1, 5, 5), workers=(4711, 4712))}
+    assert rates(before, {"p1": counts(11.0, (1, 1, 9, 9))}) == (IdentityRate(1, 1, 4.0, 4.0),)
+
+
+def test_a_count_that_is_lower_than_before_is_no_negative_rate() -> None:
+    now: Counts = {"p1": counts(2.0, (1, 1, 50, 50))}
+    assert rates({"p1": counts(1.0, (1, 1, 90, 10))}, now) == (IdentityRate(1, 1, 0.0, 40.0),)
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "said"),
+    [(0, "0 B/s"), (999, "999 B/s"), (1500, "2 kB/s"), (3e6, "3 MB/s"), (2.5e9, "2.5 GB/s")],
+)
+def test_rates_are_said_in_units(bytes_per_s: float, said: str) -> None:
+    assert rate(bytes_per_s) == said
+
+
+async def newest(live: Live) -> AsyncGenerator[LiveDocument, None]:
+    watcher = live.enter("127.0.0.1")
+    assert watcher is not None
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow(watcher)) as documents:
+        async for document in documents:
+            yield LIVE.decode(document)
+
+
+async def test_a_change_is_told_at_once_and_to_everybody() -> None:
+    source = Source()
+    live = Live(source)
+    async with aclosing(newest(live)) as one, aclosing(newest(live)) as other:
+        first = await anext(one)
+        await anext(other)
+        source.shown = view(directory=Directory(generation=99))
+        for each in (one, other):
+            document = await anext(each)
+            while document.ownership.generation == first.ownership.generation:
+                document = await anext(each)
+            assert document.ownership.generation == 99
+    assert live._telling is None  # nothing is made for nobody
+    assert source.counts  # by the workers
+
+
+async def test_the_others_are_asked_while_somebody_looks() -> None:
+    asked = 0
+
+    async def others() -> Counts:
+        nonlocal asked
+        asked += 1
+        return {"p2": counts(float(asked), (1, 1, 100 * asked, 0)), "p3": AdminError("gone")}
+
+    live = Live(Source(), others)
+    assert asked == 0
+    async with aclosing(newest(live)) as documents:
+        async for document in documents:
+            if any(each.to_broker_bytes_per_s for each in document.rates):
+                break
+    assert asked >= 2
+    assert {each.proxy_id: each.error for each in document.counted} == {"p1": None, "p2": None, "p3": "gone"}
+
+
+async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken() -> Counts:
+        raise ZeroDivisionError
+
+    live = Live(Source(), broken)
+    async with aclosing(newest(live)) as documents:
+        _ = [each async for each in documents]
+    assert "cannot be made" in caplog.text
+    assert live._telling is None
+
+
+async def test_a_slow_reader_is_told_that_nothing_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended the stream was a document like others: the next one came in its place."""
+    monkeypatch.setattr("fleet.admin.live.TELL_EVERY_S", 0.0)
+    breaks, source = asyncio.Event(), Source()
+
+    async def broken() -> Counts:
+        await breaks.wait()
+        raise ZeroDivisionError
+
+    looked = 0
+
+    def shown() -> FleetView:
+        nonlocal looked
+        looked += 1
+        return view()
+
+    monkeypatch.setattr(source, "view", shown)
+    async with aclosing(newest(Live(source, broken))) as documents:
+        await anext(documents)
+        breaks.set()
+        until = looked + 5
+        while looked < until:  # noqa: ASYNC110 (what is looked at says when)
+            await asyncio.sleep(0.01)
+        assert len([each async for each in documents]) <= 1
+
+
+async def test_who_comes_while_the_last_one_leaves_is_told_what_is_so() -> None:
+    """It was told what the last one had been, and numbers began anew under it, so that it missed some."""
+    stopping, release = asyncio.Event(), asyncio.Event()
+
+    async def others() -> Counts:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await release.wait()
+        return {}
+
+    source = Source()
+    live = Live(source, others)
+    first = newest(live)
+    await anext(first)
+    leaving = asyncio.create_task(first.aclose())
+    async with asyncio.timeout(LIMIT_S):
+        await stopping.wait()
+    source.shown = view(directory=Directory(generation=98))
+    async with aclosing(newest(live)) as second:
+        seen = [(await anext(second)).ownership.generation]
+        release.set()
+        await leaving
+        source.shown = view(directory=Directory(generation=99))
+        while seen[-1] != 99:
+            seen.append((await anext(second)).ownership.generation)
+    assert list(dict.fromkeys(seen)) == [98, 99]
+
+
+async def test_what_passes_a_member_is_counted_off_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def remembering(shown: FleetView) -> TrafficDocument:
+        threads.append(threading.current_thread())
+        return traffic_document(shown)
+
+    monkeypatch.setattr("fleet.admin.live.traffic_document", remembering)
+    async with aclosing(newest(Live(Source()))) as documents:
+        async for document in documents:
+            if document.counted:
+                break
+    assert threading.main_thread() not in threads
+
+
+@pytest.mark.parametrize(("token", "role"), [(READ, "read"), (WRITE, "write")])
+async def test_a_stream_says_what_its_reader_may_do(guarded: Member, token: str, role: str) -> None:
+    async with guarded.session.get(f"{guarded.url}/live", headers=bearer(token)) as response:
+        assert (response.status, response.headers[ROLE_HEADER]) == (200, role)
+        assert response.content_type == "text/event-stream"
+        line = await response.content.readline()
+    assert LIVE.decode(line.removeprefix(b"data: ")).ownership.fleet == view().fleet
+
+
+@pytest.fixture
+def single_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a member that is served after it."""
+    monkeypatch.setattr("fleet.admin.live.MAX_WATCHERS", 1)
+
+
+async def test_who_closes_the_page_is_no_failure(
+    single_place: None, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each tab that was closed left a traceback in the log."""
+    async with asyncio.timeout(LIMIT_S):
+        response = await member.session.get(f"{member.url}/live")
+        await response.content.readline()
+        assert (await member.ask("GET", "/live", {}))[0] == 503
+        response.close()
+        while True:
+            async with member.session.get(f"{member.url}/live") as again:
+                if again.status == 200:
+                    break
+            await asyncio.sleep(0.05)
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+async def test_a_stream_has_no_head(member: Member) -> None:
+    """It never ended."""
+    async with asyncio.timeout(LIMIT_S):
+        assert (await member.ask("HEAD", "/live", {}))[0] == 405
+
+
+async def test_nobody_looks_without_a_token(guarded: Member) -> None:
+    assert (await guarded.ask("GET", "/live", {}))[0] == 401
+
+
+async def test_a_client_follows_a_member(member: Member) -> None:
+    async with asyncio.timeout(LIMIT_S), aclosing(client.follow(member.session, member.url)) as told:
+        document = await anext(told)
+        later = await anext(told)
+    assert document.ownership.proxy_id == "p1"
+    assert later.ownership.identities == document.ownership.identities
+
+
+async def test_there_are_only_so_many_who_look(member: Member) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        open_ = [await member.session.get(f"{member.url}/live") for _ in range(MAX_WATCHERS)]
+        for each in open_:
+            await each.content.readline()
+        assert (await member.ask("GET", "/live", {}))[0] == 503
+        for each in open_:
+            each.close()
+
+
+async def test_the_page_asks_nobody_else_and_runs_nothing_else(member: Member) -> None:
+    async with member.session.get(f"{member.url}/", headers={"Accept": "text/html"}) as response:
+        page, policy = await response.text(), response.headers["Content-Security-Policy"]
+    assert response.content_type == "text/html"
+    assert re.findall(r"""(?:src|href)=|https?://|@import|url\(""", page) == []
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+async def test_a_terminal_is_told_where_to_look(member: Member) -> None:
+    async with member.session.get(f"{member.url}/") as response:
+        assert "/ownership" in await response.text()
+
+
+async def test_pins_are_committed(member: Member) -> None:
+    assert (await member.ask("POST", "/pin/1/p2", HEADER))[0] == 200
+    assert (await member.ask("POST", "/unpin/1", HEADER))[0] == 200
+    assert member.source.pinned == [(1, "p2"), (1, None)]
+
+
+@pytest.mark.parametrize("path", ["/pin/9/p2", "/pin/1/p9", "/pin/x/p1", "/unpin/9", "/unpin/99999999999"])
+async def test_what_is_not_there_is_not_pinned(member: Member, path: str) -> None:
+    assert (await member.ask("POST", path, HEADER))[0] == 404
+
+
+async def test_web_pages_cannot_pin(member: Member) -> None:
+    assert (await member.ask("POST", "/pin/1/p2", {}))[0] == 403
+    assert member.source.pinned == []
+
+
+def terminal(live: LiveDocument, **options: float) -> str:
+    console = Console(width=200, record=True, force_terminal=False)
+    console.print(screen(live, **options))  # type: ignore[arg-type]
+    return console.export_text()
+
+
+def test_a_terminal_shows_the_same() -> None:
+    sample = live_sample()
+    text = terminal(sample)
+    assert re.search(r"^1 .*owner", text, re.MULTILINE)
+    assert "not counted: p2" in text
+    assert "not stale" in text
+    assert "nobody stands" not in text
+    at = datetime.fromtimestamp(sample.ownership.takeovers[0].detected_ms / 1000)
+    assert re.search(rf"^{at:%H:%M:%S} +p2 +reset", text, re.MULTILINE)
+
+
+def test_a_terminal_says_what_is_wrong() -> None:
+    sample = live_sample()
+    fleet = sample.ownership
+    troubled = replace(
+        fleet,
+        quorum=replace(fleet.quorum, present=False, lost_s=4.0),
+        staleness_s=4.0,
+        members=tuple(replace(each, drained=True) for each in fleet.members),
+        identities=tuple(replace(each, advertised=()) for each in fleet.identities),
+    )
+    text = terminal(replace(sample, ownership=troubled))
+    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "nobody stands for 1, 2, 3", "up, drained"):
+        assert said in text
+    assert "not heard" not in text
+    assert "not heard for 7.0 s" in terminal(sample, silent_s=7.0)
+
+
+def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
+    sample = live_sample()
+    assert "no rates yet: p1" in terminal(sample)
+    assert "B/s" not in terminal(sample)
+    known = tuple(replace(each, rated=each.error is None) for each in sample.counted)
+    text = terminal(replace(sample, counted=known))
+    assert "no rates yet" not in text
+    assert "0 B/s" in text
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    sample = live_sample()
+    many = tuple(replace(sample.ownership.identities[0], broker_id=number) for number in range(100))
+    text = terminal(replace(sample, ownership=replace(sample.ownership, identities=many)), height=30)
+    assert "and 91 more" in text
+    assert len(text.splitlines()) <= 30
+
+
+async def test_watchers_are_counted_before_anything_is_awaited(member: Member) -> None:
+    """Each of many requests in one turn of the loop found a free place."""
+
+    async def status() -> int:
+        response = await session.get(f"{member.url}/live")
+        return response.status
+
+    async with asyncio.timeout(LIMIT_S):
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            found = Counter(await asyncio.gather(*(status() for _ in range(2 * MAX_WATCHERS))))
+    assert found == {200: MAX_WATCHERS, 503: MAX_WATCHERS}
+
+
+def test_places_are_taken_at_once_and_given_back() -> None:
+    live = Live(Source())
+    watchers = [live.enter("10.0.0.1") for _ in range(2 * MAX_WATCHERS)]
+    taken = [each for each in watchers if each is not None]
+    assert len(taken) == MAX_WATCHERS
+    live.leave(taken[0])
+    assert live.enter("10.0.0.1") is not None
+
+
+async def test_watchers_of_one_host_leave_places_for_others() -> None:
+    live = Live(Source())
+    first, *others = [live.enter("10.0.0.1") for _ in range(MAX_WATCHERS)]
+    assert first is not None
+    async with asyncio.timeout(LIMIT_S), aclosing(live.follow(first)) as documents:
+        await anext(documents)
+        assert live.enter("10.0.0.2") is not None
+        assert [each async for each in documents] == [], "its place is gone"
+    assert not any(each is None or each.is_displaced for each in others)
+
+
+@dataclass
+class TokenFiles:
+    """A member whose tokens are in files."""
+
+    url: str
+    read: Path
+    write: Path
+
+
+@pytest_asyncio.fixture
+async def token_files(tmp_path: Path) -> AsyncIterator[TokenFiles]:
+    files = tmp_path / "read", tmp_path / "write"
+    for file, token in zip(files, (READ, WRITE), strict=True):
+        write_token(file, token)
+    sock = listening()
+    settings = TokenSettings(*(Secret(file, None, (), 0) for file in files))
+    server = await serve(Source(), sock, gate=Gate(settings, "fleet.yaml", {}))
+    yield TokenFiles(f"http://127.0.0.1:{sock.getsockname()[1]}", *files)
+    await server.cleanup()
+
+
+def replace_token(file: Path, token: str) -> None:
+    write_token(file.with_name("fresh"), token)
+    file.with_name("fresh").replace(file)
+
+
+@pytest.mark.parametrize("former", [READ, WRITE])
+async def test_revoked_token_ends_its_streams(token_files: TokenFiles, former: str) -> None:
+    file = token_files.read if former == READ else token_files.write
+    other = WRITE if former == READ else READ
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        revoked = await session.get(f"{token_files.url}/live", headers=bearer(former))
+        stays = await session.get(f"{token_files.url}/live", headers=bearer(other))
+        await revoked.content.readline()
+        await stays.content.readline()
+        replace_token(file, "fresh-0123456789abcdef")
+        await revoked.content.read()  # it comes to its end
+        for _ in range(4):
+            assert await stays.content.readline()
+        async with session.get(f"{token_files.url}/live", headers=bearer(former)) as again:
+            assert again.status == 401
+        stays.close()
+
+
+async def test_token_with_another_role_ends_its_streams(token_files: TokenFiles) -> None:
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        response = await session.get(f"{token_files.url}/live", headers=bearer(WRITE))
+        assert response.headers[ROLE_HEADER] == "write"
+        await response.content.readline()
+        replace_token(token_files.write, "fresh-0123456789abcdef")
+        replace_token(token_files.read, WRITE)
+        await response.content.read()
+        async with session.get(f"{token_files.url}/live", headers=bearer(WRITE)) as again:
+            assert again.headers[ROLE_HEADER] == "read"

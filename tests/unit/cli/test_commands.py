@@ -1,0 +1,666 @@
+"""fleet/cli: what commands print, and the codes that they exit with."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import pytest
+import yaml
+from rich.console import Console
+
+from fleet import cli
+from fleet.admin import status
+from fleet.admin.documents import OwnershipDocument
+from fleet.admin.ownership import ownership_document
+from fleet.admin.view import Check, RaftView
+from fleet.cli import member as cli_member
+from fleet.cli.render.tables import print_plan
+from fleet.config.file import load
+from fleet.core import errors
+from fleet.core.errors import AdminError, FleetError, UnknownMember
+from fleet.core.model import Endpoint
+from fleet.core.weights import Weighing
+from fleet.runtime.ephemeral_ports import EphemeralPorts
+from fleet.tls import admin as tls
+from fleet.tls.tokens import Gate
+from tests.unit.admin.sample_view import MEMBERS, Source, view
+from tests.unit.admin.test_server import listening
+from tests.unit.config.test_file import tree
+from tests.unit.tls import test_admin as admin_tls
+
+ROOT = Path(__file__).resolve().parents[3]
+ERRORS = sorted(FleetError.__subclasses__(), key=lambda each: each.__name__)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump(tree(), sort_keys=False), encoding="utf-8")
+    return path
+
+
+@dataclass
+class Served:
+    source: Source
+    url: str
+
+
+@contextlib.contextmanager
+def served(
+    source: Source,
+    sock: socket.socket | None = None,
+    gate: Gate | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Served]:
+    """A member's admin interface in a thread: commands bring event loops of their own."""
+    import asyncio
+
+    from fleet.admin.server import serve
+
+    sock = listening() if sock is None else sock
+    loop = asyncio.new_event_loop()
+    runner = loop.run_until_complete(serve(source, sock, gate=gate, tls=tls))
+    url = f"{'http' if tls is None else 'https'}://127.0.0.1:{sock.getsockname()[1]}"
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield Served(source, url)
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@pytest.fixture
+def member() -> Iterator[Served]:
+    with served(Source()) as one:
+        yield one
+
+
+Out = pytest.CaptureFixture[str]
+
+
+def run_json(capsys: Out, *arguments: str) -> tuple[int, Any]:
+    """Exit code and the one object on standard output."""
+    code = cli.run([*arguments, "--json"])
+    out = capsys.readouterr()
+    assert out.err == ""
+    return code, json.loads(out.out)
+
+
+def test_check_says_what_the_fleet_survives(config: Path, capsys: Out) -> None:
+    code, told = run_json(capsys, "check", "-c", str(config))
+    assert code == 0
+    assert told["voters"] == ["p1", "p2", "p3"]
+    assert "any 1 voter may die and ownership can still be committed" in told["survives"]
+    assert cli.run(["check", "-c", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "no mistakes" in out
+    assert "external 127.0.0.1:9100" in out
+    assert "any 1 voter may die" in out
+
+
+def test_check_says_that_others_may_write_to_a_data_directory(config: Path, capsys: Out) -> None:
+    """As ``mkdir`` makes it with umask 002; the member would not start."""
+    folder = load(str(config), {}).member("p1").data_dir
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    assert cli.run(["check", "-c", str(config)]) == 0
+    folder.chmod(0o775)
+    capsys.readouterr()
+    for node in ([], ["--node", "p1"]):
+        assert cli.run(["check", "-c", str(config), *node]) == 1
+        assert f"members.p1.data_dir: {folder} has mode 0775" in capsys.readouterr().err
+    assert cli.run(["check", "-c", str(config), "--node", "p2"]) == 0
+
+
+def test_check_says_every_mistake(config: Path, capsys: Out) -> None:
+    config.write_text("fleet: 1\n", encoding="utf-8")
+    code, told = run_json(capsys, "check", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert cli.run(["check", "-c", str(config)]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert f"{config}:1: fleet: 1: must be text" in out.err
+    assert "members: is required" in out.err
+
+
+def test_the_environment_stands_in_for_options(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEET_CONFIG", str(config))
+    assert run_json(capsys, "check")[1]["source"] == str(config)
+    monkeypatch.setenv("FLEET_NODE", "p9")
+    code, told = run_json(capsys, "node")
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, name: str, **content: object) -> None:
+    module = ModuleType(name)
+    vars(module).update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_node_runs_the_supervisor_and_exits_with_its_code(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, str]] = []
+
+    def run(settings: object, proxy_id: str) -> int:
+        seen.append((settings, proxy_id))
+        return 143
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
+    assert (code, told) == (143, {"proxy_id": "p2", "exit_code": 143})
+    assert [proxy_id for _, proxy_id in seen] == ["p2"]
+
+
+def test_node_tells_what_keeps_it_from_starting(
+    config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise errors.StartError("port 9100 is in use")
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p2")
+    assert (code, told["error"]) == (1, {"kind": "start", "message": "port 9100 is in use"})
+
+
+def test_status_of_one_member(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "status", "--admin", member.url)
+    assert code == 0
+    assert (told["leader"], told["generation"], told["agree"]) == ("p1", 7, True)
+    assert [each["advertised"] for each in told["identities"]] == [["p1"], ["p3"], ["p3"]]
+    assert told["answers"][0]["proxy_id"] == "p1"
+    assert cli.run(["status", "--admin", member.url]) == 0
+    out = capsys.readouterr().out
+    assert "demo: generation 7, leader p1, term 4 (told by p1)" in out
+    assert any(line.split()[:3] == ["2", "p2", "p3"] for line in out.splitlines())
+    assert any(line.split()[:2] == ["p2", "suspect"] for line in out.splitlines())
+
+
+def test_status_without_a_quorum_says_for_how_long_and_exits_with_3(member: Served, capsys: Out) -> None:
+    member.source.shown = view(raft=RaftView(role="follower", quorum_lost_mono_s=25.5))
+    code, told = run_json(capsys, "status", "--admin", member.url)
+    assert (code, told["quorum"]["present"], told["quorum"]["lost_s"]) == (3, False, 75.0)
+    assert cli.run(["status", "--admin", member.url]) == 3
+    out = capsys.readouterr().out
+    assert "no quorum for 1 min 15 s" in out
+    assert "leader none" in out
+
+
+def test_status_asks_all_members_and_shows_who_did_not_answer(
+    config: Path, member: Served, capsys: Out
+) -> None:
+    data = tree()
+    for number, settings in enumerate(data["members"].values()):
+        settings["admin"] = member.url.removeprefix("http://") if number == 0 else f"127.0.0.1:{number}"
+    config.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert code == 0
+    assert [each["proxy_id"] for each in told["answers"]] == ["p1", "p2", "p3"]
+    assert [each["error"] is None for each in told["answers"]] == [True, False, False]
+    assert cli.run(["status", "-c", str(config)]) == 0
+    assert capsys.readouterr().out.count("cannot be asked: connect") == 2
+
+
+def test_status_exits_with_3_where_nobody_answers(config: Path, capsys: Out) -> None:
+    data = tree()
+    for number, settings in enumerate(data["members"].values(), start=1):
+        settings["admin"] = f"127.0.0.1:{number}"
+    config.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (3, "unreachable")
+    assert cli.run(["status", "-c", str(config)]) == 3
+    assert capsys.readouterr().err.startswith("fleet: no member answered: ")
+
+
+def test_drain_and_undrain(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "drain", "p2", "--admin", member.url)
+    assert (code, told) == (0, {"proxy_id": "p2", "drained": True, "applied": True, "generation": 8})
+    assert cli.run(["undrain", "p2", "--admin", member.url]) == 0
+    assert "p2 is undrained" in capsys.readouterr().out
+    assert member.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_drain_of_nobody_is_told_before_anyone_is_asked(config: Path, capsys: Out) -> None:
+    code, told = run_json(capsys, "drain", "p9", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def test_drain_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
+    member.source.outcome = errors.NoQuorum("no majority")
+    code, told = run_json(capsys, "drain", "p2", "--admin", member.url)
+    assert (code, told["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
+
+
+def test_error_of_another_machine_is_shown_on_one_line(member: Served, capsys: Out) -> None:
+    member.source.outcome = errors.NoQuorum("none\nfleet: all is well\x1b[2J\x9b31m")
+    assert cli.run(["drain", "p2", "--admin", member.url]) == 3
+    assert capsys.readouterr().err == "fleet: none\\nfleet: all is well\\x1b[2J\\x9b31m\n"
+
+
+def test_plan_shows_what_would_move(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "plan", "--without", "p1", "--admin", member.url)
+    assert code == 0
+    assert [(move["broker_id"], move["before"]) for move in told["moves"]] == [(1, ["p1"])]
+    assert told["moves"][0]["after"][0] in ("p2", "p3")
+    assert told["stays"] == [2, 3]
+    assert next(load for load in told["loads"] if load["proxy_id"] == "p1") == {
+        "proxy_id": "p1",
+        "before": 1,
+        "after": 0,
+        "weight_before": None,
+        "weight_after": None,
+    }
+    assert cli.run(["plan", "--without", "p1", "--admin", member.url]) == 0
+    assert "Without p1, from generation 7" in capsys.readouterr().out
+    assert member.source.asked == []
+
+
+def test_plan_without_everybody_moves_nothing(member: Served, capsys: Out) -> None:
+    arguments = [part for proxy_id in MEMBERS for part in ("--without", proxy_id)]
+    code, told = run_json(capsys, "plan", *arguments, "--admin", member.url)
+    assert (code, told["served"], told["moves"]) == (0, False, [])
+
+
+def test_plan_without_a_stranger_is_a_mistake(member: Served, capsys: Out) -> None:
+    code, told = run_json(capsys, "plan", "--without", "px", "--admin", member.url)
+    assert (code, told["error"]["kind"]) == (2, "unknown_member")
+
+
+def test_a_plan_keeps_identities_from_members_that_cannot_reach_the_broker() -> None:
+    told = ownership_document(view(upstream_up={2: False}, me="p1"))
+    plan = status.plan({"p1": told}, ("p2",))
+    assert [(move.broker_id, move.after) for move in plan.moves if move.broker_id == 2] == [(2, ("p3",))]
+
+
+def test_a_plan_by_weight_gives_to_who_has_least() -> None:
+    told = ownership_document(view(me="p1"))
+    weighing = Weighing({1: 100.0, 2: 1.0, 3: 1.0})
+    plan = status.plan({"p1": told}, (), weighing)
+    assert plan.weighed
+    before, after = ([getattr(each, f"weight_{when}") for each in plan.loads] for when in ("before", "after"))
+    assert sum(before) == sum(after) == sum(weighing.weights.values())
+    assert max(after) < max(before)
+    assert plan.moves
+
+
+def test_a_fleet_that_goes_by_weight_has_no_move_due_by_number() -> None:
+    """Or a rolling restart waits for it for ever."""
+    told = ownership_document(view(me="p1", upstream_up={}))
+    identities = (replace(each, committed=("p1",), pinned_to=None) for each in told.identities)
+    told = replace(told, identities=tuple(identities))
+    by_number, by_weight = (
+        status.plan({"p1": replace(told, balanced_by=by)}, ()).moves for by in ("identities", "weights")
+    )
+    assert not all(set(move.before) <= set(move.after) for move in by_number)
+    # Whoever has nothing becomes an owner besides others, whatever they weigh.
+    assert all(set(move.before) <= set(move.after) for move in by_weight)
+
+
+def test_the_title_of_a_plan_has_names_as_they_are(capsys: Out) -> None:
+    """Found: with the title's first letter made great, all others were made small."""
+    told = ownership_document(view(me="p1"))
+    document = replace(status.plan({"p1": told}, ("p2",)), without=("Proxy-B",))
+    print_plan(document, Console(width=200))
+    assert "Without Proxy-B," in capsys.readouterr().out
+
+
+def test_a_plan_by_weight_wants_events(config: Path, capsys: Out, member: Served) -> None:
+    code, told = run_json(capsys, "plan", "--weights", "--config", str(config), "--admin", member.url)
+    assert (code, "add `events: {}`" in told["error"]["message"]) == (3, True)
+
+
+@pytest.mark.parametrize("more", [("--from", "2026-11-02", "--to", "2026-11-01"), ()])
+def test_what_a_report_cannot_be_written_for_is_said_at_once(
+    tmp_path: Path, capsys: Out, more: tuple[str, ...]
+) -> None:
+    """Before Spark is started."""
+    page = tmp_path / "none" / "report.html"
+    code, told = run_json(capsys, "report", "--tables", str(tmp_path), "--out", str(page), *more)
+    assert code == (2 if more else 1)
+    assert told["error"]["message"].startswith("--from" if more else f"{page}: there is no folder")
+
+
+def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
+    lost = replace(
+        ownership_document(view(raft=RaftView(quorum_lost_mono_s=1.0))), generation=99, proxy_id="p1"
+    )
+    old = replace(ownership_document(view()), generation=7, proxy_id="p2")
+    new = replace(old, generation=8, proxy_id="p3")
+    answers: dict[str, OwnershipDocument | FleetError] = {
+        "p1": lost,
+        "p2": old,
+        "p3": new,
+        "p4": AdminError("gone"),
+    }
+    assert status.best_answer(answers).proxy_id == "p3"
+    told = status.fleet_status(answers, dict.fromkeys(answers, "http://somewhere"))
+    assert (told.agree, told.told_by) == (False, "p3")
+    with pytest.raises(AdminError, match="no member answered: gone"):
+        status.best_answer({"p4": AdminError("gone")})
+    with pytest.raises(UnknownMember):
+        status.plan(answers, ("px",))
+
+
+def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
+    code, told = run_json(capsys, "stauts")
+    assert (code, told["error"]["kind"]) == (2, "usage")
+    assert cli.run(["plan"]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert "give --without ID, or --weights (see fleet plan --help)" in out.err
+
+
+def test_help_lists_every_command_with_examples(capsys: Out) -> None:
+    assert cli.run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name in ("node", "check", "certs", "status", "drain", "undrain", "plan", "pipeline", "demo"):
+        assert f"\n  {name} " in out
+        assert f"fleet {name}" in out
+    assert "3  no member answered, or there is no quorum" in out
+
+
+@pytest.mark.parametrize("command", sorted(set(cli.cli.commands) - {"demo"}))
+def test_every_command_has_json_and_an_example(command: str, capsys: Out) -> None:
+    assert cli.run([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--json" in out
+    assert f"  fleet {command} " in out
+
+
+def test_a_command_that_is_misspelt_is_told_what_it_may_be(capsys: Out) -> None:
+    """Found: with commands that are imported when they are asked for, their names were not known."""
+    code, told = run_json(capsys, "statsu")
+    assert (code, told["error"]["kind"]) == (2, "usage")
+    assert "Did you mean 'status'?" in told["error"]["message"]
+
+
+def test_demo_gets_all_its_arguments_and_gives_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    @click.command()
+    @click.option("--rounds", type=int)
+    @click.option("--json", "as_json", is_flag=True)
+    def command(rounds: int, as_json: bool) -> int:
+        seen.append((rounds, as_json))
+        return 1
+
+    stand_in(monkeypatch, "fleet.drills.demo.command", command=command)
+    assert cli.run(["demo", "--rounds", "3", "--json"]) == 1
+    assert seen == [(3, True)]
+
+
+def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError("No module named 'confluent_kafka'", name="confluent_kafka")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    code, told = run_json(capsys, "demo")
+    assert (code, told["error"]["kind"]) == (1, "demo")
+    assert "pip install 'kafka-proxy-fleet[demo]'" in told["error"]["message"]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_has_a_kind_and_a_code(
+    error: type[FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_connections = issubclass(error, (errors.WireError, errors.LimitReached))
+    raised = error("client", "x") if of_connections else error("x")
+
+    def run(settings: object, proxy_id: str) -> int:
+        raise raised
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    code, told = run_json(capsys, "node", "-c", str(config), "--node", "p1")
+    assert code in (1, 2, 3)
+    assert "x" in told["error"]["message"]
+
+
+def test_ctrl_c_exits_with_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise KeyboardInterrupt
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    assert cli.run(["node", "-c", str(config), "--node", "p1"]) == 130
+
+
+def test_the_command_itself_exits_and_needs_nothing_of_the_demo(config: Path) -> None:
+    """As a process: ``python -m fleet``, with the demo's packages out of reach."""
+    blocked = "import sys; sys.modules.update(confluent_kafka=None, psutil=None); sys.argv[0] = 'fleet'; "
+    program = blocked + "from fleet.cli import main; main()"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def exit_code(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, env=environ, check=False, timeout=60)
+
+    helped = exit_code(sys.executable, "-c", program, "--help")
+    assert (helped.returncode, "demo" in helped.stdout) == (0, True)
+    checked = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config), "--json")
+    assert (checked.returncode, json.loads(checked.stdout)["fleet"]) == (0, "demo")
+    wrong = exit_code(sys.executable, "-m", "fleet", "check", "-c", str(config.parent / "none.yaml"))
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "there is no such file" in wrong.stderr
+
+
+def test_durations_are_said_as_people_do() -> None:
+    from fleet.cli.render.tables import duration
+
+    assert [duration(each) for each in (0.0, 4.25, 75.0, 7200.0)] == [
+        "0.0 s",
+        "4.2 s",
+        "1 min 15 s",
+        "2 h 0 min",
+    ]
+
+
+def test_endpoints_in_names_do_not_become_markup(member: Served, capsys: Out) -> None:
+    shown = view()
+    first = replace(shown.members[0], rack="[red]a", admin=Endpoint("::1", 1))
+    member.source.shown = replace(shown, members=(first, *shown.members[1:]))
+    assert cli.run(["status", "--admin", member.url]) == 0
+    assert "[red]a" in capsys.readouterr().out
+
+
+def secured(folder: Path, port: int = 7201) -> Path:
+    """A configuration whose admin addresses want tokens and TLS, with all files that it names."""
+    return Path(admin_tls.secured(folder, port).source)
+
+
+def test_check_reads_tokens_and_says_nothing_of_them(tmp_path: Path, capsys: Out) -> None:
+    config = secured(tmp_path)
+    for arguments in ((), ("--node", "p1"), ("--json",), ("--node", "p1", "--json")):
+        assert cli.run(["check", "-c", str(config), *arguments]) == 0
+        out = capsys.readouterr()
+        assert not any(token in out.out + out.err for token in (admin_tls.READ, admin_tls.WRITE))
+    (tmp_path / "certs" / "p2.key").unlink()
+    (tmp_path / "write-token").unlink()
+    warnings = run_json(capsys, "check", "-c", str(config))[1]["warnings"]
+    assert warnings[-2:] == [
+        "the certificates of p2 are not all on this machine, and were not verified",
+        "admin.tokens: not on this machine, and not verified",
+    ]
+
+
+@pytest.mark.parametrize("command", ["check", "node"])
+def test_tokens_and_certificates_are_looked_at_before_a_member_is_started(
+    command: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(settings: object, proxy_id: str) -> int:
+        raise AssertionError("the member has been started")
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    config = secured(tmp_path)
+    (tmp_path / "read-token").chmod(0o644)
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert "nobody but its owner may read it; chmod 600" in told["error"]["message"]
+    assert admin_tls.READ not in told["error"]["message"]
+    (tmp_path / "read-token").chmod(0o600)
+    (tmp_path / "certs" / "p1.key").unlink()
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, "p1.key: there is no such file" in told["error"]["message"]) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["check", "node"])
+@pytest.mark.parametrize("package", ["opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"])
+def test_packages_that_tracing_needs_are_looked_for_before_a_member_is_started(
+    command: str, package: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def run(settings: object, proxy_id: str) -> int:
+        started.append(proxy_id)
+        return 0
+
+    stand_in(monkeypatch, "fleet.runtime.supervisor", run=run)
+    stand_in(monkeypatch, "fleet.runtime.stderr_log", log_to_stderr=lambda _: None)
+    config = tmp_path / "fleet.yaml"
+    headers = {"Authorization": {"file": "token"}}
+    tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}
+    config.write_text(yaml.safe_dump({**tree(), **tracing}, sort_keys=False))
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert code == 2
+    assert "tracing.headers.Authorization" in told["error"]["message"]
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("hidden")
+    assert run_json(capsys, command, "-c", str(config), "--node", "p1")[0] == 0
+    assert started == ["p1"] * (command == "node")
+
+    for name in [each for each in sys.modules if each.split(".")[0] == "opentelemetry"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, told = run_json(capsys, command, "-c", str(config), "--node", "p1")
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert re.match(
+        rf"{config}:\d+: tracing: needs packages that are not installed", told["error"]["message"]
+    )
+    assert "; pip install 'kafka-proxy-fleet[otel]'" in told["error"]["message"]
+    assert started == ["p1"] * (command == "node")
+
+
+def test_what_tracing_needs_and_is_not_on_this_machine_is_named(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "fleet.yaml"
+    headers = {"Authorization": {"file": "token"}}
+    tracing = {"tracing": {"endpoint": "http://127.0.0.1:4318", "headers": headers}}
+    config.write_text(yaml.safe_dump({**tree(), **tracing}, sort_keys=False))
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    assert run_json(capsys, "check", "-c", str(config))[1]["warnings"] == [
+        "packages of tracing (opentelemetry.sdk), tracing.headers.Authorization: "
+        "not on this machine, and not verified"
+    ]
+
+
+@pytest.mark.parametrize("node", [(), ("--node", "p1")])
+def test_check_warns_of_ports_that_the_kernel_may_give_away(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, node: tuple[str, ...]
+) -> None:
+    config = tmp_path / "fleet.yaml"
+    config.write_text(yaml.safe_dump(tree()))
+    kernel = EphemeralPorts(9101, 9110, ((9105, 9105),))
+    monkeypatch.setattr(cli_member, "read_ephemeral_ports", lambda: kernel)
+    code, told = run_json(capsys, "check", "-c", str(config), *node)
+    assert code == 0, "a warning is no mistake"
+    (said,) = told["warnings"]
+    ports = "9101-9104, 9106-9110"
+    by = "members.p1: by the settings of this machine"
+    assert said.startswith(f"{by} ports {ports} are in the range of outgoing connections, 9101-9110 (")
+    assert "net.ipv4.ip_local_reserved_ports=9101-9110, and" in said
+    assert cli.run(["check", "-c", str(config), *node]) == 0
+    assert f"warning: {by} ports {ports} are" in capsys.readouterr().out
+    monkeypatch.setattr(cli_member, "read_ephemeral_ports", lambda: None)
+    assert run_json(capsys, "check", "-c", str(config), *node)[1]["warnings"] == []
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Served, Path]]:
+    """A member with tokens and TLS, and its configuration, in which the others are not there."""
+    sock = listening()
+    config = secured(tmp_path, sock.getsockname()[1])
+    admin = load(config, {}).admin
+    assert admin.tls is not None
+    assert admin.tokens is not None
+    gate, context = Gate(admin.tokens, str(config), {}), tls.following(admin.tls.of("p1"))
+    with served(Source(), sock, gate=gate, tls=context) as one:
+        yield one, config
+
+
+def test_commands_take_token_and_authority_from_the_configuration(
+    guarded: tuple[Served, Path], capsys: Out
+) -> None:
+    (one, config), address = guarded, guarded[0].url.removeprefix("https://")
+    code, told = run_json(capsys, "status", "-c", str(config))
+    assert (code, told["answers"][0]["admin"], told["answers"][0]["error"]) == (0, one.url, None)
+    assert run_json(capsys, "plan", "--without", "p2", "-c", str(config))[0] == 0
+    assert run_json(capsys, "drain", "p2", "-c", str(config))[1]["applied"]
+    assert run_json(capsys, "undrain", "p2", "-c", str(config), "--admin", address)[1]["applied"]
+    assert one.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_a_member_is_asked_whether_it_is_ready_as_its_container_does(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By TLS where it has that, and without a token, which nobody needs for it."""
+    one, config = guarded
+    for name in ("read-token", "write-token"):
+        (tmp_path / name).unlink()
+    monkeypatch.setenv("FLEET_CONFIG", str(config))
+    monkeypatch.setenv("FLEET_NODE", "p1")
+    code, told = run_json(capsys, "ready")
+    assert (code, told["ready"]) == (0, True)
+    one.source.shown = view(checks=(Check("workers", True), Check("upstream", False, "none of 3")))
+    code, told = run_json(capsys, "ready")
+    assert (code, told["ready"]) == (1, False)
+    assert cli.run(["ready"]) == 1
+    assert capsys.readouterr().out == "not ready\nok      workers\nfailed  upstream: none of 3\n"
+    assert run_json(capsys, "ready", "--node", "p2")[1]["error"]["kind"] == "unreachable"
+
+
+def test_commands_take_the_token_from_the_environment(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one, config = guarded
+    for name in ("read-token", "write-token"):
+        (tmp_path / name).unlink()
+    code, told = run_json(capsys, "drain", "p2", "-c", str(config))
+    assert (code, told["error"]["kind"]) == (2, "config")
+    assert "write-token: cannot be read" in told["error"]["message"]
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
+    assert run_json(capsys, "status", "-c", str(config))[0] == 0
+    code, told = run_json(capsys, "drain", "p2", "-c", str(config))
+    assert (code, "answered 403: this is the token to read" in told["error"]["message"]) == (3, True)
+    assert admin_tls.READ not in told["error"]["message"]
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.WRITE)
+    assert run_json(capsys, "drain", "p2", "-c", str(config))[0] == 0
+    assert one.source.asked == [("p2", True)]
+
+
+def test_without_a_configuration_a_named_address_is_believed_as_the_system_does(
+    guarded: tuple[Served, Path], capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = guarded
+    monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
+    code, told = run_json(capsys, "status", "--admin", one.url)
+    assert (code, "is not believed" in told["error"]["message"]) == (3, True)
+    code, told = run_json(capsys, "status", "--admin", "http://192.0.2.1:7201")
+    assert (code, "the token in the clear" in told["error"]["message"]) == (3, True)

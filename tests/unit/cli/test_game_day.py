@@ -1,0 +1,175 @@
+"""`fleet chaos`: what is refused before anything is broken, what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet import cli
+from fleet.core.errors import AdminError, GameDayError, NotProved
+from fleet.drills.game_day import run
+from fleet.drills.game_day.verdict import Seen
+from tests.drills.sample_game_day import PLAN, seen, without
+from tests.unit.cli.test_commands import Out, config, run_json
+
+KILL = ("chaos", "--scenario", "leader-kill", "--break", "true {proxy_id}", "--yes")
+
+__all__ = ["config"]
+
+
+class Stage:
+    """Stands in for the fleet: what was asked of it, and what comes of it."""
+
+    def __init__(self) -> None:
+        self.plan: Any = PLAN
+        self.comes: Seen | BaseException = seen()
+        self.held: list[Any] = []
+
+    async def plan_(self, settings: Any, options: Any) -> Any:
+        if isinstance(self.plan, Exception):
+            raise self.plan
+        return self.plan
+
+    async def perform(self, settings: Any, options: Any, say: Any) -> Seen:
+        self.held.append(options)
+        say("records flow")
+        if isinstance(self.comes, BaseException):
+            raise self.comes
+        return self.comes
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage()
+    monkeypatch.setattr(run, "plan", stage.plan_)
+    monkeypatch.setattr(run, "perform", stage.perform)
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--scenario", "leader-kill"), "leader-kill needs --break"),
+        (("--scenario", "watch", "--mend", "true"), "watch has no use for --mend"),
+        (("--scenario", "watch", "--member", "p1"), "leave out --member"),
+        (("--scenario", "explode"), "'explode' is not one of"),
+        (
+            ("--scenario", "leader-kill", "--break", "kill {proxy}"),
+            "knows {proxy_id} and {host}, not {proxy}",
+        ),
+        (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: there is no program"),
+        (("--scenario", "drain", "--picture", "day.jpeg"), "is neither .svg nor .png"),
+        (("--scenario", "drain", "--picture", "/none/day.svg"), "there is no such folder"),
+        (("--scenario", "drain"), "say --yes"),
+    ],
+)
+def test_mistakes_exit_with_2_before_the_fleet_is_asked(
+    config: Path, capsys: Out, stage: Stage, arguments: tuple[str, ...], why: str
+) -> None:
+    code, told = run_json(capsys, "chaos", "-c", str(config), *arguments)
+    assert (code, told["error"]["kind"]) == (2, "usage")
+    assert why in told["error"]["message"]
+    assert stage.held == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"), [(("--member", "p9"), "unknown_member"), (("--listener", "inside"), "config")]
+)
+def test_what_the_configuration_does_not_have_is_a_mistake(
+    config: Path, capsys: Out, stage: Stage, arguments: tuple[str, ...], kind: str
+) -> None:
+    code, told = run_json(capsys, *KILL, "-c", str(config), *arguments)
+    assert (code, told["error"]["kind"]) == (2, kind)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [
+        ("psutil", "chaos", ()),
+        ("matplotlib", "chaos", ("--picture", "day.svg")),
+        ("pyspark", "pipeline", ("--audit", "spark")),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_is_broken(
+    config: Path,
+    capsys: Out,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    extra: str,
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    code, told = run_json(capsys, *KILL, "-c", str(config), *arguments)
+    assert (code, told["error"]["kind"]) == (1, "game_day")
+    assert (
+        f"needs {package}; install it with: pip install 'kafka-proxy-fleet[{extra}]'"
+        in told["error"]["message"]
+    )
+    assert stage.held == []
+
+
+def test_a_game_day_is_announced_held_told_and_drawn(
+    config: Path, capsys: Out, stage: Stage, tmp_path: Path
+) -> None:
+    picture = tmp_path / "day.svg"
+    assert cli.run([*KILL, "-c", str(config), "--duration", "3", "--picture", str(picture)]) == 0
+    out = capsys.readouterr()
+    assert "it happens to p1, the Raft leader, for 3 s" in out.err
+    assert out.err.endswith("records flow\n")
+    assert "all promises kept" in out.out
+    assert "advertised-1-p2" in picture.read_text()
+    (options,) = stage.held
+    assert (options.templates, options.duration_s, options.rate_per_s) == (
+        {"break": "true {proxy_id}"},
+        3.0,
+        30,
+    )
+
+
+def test_a_broken_promise_exits_with_1(config: Path, capsys: Out, stage: Stage) -> None:
+    stage.comes = seen(stream=without(40))
+    assert cli.run([*KILL, "-c", str(config), "--json"]) == 1
+    assert '"rule":"lost"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (GameDayError("a game day begins with a fleet that is whole"), 1, "game_day"),
+        (AdminError("no member answered"), 3, "unreachable"),
+    ],
+)
+def test_a_fleet_that_is_not_fit_is_left_alone(
+    config: Path, capsys: Out, stage: Stage, error: Exception, code: int, kind: str
+) -> None:
+    stage.plan = error
+    assert cli.run([*KILL, "-c", str(config), "--json"]) == code
+    assert f'"kind":"{kind}"' in capsys.readouterr().out
+    assert stage.held == []
+
+
+def test_no_effect_and_an_interruption_have_codes_of_their_own(
+    config: Path, capsys: Out, stage: Stage
+) -> None:
+    stage.comes = NotProved("--break has had no effect")
+    assert cli.run([*KILL, "-c", str(config)]) == 1
+    assert "fleet: --break has had no effect" in capsys.readouterr().err
+    stage.comes = asyncio.CancelledError()
+    assert cli.run([*KILL, "-c", str(config)]) == 130
+
+
+def test_the_operator_is_asked(
+    config: Path, capsys: Out, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    answers = iter(["n", "y"])
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda prompt: next(answers))
+    assert cli.run([*KILL[:-1], "-c", str(config)]) == 130
+    assert stage.held == []
+    assert cli.run([*KILL[:-1], "-c", str(config)]) == 0
+    assert len(stage.held) == 1

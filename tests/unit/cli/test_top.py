@@ -1,0 +1,150 @@
+"""fleet/cli/top.py: one member after the other tells, and what is said where none does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from fleet.admin.documents import LIVE, LiveDocument
+from fleet.admin.live import AskOthers, nobody
+from fleet.admin.server import serve
+from fleet.admin.traffic import Counts
+from fleet.admin.view import FleetView
+from fleet.cli import top
+from fleet.core.errors import AdminError
+from fleet.core.takeover import Moment
+from fleet.tls.access import OPEN, Access
+from tests.tools.test_schemas import live_sample
+from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.test_live import counts
+from tests.unit.admin.test_server import listening
+
+LIMIT_S = 30.0
+
+
+@dataclass
+class Ticking(Source):
+    """Its clock goes, from another moment than others'."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    me: str = "p1"
+    ahead_s: float = 0.0
+
+    def view(self) -> FleetView:
+        now_s = time.monotonic() - self.began_s + self.ahead_s
+        return replace(view(), me=self.me, now=Moment(1_000_000, now_s))
+
+
+@asynccontextmanager
+async def told(source: Source, others: AskOthers = nobody) -> AsyncIterator[str]:
+    """The address of a member, for as long as the block takes."""
+    sock = listening()
+    runner = await serve(source, sock, others=others)
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_once_waits_until_rates_are_known_of_all() -> None:
+    """Two seconds were taken for two counts; of a member that did not answer in time it was one."""
+    asked = 0
+
+    async def late() -> Counts:
+        nonlocal asked
+        asked += 1
+        p2 = AdminError("late") if asked <= 2 else counts(float(asked), proxy_id="p2")
+        return {"p2": p2}
+
+    async with asyncio.timeout(LIMIT_S), told(Ticking(), late) as url:
+        document = await top._counted((url,), OPEN)
+    # The first document is of no count, or of one in which nothing has a rate, or of one without p2.
+    assert document.rates_known
+    assert {each.rated for each in document.counted} >= {True}
+
+
+async def test_once_ends_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for as long as documents came."""
+    monkeypatch.setattr(top, "ONCE_LIMIT_S", 5.0)
+    async with asyncio.timeout(LIMIT_S), told(Source()) as url:
+        with pytest.raises(AdminError, match=r"p1 knows no rates of (any member|p1) within 5"):
+            await top._counted((url,), OPEN)
+
+
+async def test_once_ends_where_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "ONCE_LIMIT_S", 0.5)
+    sock = listening()
+    with sock, pytest.raises(AdminError, match="no member has told anything within"):
+        async with asyncio.timeout(LIMIT_S):
+            await top._counted((f"http://127.0.0.1:{sock.getsockname()[1]}",), OPEN)
+
+
+async def test_once_counts_anew_where_another_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks of two machines were subtracted from each other: rates seemed to be known at once."""
+    seen: list[LiveDocument] = []
+    tell = top._told
+
+    async def remembering(urls: tuple[str, ...], access: Access) -> AsyncIterator[LiveDocument]:
+        async for document in tell(urls, access):
+            seen.append(document)
+            if document.ownership.proxy_id == "p1":
+                await first.aclose()
+            yield document
+
+    monkeypatch.setattr(top, "_told", remembering)
+    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as first:
+        one = await first.enter_async_context(told(Ticking()))
+        async with told(Ticking(me="p3", ahead_s=1000.0)) as other:
+            document = await top._counted((one, other), OPEN)
+    assert seen[0].ownership.proxy_id == "p1"
+    assert document.ownership.proxy_id == "p3"
+    assert document.rates_known
+
+
+async def test_silence_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What had been heard last stayed as if it were so."""
+    monkeypatch.setattr(top, "AGAIN_S", 0.1)
+    shown: list[tuple[LiveDocument, float]] = []
+    async with asyncio.timeout(LIMIT_S), AsyncExitStack() as member:
+        url = await member.enter_async_context(told(Ticking()))
+
+        def show(document: LiveDocument, silent_s: float) -> None:
+            shown.append((document, silent_s))
+
+        watching = asyncio.create_task(top._show((url,), OPEN, show))
+        await until(lambda: len(shown) > 0)
+        assert shown[0][1] == 0.0
+        await member.aclose()
+        heard = [document for document, silent_s in shown if not silent_s][-1]
+        await until(lambda: shown[-1][1] > 0.5)
+        assert shown[-1][0] is heard
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_nobody_at_the_start_is_an_error() -> None:
+    sock = listening()
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    sock.close()
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(AdminError, match="no member answered"):
+            await top._show((url,), OPEN, lambda document, silent_s: None)
+
+
+def test_a_pipe_gets_documents_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    document = live_sample()
+    for silent_s in (0.0, 1.0, 4.0):
+        top._print_line(document, silent_s)
+    out = capsys.readouterr()
+    assert out.out == LIVE.encode(document).decode() + "\n"
+    assert out.err == "not heard for 4.0 s\n"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (conditions are of all kinds)
+        await asyncio.sleep(0.01)

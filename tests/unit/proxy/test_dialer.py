@@ -1,0 +1,272 @@
+"""The dialler alone, where a worker around it would only be in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import cast
+
+import pytest
+
+from fleet.core.model import Broker, Endpoint
+from fleet.proxy.brokers import Candidate, Upstreams
+from fleet.proxy.connection import ClientConnection
+from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
+from fleet.proxy.host import Host, State
+from fleet.proxy.tls_transport import TlsRoom
+from fleet.proxy.traffic import Sampling, Traffic
+from tests.property.wire_fleet import Play, request
+from tests.unit.proxy.test_worker import LIMIT_S, MIB, eventually
+
+BROKER, METADATA = 1, 3
+HEAD_BYTES = len(request(METADATA, 12, 1))
+
+
+class PaperTransport:
+    """A client's end of a connection: nothing is written to it here, and it closes when told to."""
+
+    def __init__(self) -> None:
+        self._is_closing = False
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError("nobody is answered")
+
+    def pause_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._is_closing = True
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+
+def is_told(connection: ClientConnection) -> bool:
+    """Whether the client was closed because no broker was reached."""
+    return connection.end == "unreachable"
+
+
+class Dialling:
+    """A dialler whose brokers answer when they are told to."""
+
+    def __init__(self, timeout_s: float = LIMIT_S) -> None:
+        self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
+        self.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
+        self.lost: list[int] = []
+        self.wanted: list[int] = []
+        self.begun = 0
+        self.answers = asyncio.Event()
+        self.dialler = Dialler(
+            self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
+        )
+        self.dialler.connect = self.connect
+        self.sampling = Sampling()
+
+    def opened(self, connection: ClientConnection) -> None:
+        """Host: nobody counts."""
+
+    async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
+        self.begun += 1
+        await self.answers.wait()
+
+    def dial(self, connection: ClientConnection) -> None:
+        """Host: a client has something for its broker."""
+        self.dialler.dial(connection)
+
+    def client(self, broker_id: int | None = BROKER, size_bytes: int = 100) -> ClientConnection:
+        """A client's connection with a request of so many bytes, which is dialled for."""
+        connection = ClientConnection(
+            cast(Host, self), broker_id, Traffic(), "external", lambda _: Play.new().session
+        )
+        connection.connection_made(cast(asyncio.Transport, PaperTransport()))
+        head = request(METADATA, 12, 1, bytes(size_bytes - HEAD_BYTES))
+        assert len(head) == size_bytes
+        connection.data_received(head)
+        assert connection.state is State.DIALLING
+        return connection
+
+    @property
+    def open(self) -> int:
+        return len(self.dialler._tasks) + len(self.dialler._attempts) + len(self.dialler._late)
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("began", [False, True])
+async def test_who_has_ended_is_not_dialled_for(began: bool) -> None:
+    """A task that is cancelled before its first step runs nothing, not even what tidies up."""
+    at = Dialling()
+    connection = at.client()
+    if began:
+        await settled()
+    at.dialler.give_up(connection)
+    await settled()
+    assert (at.begun, at.open, at.lost, is_told(connection)) == (int(began), 0, [], False)
+    at.dialler.give_up(connection)  # again does no harm
+
+
+async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> None:
+    at = Dialling(timeout_s=0.01)
+    first = at.client()
+    await eventually(lambda: is_told(first) and not at.open, "it is told")
+    assert (at.lost, at.open) == ([BROKER], 0)
+    upstreams = at.dialler._upstreams
+    candidate = upstreams.broker(BROKER)
+    assert candidate is not None
+    clock = asyncio.get_running_loop().time
+    await eventually(lambda: upstreams.admits(candidate, clock()), "it is tried again")
+    upstreams.given_up(candidate)
+    at.dialler._timeout_s = LIMIT_S
+    connection = at.client()
+    await settled()
+    assert at.begun == 2
+    at.dialler.give_up(connection)
+    await settled()
+    assert upstreams.admits(candidate, clock())
+
+
+async def test_each_dial_has_its_own_time_though_one_timer_serves_all() -> None:
+    timeout_s, clock = 0.2, asyncio.get_running_loop().time
+    at = Dialling(timeout_s)
+    began_s: dict[ClientConnection, float] = {}
+    ended_s: dict[ClientConnection, float] = {}
+
+    def all_have_ended() -> bool:
+        ended_s.update((each, clock()) for each in began_s if each not in ended_s and is_told(each))
+        return len(ended_s) == 3
+
+    def has_come(at_s: float) -> bool:
+        return all_have_ended() or clock() >= at_s
+
+    next_s = clock()
+    for _ in range(3):
+        began_s[at.client()] = clock()
+        next_s += timeout_s / 4
+        await eventually(partial(has_come, next_s), "a while later")
+    await eventually(all_have_ended, "all have ended")
+    # The loop counts milliseconds.
+    assert all(ended_s[each] - began_s[each] >= timeout_s - 0.01 for each in began_s)
+    assert at.begun == 3
+    await eventually(lambda: at.open == 0, "nothing is left")
+
+
+async def test_who_is_late_is_taken_to_the_next_broker() -> None:
+    """A task that was cancelled for being late goes on: it is not the client that has ended."""
+    at = Dialling(timeout_s=0.05)
+    at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
+    dialled: list[Candidate] = []
+
+    async def connect(connection: ClientConnection, candidate: Candidate) -> None:
+        dialled.append(candidate)
+        if len(dialled) == 1:
+            await at.answers.wait()
+
+    at.dialler.connect = connect
+    connection = at.client(broker_id=None)
+    await eventually(lambda: at.open == 0, "it has ended")
+    assert len({each.endpoint for each in dialled}) == 2
+    assert at.lost == [dialled[0].broker_id]
+    assert not is_told(connection)
+
+
+async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone() -> None:
+    """Found by reading: a broker that had taken the connection was counted as lost, and the client closed."""
+    at = Dialling(timeout_s=0.05)
+
+    async def joined_and_late(connection: ClientConnection, candidate: Candidate) -> None:
+        connection.state = State.JOINED
+        await at.answers.wait()
+
+    at.dialler.connect = joined_and_late
+    client = at.client()
+    await eventually(lambda: at.open == 0, "it has ended")
+    assert (at.lost, is_told(client)) == ([], False)
+    assert at.upstreams.up == {BROKER: True}
+
+
+async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    at = Dialling()
+    candidate = at.upstreams.broker(BROKER)
+    assert candidate is not None
+    at.upstreams.failed(candidate, -100.0)
+
+    async def broken(connection: ClientConnection, candidate: Candidate) -> None:
+        raise RuntimeError("nobody expects this")
+
+    at.dialler.connect = broken
+    client = at.client()
+    await eventually(lambda: is_told(client), "the client is told")
+    assert "nobody expects this" in caplog.text
+    assert at.upstreams.admits(candidate, asyncio.get_running_loop().time())
+
+
+async def test_all_are_given_up_where_the_worker_ends() -> None:
+    at = Dialling()
+    clients = [at.client() for _ in range(3)]
+    await settled()
+    at.dialler.stop()
+    await settled()
+    assert (at.begun, at.open, any(map(is_told, clients))) == (3, 0, False)
+
+
+# ---- brokers that nobody knows yet
+
+
+UNCONFIRMED = 2
+
+
+async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed() -> None:
+    at = Dialling()
+    connection = at.client(UNCONFIRMED)
+    await settled()
+    assert (at.begun, at.wanted, is_told(connection)) == (0, [UNCONFIRMED], False)
+    at.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
+    at.dialler.look_again()
+    await settled()
+    assert at.begun == 0, "another broker"
+    at.upstreams.commit({UNCONFIRMED: Broker(UNCONFIRMED, "127.0.0.1", 2)})
+    at.dialler.look_again()
+    await settled()
+    assert at.begun == 1
+    at.dialler.stop()
+
+
+async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time() -> None:
+    at = Dialling(timeout_s=0.05)
+    connection = at.client(UNCONFIRMED)
+    await eventually(lambda: is_told(connection) and not at.open, "it is closed")
+    assert (at.begun, at.open, at.dialler._waiting_bytes) == (0, 0, 0)
+
+
+async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing() -> None:
+    at = Dialling()
+    connection = at.client(UNCONFIRMED)
+    await settled()
+    at.dialler.give_up(connection)
+    await settled()
+    assert (at.open, at.dialler._waiting_bytes, is_told(connection)) == (0, 0, False)
+
+
+async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes() -> None:
+    at = Dialling()
+    most = MOST_WAITING_BYTES // MIB
+    clients = [at.client(UNCONFIRMED, MIB) for _ in range(most + 1)]
+    await settled()
+    assert [is_told(each) for each in clients] == [False] * most + [True]
+    at.dialler.stop()
+    await settled()
+    assert at.dialler._waiting_bytes == 0

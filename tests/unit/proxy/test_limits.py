@@ -1,0 +1,563 @@
+"""fleet/proxy/limits.py, in a worker of this process: what a limit does to an offender, and not to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from fleet.config.settings import Limits
+from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.core.liveness import ProbeOutcome
+from fleet.core.model import Endpoint
+from fleet.proxy import limits as guard
+from fleet.proxy import timeouts
+from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection
+from fleet.proxy.host import Host, State
+from fleet.proxy.limits import Guard
+from fleet.proxy.session import Session
+from fleet.proxy.traffic import Sampling, Traffic
+from fleet.runtime.ipc import BOOTSTRAP
+from fleet.runtime.outbound import Resolver
+from tests.unit.proxy.test_worker import (
+    DATA_BYTES,
+    LIMIT_S,
+    BrokerScript,
+    Client,
+    Running,
+    broker_script,
+    ends,
+    eventually,
+    fetch,
+    listening,
+    make_spec,
+    never,
+    produce,
+    read_frame,
+    response,
+    running,
+)
+
+BROKER = 1
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIterator[Running]:
+    async with running(folder, [broker.port], limits) as at:
+        at.worker.apply(at.directory([broker]))
+        yield at
+
+
+class NoHost:
+    """Nothing is asked of it here."""
+
+    sampling = Sampling()
+
+
+def unconnected() -> ClientConnection:
+    """A connection before its transport: it has no session."""
+
+    def no_session(_: str) -> Session:
+        raise AssertionError("nobody connects")
+
+    return ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
+
+
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sweep but those of the test."""
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
+
+
+async def asked(client: Client, number: int) -> None:
+    """The client notices nothing: it asks, and is answered."""
+    reader, writer = client
+    writer.write(fetch(number))
+    async with asyncio.timeout(LIMIT_S):
+        assert await read_frame(reader) == response(number, b"answer")[4:]
+
+
+async def swept(at: Running, seconds: int) -> None:
+    """As if so much time had passed since the sweep before."""
+    watch: Guard = at.worker._guard
+    for _ in range(seconds):
+        watch._sweeps_s += 1.0
+        watch.sweep(watch._sweeps_s)
+        await asyncio.sleep(0)
+
+
+def endpoint(at: Running) -> Endpoint:
+    return Endpoint("127.0.0.1", at.ports[BOOTSTRAP])
+
+
+def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
+    return [each for each in caplog.messages if f"({limit}; " in each]
+
+
+# ---- sweeps
+
+
+@pytest.mark.parametrize("new", [False, True])
+async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
+    monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
+    limits = Limits(
+        first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
+    )
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
+    everyone = [unconnected() for _ in range(guard.SWEPT_AT_ONCE + 2)]
+    everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
+    watch = Guard(spec.settings, spec.member, lambda: everyone)
+    sweeping = watch.start()
+    if new:
+        watch.opened(everyone[0])
+    with pytest.raises(AttributeError, match="session"):
+        await asyncio.wait_for(sweeping.failed, LIMIT_S)
+
+
+# ---- connections
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_source"])
+async def test_a_client_above_a_limit_is_closed_at_its_first_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str
+) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as at:
+        clients = [await at.connect(BROKER) for _ in range(2)]
+        for number, client in enumerate(clients):
+            await asked(client, number)
+        for number in range(20):
+            reader, writer = await at.connect(BROKER)
+            writer.write(fetch(number))
+            assert await ends(reader) == b""
+            writer.close()
+        assert at.worker.count().limited == {limit: 20}
+        assert at.worker.count().errors == {}
+        assert one.accepted == 2
+        (line,) = said(caplog, limit)
+        assert "client 127.0.0.1:" in line
+        assert "2 connections" in line
+        for number, client in enumerate(clients):
+            await asked(client, 100 + number)
+        clients[0][1].close()
+        await eventually(lambda: len(at.connections()) == 1, "one has gone")
+        await asked(await at.connect(BROKER), 7)
+
+
+async def test_one_above_a_limit_that_says_nothing_is_closed_soon(tmp_path: Path) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
+        client = await at.connect(BROKER)
+        await asked(client, 1)
+        reader, _ = await at.connect(BROKER)
+        assert await ends(reader) == b""
+        assert at.worker.count().limited == {"max_connections": 1}
+        await asked(client, 2)
+
+
+async def test_members_are_answered_while_a_flood_holds_every_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a new probe, and over a connection that is held. As it begins, each could be a client's."""
+    monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
+        inside = [await at.connect(BROKER) for _ in range(5)]
+        for number, client in enumerate(inside):
+            await asked(client, number)
+        answers: list[None] = []
+        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        await eventually(lambda: answers, "the connection is held")
+        flood: list[Client] = []
+        for _ in range(100):
+            flood.append(await at.connect())
+            assert await probe_member(targets, LIMIT_S) is ProbeOutcome.ANSWERED
+            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last is being closed
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*(ends(reader) for reader, _ in flood))
+        assert at.worker.count().limited == {"max_connections": 100}
+        before = len(answers)
+        await eventually(lambda: len(answers) > before, "it is still held")
+        for number, client in enumerate(inside):
+            await asked(client, 10 + number)
+        assert not held.done()
+        for each in at.connections():
+            each.transport.abort()
+        assert await held is HoldEnd.LET_GO
+
+
+# ---- time
+
+
+async def test_a_client_that_asks_nothing_is_closed(
+    tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
+        busy = await at.connect(BROKER)
+        await asked(busy, 1)
+        silent, halting = await at.connect(BROKER), await at.connect()
+        await eventually(lambda: len(at.connections()) == 3, "all are connected")
+        for byte in fetch(1)[:9]:
+            halting[1].write(bytes([byte]))
+            await swept(at, 1)
+        await swept(at, 1)
+        assert at.worker.count().limited == {}
+        await swept(at, 1)
+        assert await ends(silent[0]) == await ends(halting[0]) == b""
+        assert at.worker.count().limited == {"first_request_timeout_s": 2}
+        (line,) = said(caplog, "first_request_timeout_s")
+        assert "no request for 10 s" in line
+        await asked(busy, 2)
+
+
+async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
+        answers: list[None] = []
+        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
+        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        for _ in range(10):
+            before = len(answers)
+            await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)
+            await swept(at, 5)
+        assert at.worker.count().limited == {}
+        assert not held.done()
+        await swept(at, 600)
+        assert await held is HoldEnd.LET_GO  # it asked nothing for ten minutes
+
+
+@pytest.mark.parametrize("sent", [6, 40, 200])
+async def test_a_request_that_stops_in_its_midst_is_closed(
+    tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture, sent: int
+) -> None:
+    """In its header, and in what is forwarded as it comes."""
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
+        busy, slow = await at.connect(BROKER), await at.connect(BROKER)
+        await asked(busy, 1)
+        await asked(slow, 1)
+        reader, writer = slow
+        writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
+        before = at.worker.count().bytes_to_broker[BROKER]
+        await eventually(
+            lambda: any(each.awaits()[0] == "request_timeout_s" for each in at.connections()), ""
+        )
+        await swept(at, 60)
+        assert at.worker.count().limited == {}
+        await swept(at, 1)
+        assert await ends(reader) == b""
+        assert at.worker.count().limited == {"request_timeout_s": 1}
+        assert at.worker.count().bytes_to_broker[BROKER] in (before, before + sent)
+        (line,) = said(caplog, "request_timeout_s")
+        assert "127.0.0.1:" in line
+        await eventually(lambda: one.ended == 1, "its broker's connection is free")
+        await asked(busy, 2)
+
+
+async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path, by_hand: None) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
+        client = await at.connect(BROKER)
+        await asked(client, 1)
+        (connection,) = at.connections()
+        sent = produce(2, acks=1, records_bytes=40)
+        for number, byte in enumerate(sent):
+            connection.client_spoke = False
+            client[1].write(bytes([byte]))
+            await eventually(lambda: connection.client_spoke, "it has come")
+            if number < len(sent) - 1:
+                await swept(at, 59)
+        assert await read_frame(client[0]) == response(2, b"answer")[4:]
+        assert at.worker.count().limited == {}
+
+
+async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
+    tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        broker_script(never) as one,
+        broker_script() as two,
+        running(tmp_path, [one.port], Limits(idle_timeout_s=60)) as at,
+    ):
+        at.worker.apply(at.directory([one, two]))
+        waiting, idle = await at.connect(1), await at.connect(2)
+        waiting[1].write(fetch(1))
+        await eventually(lambda: one.asked, "its request is in flight")
+        await asked(idle, 1)
+        await swept(at, 61)
+        assert await ends(idle[0]) == b""
+        assert at.worker.count().limited == {"idle_timeout_s": 1}
+        assert len(said(caplog, "idle_timeout_s")) == 1
+        await swept(at, 300)  # five minutes
+        one.released.set()
+        assert await read_frame(waiting[0]) == response(1, b"answer")[4:]
+
+
+async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, by_hand: None) -> None:
+    size = 64 << 20
+    async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=5)) as at:
+        one.reads.clear()
+        reader, writer = await at.connect(BROKER)
+        writer.write(produce(5, acks=1, records_bytes=size))
+        await eventually(lambda: [each for each in at.connections() if each.broker], "joined")
+        (connection,) = at.connections()
+        await eventually(lambda: not connection.transport.is_reading(), "the client's side is paused")
+        await swept(at, 100)
+        one.reads.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert await read_frame(reader) == response(5, b"answer")[4:]
+        assert at.worker.count().limited == {}
+        writer.close()
+
+
+async def test_time_does_not_run_while_a_broker_is_dialled(
+    tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
+        released, connect = asyncio.Event(), at.worker._dialler.connect
+
+        async def held(*arguments: object) -> None:
+            await released.wait()
+            await connect(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(at.worker._dialler, "connect", held)
+        reader, writer = await at.connect(BROKER)
+        writer.write(fetch(1)[:30])
+        await eventually(lambda: [each for each in at.connections() if each.number], "it is dialled for")
+        await swept(at, 100)
+        released.set()
+        writer.write(fetch(1)[30:])
+        assert await read_frame(reader) == response(1, b"answer")[4:]
+        writer.close()
+
+
+async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as at:
+        reader, _ = await at.connect()
+        assert await ends(reader) == b""
+        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+
+
+async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
+    limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
+    async with broker_script() as one, serving(tmp_path, one, limits) as at:
+        watch: Guard = at.worker._guard
+        old = await at.connect(BROKER)
+        assert watch._sweeping_soon is not None
+        await asked(old, 1)
+        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        reader, _ = await at.connect(BROKER)
+        assert watch._sweeping_soon is not None
+        assert await ends(reader) == b""
+        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        assert await ends(old[0]) == b""
+        assert at.worker.count().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
+
+
+async def test_one_above_a_limit_keeps_sweeps_frequent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
+    async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
+        watch: Guard = at.worker._guard
+        first = await at.connect(BROKER)
+        await asked(first, 1)
+        _, writer = await at.connect(BROKER)
+        await eventually(lambda: watch._admission.beyond == 1, "it is above the limit")
+        (above,) = (each for each in at.connections() if not each.number)
+        above.answered = 1  # as a member is
+        watch.sweep(watch._sweeps_s)
+        assert watch._sweeping_soon is not None
+        writer.close()
+        await eventually(lambda: watch._admission.beyond == 0, "it has gone")
+        watch.sweep(watch._sweeps_s)
+        assert watch._sweeping_soon is None
+
+
+async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a review: members hold a connection to each other's workers for ever."""
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
+    async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
+        watch: Guard = at.worker._guard
+        _, writer = await at.connect(BROKER)
+        await eventually(at.connections, "it has come")
+        watch.sweep(watch._sweeps_s)
+        assert watch._sweeping_soon is not None
+        at.connections()[0].answered = 1
+        watch.sweep(watch._sweeps_s)
+        assert watch._sweeping_soon is None
+        writer.close()
+
+
+async def test_who_comes_while_a_sweep_is_under_way_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
+    monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
+    monkeypatch.setattr(guard, "SWEPT_AT_ONCE", 1)
+    async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
+        watch: Guard = at.worker._guard
+        there = [await at.connect(BROKER) for _ in range(3)]
+        for number, each in enumerate(there):
+            await asked(each, number)
+        watch.sweep(watch._sweeps_s)
+        assert watch._under_way
+        watch.opened(unconnected())
+        await eventually(lambda: not watch._under_way, "the sweep is over")
+        assert watch._sweeping_soon is not None
+
+
+async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
+    new = unconnected()
+    watch = Guard(spec.settings, spec.member, lambda: [new])
+    watch.sweep(0.0)
+    assert watch._sweeping_soon is not None
+
+
+async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
+    before = set(os.listdir("/proc/self/fd"))
+    watch = Guard(spec.settings, spec.member, list)
+    watch.start()
+    watch.opened(unconnected())
+    assert len(set(os.listdir("/proc/self/fd")) - before) == 2
+    watch.stop()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
+    limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
+    spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
+    watch = Guard(spec.settings, spec.member, list)
+    now_s = watch._swept_s
+    for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.7), (90.0, 12.0, 16.9)):
+        now_s += elapsed_s
+        watch._pass(now_s, every_s)
+        assert watch._sweeps_s == pytest.approx(expected_s)
+
+
+# ---- quota
+
+
+async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+    rate, count = 1 << 20, 12
+    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as at:
+        loop = asyncio.get_running_loop()
+        greedy = [await at.connect(BROKER) for _ in range(2)]
+        began_s = loop.time()
+
+        async def send(client: Client) -> None:
+            for number in range(count):
+                client[1].write(produce(number, acks=1, records_bytes=DATA_BYTES // 2))
+                await client[1].drain()
+                assert (await read_frame(client[0]))[:4] == struct.pack(">i", number)
+
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*(send(each) for each in greedy))
+        sent = at.worker.count().bytes_to_broker[BROKER]
+        assert sent > 2 * count * DATA_BYTES // 2
+        # One second's worth may go at once; the last read's debt is paid after it went.
+        assert loop.time() - began_s >= (sent - rate - DATA_BYTES) / rate - 0.1
+        assert at.worker.count().limited == {}
+
+
+async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
+    rate, count, size = 1 << 20, 6, 1 << 19
+
+    async def at_length(
+        script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(response(correlation_id, bytes(size)))
+        await writer.drain()
+
+    async with (
+        broker_script(at_length) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+    ):
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+
+        async def receive(client: Client) -> None:
+            for number in range(count):
+                client[1].write(fetch(number))
+                assert await read_frame(client[0]) == response(number, bytes(size))[4:]
+
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*[receive(await at.connect(BROKER)) for _ in range(2)])
+        # One second's worth may come at once, and after the last two answers nobody waits.
+        assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
+
+
+async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate, longest_wait_s = 1 << 16, 0.5
+    monkeypatch.setattr(guard, "LONGEST_WAIT_S", longest_wait_s)
+
+    async def at_length(
+        script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(response(correlation_id, bytes(100 * rate)))
+        await writer.drain()
+
+    async with (
+        broker_script(at_length) as one,
+        serving(tmp_path, one, Limits(to_client_bytes_per_second=rate)) as at,
+    ):
+        loop = asyncio.get_running_loop()
+        reader, writer = await at.connect(BROKER)
+        async with asyncio.timeout(LIMIT_S):
+            began_s = loop.time()
+            writer.write(fetch(1))
+            assert await read_frame(reader) == response(1, bytes(100 * rate))[4:]
+            writer.write(fetch(2))
+            await read_frame(reader)
+        assert loop.time() - began_s >= longest_wait_s
+
+
+async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
+    async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
+        _, writer = await at.connect(BROKER)
+        writer.write(produce(1, acks=0, records_bytes=50 * 4096))
+        await eventually(lambda: [each for each in at.connections() if each._held], "it is not read from")
+        other = await asyncio.open_connection("127.0.0.1", at.ports[BROKER], local_addr=("127.9.9.9", 0))
+        for number in range(5):
+            await asked(other, number)
+        (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
+        assert slow.awaits() == (None, 0)
+        # A second connection is no way out of its debt.
+        _, more = await at.connect(BROKER)
+        more.write(produce(2, acks=0))
+
+        def unread() -> list[str]:
+            return [each.source for each in at.connections() if each._held & _OVERDRAWN_TO_BROKER]
+
+        await eventually(lambda: unread() == 2 * ["127.0.0.1"], "it is not read from, either")
+        for each in (writer, more, other[1]):
+            each.close()
+
+
+async def test_what_is_known_of_an_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
+    async with (
+        broker_script() as one,
+        serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,
+    ):
+        client = await at.connect(BROKER)
+        await asked(client, 1)
+        await swept(at, 1)
+        assert len(at.worker._guard._to_broker) == 1
+        client[1].close()
+        await eventually(lambda: not at.connections(), "it is gone")
+        async with asyncio.timeout(LIMIT_S):
+            while at.worker._guard._to_broker:
+                await swept(at, 1)

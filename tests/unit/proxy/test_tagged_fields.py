@@ -1,0 +1,170 @@
+"""Fetch responses with many tagged fields: a turn of the event loop passes a limited number of them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks.counted import instructions
+from fleet.core.errors import MalformedFrame
+from fleet.proxy.wire.primitives import encode_varint
+from fleet.proxy.wire.scan import FIELDS_AT_ONCE
+from fleet.proxy.wire.tail import MOST_FIELDS
+from tests.property.test_stream import before_tail
+from tests.property.test_tail import array, endpoint, section, tagged
+from tests.property.wire_fleet import Play, request
+from tests.unit.proxy.test_held_responses import await_work
+from tests.unit.proxy.test_worker import (
+    DATA_BYTES,
+    LIMIT_S,
+    BrokerScript,
+    broker_script,
+    eventually,
+    running,
+)
+
+FETCH, VERSION = 1, 16
+MOST_INSTRUCTIONS = 110_000
+"""In one turn, as `tests.fuzz.cost` has it; 256 KB of tagged fields took 13 million."""
+FIELD = tagged(9, b"")
+LONG_VARINTS = b"\x89\x80\x80\x80\0" + b"\x80\x80\x80\x80\0"
+END = b"\0"
+"""A tail without fields."""
+
+
+def framed(body: bytes, correlation_id: int = 1) -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def fields(size_bytes: int, field: bytes = FIELD) -> bytes:
+    count = size_bytes // len(field)
+    return encode_varint(count) + field * count
+
+
+def of_header(size_bytes: int) -> bytes:
+    return framed(before_tail(FETCH, header=fields(size_bytes)) + END)
+
+
+def of_header_with_long_varints(size_bytes: int) -> bytes:
+    return framed(before_tail(FETCH, header=fields(size_bytes, LONG_VARINTS)) + END)
+
+
+def of_transactions(size_bytes: int) -> bytes:
+    """Each aborted transaction has 16 fields."""
+    transaction = struct.pack(">qq", 1, 2) + section(*[FIELD] * 16)
+    count = size_bytes // len(transaction)
+    partition = bytes(30) + encode_varint(count + 1) + transaction * count + b"\xff" * 4 + b"\0\0"
+    return framed(before_tail(FETCH, partition) + END)
+
+
+def of_short_responses(size_bytes: int) -> bytes:
+    """None has as many fields as are passed at once."""
+    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_AT_ONCE - 1))) + END)
+    return one * (size_bytes // len(one))
+
+
+def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
+    """Have a session receive it in one read; what it writes, its turns, and the most instructions of one."""
+    play, written = Play.new(), list[bytes | memoryview]()
+    play.ask(*[(FETCH, VERSION, 1)] * responses)
+    session, turns, most = play.session, 0, 0
+    taken = 0
+
+    def receive() -> None:
+        nonlocal taken
+        taken += session.receive_from_broker(raw[taken:], written.append)
+
+    while taken < len(raw):
+        act: Callable[[], object] = partial(session.work, written.append) if session.working else receive
+        most = max(most, instructions(act))
+        turns += 1
+    assert session.in_flight == 0
+    assert not session.working
+    return b"".join(written), turns, most
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    "make", [of_header, of_header_with_long_varints, of_transactions, of_short_responses]
+)
+def test_a_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
+    """Found: one read took 807 ms of the event loop."""
+    raw = make(DATA_BYTES // 4)
+    written, turns, most = walk(raw, raw.count(framed(b"")[4:8]) if make is of_short_responses else 1)
+    assert most <= MOST_INSTRUCTIONS
+    assert turns > 10
+    assert written == raw
+
+
+@pytest.mark.interpreted
+def test_long_tails_take_a_turn_each() -> None:
+    node = endpoint(1, "h", 1, tags=fields(8_000))
+    one = framed(before_tail(FETCH) + section(tagged(0, array(*[node] * 7))))
+    assert walk(one * 4, 4)[2] <= 1.1 * walk(one)[2]
+
+
+def test_fields_of_a_tail_are_limited() -> None:
+    """They are copied: 64 KB of them took 65 ms."""
+    play = Play.new()
+    play.ask((FETCH, VERSION, 1), (FETCH, VERSION, 2))
+    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MOST_FIELDS))
+    play.broker(allowed)
+    assert bytes(play.to_client) == allowed
+    with pytest.raises(MalformedFrame, match=f"{MOST_FIELDS + 1} tagged fields"):
+        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MOST_FIELDS + 1)), 2))
+
+
+# ---- a worker
+
+MANY = of_header(100_000) + framed(b"\0behind", 2)
+
+
+async def answer(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+    """Both requests at once, or one of another client."""
+    writer.write({1: MANY, 2: b""}.get(number, framed(b"\0other", number)))
+    await writer.drain()
+
+
+def ask(correlation_id: int) -> bytes:
+    return request(
+        FETCH if correlation_id == 1 else 16, VERSION if correlation_id == 1 else 3, correlation_id
+    )
+
+
+async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: Path) -> None:
+    async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await at.connect(1)
+        other_reader, other = await at.connect(1)
+        writer.write(ask(1) + ask(2))
+        await eventually(
+            lambda: any(each.session.working for each in at.connections()), "it is walked through"
+        )
+        answered = 0
+        while any(each.session.working for each in at.connections()):
+            other.write(ask(3))
+            async with asyncio.timeout(LIMIT_S):
+                assert await other_reader.readexactly(14) == framed(b"\0other", 3)
+            answered += 1
+        assert answered > 3
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.readexactly(len(MANY)) == MANY
+        assert at.worker.responses.total_bytes == 0
+        assert not any(each.session.holding for each in at.connections())
+
+
+async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path: Path) -> None:
+    async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        connection, writer = await await_work(at, ask(1) + ask(2))
+        assert connection.broker is not None
+        assert connection.broker.kept_bytes
+        assert at.worker.responses.total_bytes == connection.broker.kept_bytes
+        writer.transport.abort()
+        await eventually(lambda: not at.connections(), "the client is gone")
+        assert at.worker.responses.total_bytes == 0

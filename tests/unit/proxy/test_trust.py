@@ -1,0 +1,261 @@
+"""An address in a passing response is no evidence: nobody dials, lists, commits or logs in at it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet.config import Timing
+from fleet.control.broker_watch import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
+from fleet.core.model import Broker, is_address
+from fleet.proxy.addresses import AddressSource
+from tests.unit.control.test_broker_watch import (
+    B1,
+    B2,
+    BOOTSTRAP,
+    NEVER_S,
+    SELDOM,
+    Changes,
+    Cluster,
+    at,
+    cluster,
+    rounds,
+    running,
+    settings,
+    until,
+)
+from tests.unit.proxy.test_addresses import DIRECTORY
+from tests.unit.proxy.test_worker import (
+    METADATA,
+    ControlScript,
+    broker_script,
+    eventually,
+    fetch,
+    metadata,
+    read_frame,
+    request,
+    response,
+)
+from tests.unit.proxy.test_worker import running as running_worker
+
+__all__ = ["cluster"]
+
+EVIL = Broker(2, "evil.example", 9220)
+MOVED_B1 = Broker(1, "evil.example", 9220, "a")
+
+
+# ---- in a worker
+
+
+async def test_seen_address_is_not_dialled_for_its_identity(tmp_path: Path) -> None:
+    async with (
+        broker_script() as one,
+        broker_script() as evil,
+        running_worker(tmp_path, [one.port], upstream_connect_timeout_s=0.3) as served,
+    ):
+        served.worker.apply(served.directory([one]))
+        one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", evil.port)]
+        reader, writer = await served.connect(1)
+        writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
+        await read_frame(reader)
+        other_reader, other_writer = await served.connect(2)
+        other_writer.write(fetch(2))
+        assert await other_reader.read() == b""
+        assert evil.accepted == 0
+        writer.close()
+        other_writer.close()
+
+
+async def test_seen_address_does_not_replace_a_known_one(tmp_path: Path) -> None:
+    async with (
+        broker_script() as one,
+        broker_script() as evil,
+        running_worker(tmp_path, [one.port]) as served,
+    ):
+        served.worker.apply(served.directory([one]))
+        one.known = [Broker(1, "127.0.0.1", evil.port)]
+        for number in range(2):
+            reader, writer = await served.connect(1)
+            writer.write(request(METADATA, 1, number, struct.pack(">i", -1)))
+            assert (
+                await read_frame(reader)
+                == response(number, metadata([Broker(1, "proxy1.example", 9101)]))[4:]
+            )
+            writer.close()
+        candidates = served.worker._upstreams.candidates(0.0)
+        assert [each.endpoint.port for each in candidates] == [one.port]
+        assert evil.accepted == 0
+
+
+async def test_client_that_waits_has_control_asked_for_its_broker(tmp_path: Path) -> None:
+    control = ControlScript(tmp_path / "control.sock")
+    await control.start()
+    async with broker_script() as one, running_worker(tmp_path, [one.port]) as served:
+        await eventually(lambda: control.channels, "hello")
+        _, writer = await served.connect(2)
+        writer.write(fetch(1))
+        await eventually(lambda: control.wanted() == {2}, "control is asked")
+        writer.close()
+        control.die()
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [
+        ("evil.example", 0),
+        ("evil.example", 65536),
+        ("evil.example", -1),
+        ("", 9092),
+        ("a b", 9092),
+        ("a\n", 9092),
+    ],
+)
+def test_seen_address_where_nobody_can_be_dialled_is_not_reported(host: str, port: int) -> None:
+    seen: list[Broker] = []
+    source = AddressSource(DIRECTORY, "external", "a", seen.append)
+    source.book.client(b"k").saw(5, host, port, None, True)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("host", "is_good"),
+    [
+        ("kafka-1", True),
+        ("kafka_1.internal", True),
+        ("localhost.", True),
+        ("10.0.0.1", True),
+        ("::1", True),
+        ("fe80::1%eth0", True),
+        ("a" * 63 + ".example", True),
+        ("a" * 64 + ".example", False),
+        ("a..b", False),
+        (".", False),
+        ("", False),
+        ("\x1b[31m", False),
+        ("fe80::1%\n", False),
+        ("10.0.0.1%evil", False),
+        ("fe80::1%" + "a" * 16, False),
+        ("k\u00e4fka", False),
+        ("a/b", False),
+        ("a:b", False),
+    ],
+)
+def test_address_is_a_host_name_or_an_ip_address(host: str, is_good: bool) -> None:
+    assert is_address(host, 9092) is is_good
+
+
+@given(st.text(st.sampled_from("aZ0-_.:%[]é\n"), max_size=70), st.integers(-(2**31), 2**31 - 1))
+def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -> None:
+    if is_address(host, port):
+        assert host.isprintable()
+        host.encode("idna")  # as getaddrinfo does
+        socket.getaddrinfo("127.0.0.1", port, flags=socket.AI_NUMERICHOST)
+        assert 0 < port < 65536
+
+
+# ---- in control
+
+
+async def test_seen_address_is_not_known_listed_probed_or_asked(cluster: Cluster) -> None:
+    """These are what workers and their file, reports and with them Raft, events and weights are made of."""
+    cluster.listed, cluster.up = (B1,), {at(B1), at(EVIL), at(MOVED_B1)}
+    watch = BrokerWatch(settings(), Changes())
+    async with running(watch):
+        await until(lambda: watch.reachable == {1: True})
+        watch.heard([EVIL, MOVED_B1])
+        await rounds(cluster)
+        assert watch.known == {1: B1}
+        assert watch.listed == (B1,)
+        assert watch.reachable == {1: True}
+        assert watch.unreachable == ()
+        assert watch.servers == [BOOTSTRAP, at(B1)]
+    assert set(cluster.probed) == {at(B1)}
+    assert {server for servers in cluster.asked for server in servers} == {BOOTSTRAP, at(B1)}
+
+
+async def test_seen_address_changes_nothing(cluster: Cluster) -> None:
+    changes = Changes()
+    watch = BrokerWatch(settings(), changes)
+    watch.confirm([B1])
+    watch.heard([EVIL, MOVED_B1])
+    assert changes.count == 1
+
+
+async def test_seen_address_has_the_cluster_asked_at_once_and_then_less_and_less_often(
+    cluster: Cluster,
+) -> None:
+    cluster.listed = (B1,)
+    timing = Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)
+    watch = BrokerWatch(settings(timing), Changes())
+    loop = asyncio.get_running_loop()
+    async with running(watch):
+        await until(lambda: watch.listed == (B1,))
+        began_s = loop.time()
+        for count in range(2, 6):
+            watch.heard([EVIL])
+            await until(lambda count=count: len(cluster.asked) >= count)  # type: ignore[misc]
+        assert loop.time() - began_s >= 0.1 + 0.2 + 0.4
+        cluster.listed = (B1, B2)
+        watch.heard([EVIL])
+        await until(lambda: watch.listed == (B1, B2))
+        assert loop.time() - began_s <= 20 * ASK_LIMIT_S
+
+
+async def test_known_address_that_passes_asks_nothing(cluster: Cluster) -> None:
+    cluster.listed = (B1,)
+    timing = Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)
+    watch = BrokerWatch(settings(timing), Changes())
+    async with running(watch):
+        await until(lambda: watch.listed == (B1,) and not watch._asked.is_set())
+        watch.heard([B1])
+        assert not watch._asked.is_set()
+
+
+async def test_wanted_broker_is_asked_for_until_the_cluster_knows_it(cluster: Cluster) -> None:
+    cluster.listed = (B1,)
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
+    async with running(watch):
+        await until(lambda: watch.listed == (B1,))
+        watch.want([1, 2])
+        await until(lambda: len(cluster.asked) >= 3)
+        cluster.listed = (B1, B2)
+        await until(lambda: watch.listed == (B1, B2))
+        assert watch._wanted == {}
+
+
+async def test_cluster_that_tells_nobody_is_not_asked_more_often_for_what_passes(cluster: Cluster) -> None:
+    """Each question may be a failed login."""
+    cluster.refuses = True
+    watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
+    watch.confirm([B1])
+    async with running(watch):
+        await until(lambda: len(cluster.asked) == 1 and watch._no_metadata)
+        watch.heard([EVIL])
+        watch.want([2])
+        await asyncio.sleep(0.3)
+    assert len(cluster.asked) == 1
+
+
+async def test_without_metadata_only_configured_addresses_are_believed(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operator has named them; what passes says only which of them is which broker."""
+    cluster.refuses = True
+    watch = BrokerWatch(settings(SELDOM), Changes())
+    named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)
+    async with running(watch):
+        await until(lambda: watch._no_metadata)
+        watch.heard([EVIL, named, Broker(8, BOOTSTRAP.host, BOOTSTRAP.port + 1)])
+        watch.heard([EVIL])
+        assert watch.known == {7: named}
+        for number in range(2 * MOST_NAMED):
+            watch.heard([Broker(9, f"evil-{number}.example", 9092)])
+    lines = [each for each in caplog.messages if "is not used" in each]
+    assert lines[0] == "broker 2 is not used: evil.example:9220 is not in bootstrap_servers"
+    assert len(lines) == MOST_NAMED

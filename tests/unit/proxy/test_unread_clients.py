@@ -1,0 +1,446 @@
+"""A client that does not read what it is sent is not read from, whatever state its connection is in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from pathlib import Path
+
+import pytest
+
+from fleet.config.settings import Limits, ListenerTlsSettings
+from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES
+from fleet.proxy.budget import IN_FLIGHT_BYTES, MOST_IN_FLIGHT
+from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_BYTES, ClientConnection
+from fleet.proxy.host import State
+from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
+from tests.certificates import Authority
+from tests.unit.proxy.test_limits import swept
+from tests.unit.proxy.test_worker import (
+    API_VERSIONS,
+    DATA_BYTES,
+    LIMIT_S,
+    MIB,
+    BrokerScript,
+    Client,
+    Running,
+    broker_script,
+    eventually,
+    fetch,
+    hold_dials,
+    produce,
+    read_frame,
+    request,
+    response,
+    running,
+)
+from tests.unit.proxy.test_worker_tls import tls_settings, trusting
+
+LIST_GROUPS = 16
+UNKNOWN_API_VERSIONS = request(API_VERSIONS, 32767, 1)
+REPLY_BYTES = 20
+ANSWER_BYTES = 16 * 1024
+PER_PIECE = 200
+LITTLE_BYTES = 4096
+SEGMENT_BYTES = 1460
+STALLED_LOOKS = 50
+"""At a connection, in a row: what the kernel takes is read from again."""
+
+
+@pytest.fixture(params=["plaintext", "tls"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[ListenerTlsSettings, ssl.SSLContext] | None:
+    """What listener and client need for TLS; None for plaintext."""
+    if request.param == "plaintext":
+        return None
+    authority = Authority(tmp_path)
+    return tls_settings(authority), trusting(authority)
+
+
+async def connect_narrow(
+    at: Running, broker_id: int, tls: ssl.SSLContext | None, segment_bytes: int | None = None
+) -> Client:
+    """A client whose kernel keeps little of what it does not read."""
+    sock = socket.socket()
+    if segment_bytes is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", at.ports[broker_id]))
+    name = None if tls is None else "127.0.0.1"
+    return await asyncio.open_connection(sock=sock, ssl=tls, server_hostname=name, limit=MIB)
+
+
+async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> ClientConnection:
+    """Send a request again and again, and read nothing, until the worker does not read any more."""
+    name = "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
+
+    def mine() -> list[ClientConnection]:
+        return [each for each in at.connections() if each.peer == name]
+
+    await eventually(mine, "connected")
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    (connection,), stalled, sent = mine(), 0, 0
+    async with asyncio.timeout(LIMIT_S):
+        while stalled < STALLED_LOOKS:
+            stalled = 0 if connection.transport.is_reading() else stalled + 1
+            if not stalled and (connection.state is State.JOINED or connection.answered == sent):
+                writer.write(frame * PER_PIECE)
+                sent += PER_PIECE
+            await asyncio.sleep(0.001)
+    return connection
+
+
+async def answer_at_length(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+    writer.write(response(number, bytes(ANSWER_BYTES)))
+    await writer.drain()
+
+
+async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
+    writer.write(fetch(1))
+    await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
+
+
+async def test_idle_client_that_reads_no_replies_is_not_read_from(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    """Found: no limit applied to replies that need no broker."""
+    listener, client = secured or (None, None)
+    async with running(tmp_path, [1], listener_tls=listener) as at:
+        reader, writer = await connect_narrow(at, 1, client)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        assert connection.state is State.IDLE
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * (REPLY_BYTES + 30)
+        assert connection.awaits() == ("first_request_timeout_s", connection.answered)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(connection.answered):
+                assert (await read_frame(reader))[4:6] == struct.pack(">h", 35)
+        await eventually(connection.transport.is_reading, "it is read from again")
+        writer.close()
+
+
+async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_path: Path) -> None:
+    async with running(tmp_path, [1], limits=Limits(max_connections=1)) as at:
+        _, first = await at.connect(1)
+        await eventually(lambda: len(at.connections()) == 1, "the first is there")
+        _, writer = await connect_narrow(at, 1, None)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * REPLY_BYTES
+        first.close()
+        writer.close()
+
+
+async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_path: Path) -> None:
+    async with running(tmp_path, [1], limits=Limits(first_request_timeout_s=0.5)) as at:
+        _, writer = await connect_narrow(at, 1, None)
+        await flood(at, writer, UNKNOWN_API_VERSIONS)
+        await swept(at, 2)
+        await eventually(lambda: not at.connections(), "it is closed")
+        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        writer.close()
+
+
+async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path, [1]) as at:
+        reader, writer = await connect_narrow(at, 1, None)
+        writer.write(UNKNOWN_API_VERSIONS * (MOST_REPLIES + 1))
+        async with asyncio.timeout(LIMIT_S):
+            await reader.read()
+        assert at.worker.count().errors == {"oversize": 1}
+        writer.close()
+
+
+async def test_joined_client_that_reads_no_responses_is_not_read_from(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    listener, client = secured or (None, None)
+
+    limits = Limits(write_buffer_bytes=64 * 1024)
+    async with (
+        broker_script(answer_at_length) as one,
+        running(tmp_path, [one.port], limits=limits, listener_tls=listener) as at,
+    ):
+        at.worker.apply(at.directory([one]))
+        reader, writer = await connect_narrow(at, 1, client)
+        await is_joined(at, writer)
+        connection = await flood(at, writer, fetch(1))
+        assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * DATA_BYTES
+        assert connection.awaits() == ("idle_timeout_s", connection.waiting_bytes)
+        in_flight = connection.session.in_flight
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(in_flight):
+                assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
+        rest = asyncio.create_task(reader.read())  # answers to what was in the kernel
+        await eventually(connection.transport.is_reading, "it is read from again")
+        writer.close()
+        await rest
+
+
+async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path: Path) -> None:
+    async with broker_script(answer_at_length) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await connect_narrow(at, 1, None)
+        await is_joined(at, writer)
+        connection = await flood(at, writer, fetch(1))
+        connection.drain(LIMIT_S)
+        assert not connection.transport.is_reading()
+        assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_is_dialled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        reader, writer = await connect_narrow(at, 1, None)
+        sent = request(LIST_GROUPS, 0, 1, bytes(4 * MIB))
+        writer.write(sent)
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        (connection,) = at.connections()
+        assert not connection.transport.is_reading()
+        assert sum(map(len, connection._queue)) <= DATA_BYTES
+        released.set()
+        async with asyncio.timeout(LIMIT_S):
+            assert (await read_frame(reader))[:4] == struct.pack(">i", 1)
+        writer.close()
+
+
+async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_nothing(
+    tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
+) -> None:
+    """Found: requests in flight took 3.2 bytes for each byte sent, without a limit."""
+    listener, client = secured or (None, None)
+    goes_on = asyncio.Event()
+    count = 60_000
+
+    async def later(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        writer.write(response(number, b"\0\0"))
+
+    async with broker_script(later) as one, running(tmp_path, [one.port], listener_tls=listener) as at:
+        at.worker.apply(at.directory([one]))
+        reader, writer = await connect_narrow(at, 1, client)
+        writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
+        await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
+        (connection,) = at.connections()
+        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
+        assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
+        assert connection.awaits() == (None, 0)
+        goes_on.set()
+        async with asyncio.timeout(2 * LIMIT_S):
+            for number in range(count):
+                assert (await read_frame(reader))[:4] == struct.pack(">i", number)
+        assert connection.session.in_flight <= MOST_IN_FLIGHT // 2
+        assert connection.transport.is_reading()
+        assert not connection.alert
+        writer.close()
+
+
+def joined(at: Running) -> list[ClientConnection]:
+    return [each for each in at.connections() if each.state is State.JOINED]
+
+
+async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_path: Path) -> None:
+    """Found: each could have thousands, and 300 clients of a broker that did not answer took 115 MB."""
+    goes_on = asyncio.Event()
+    clients, count = 8, 2_500
+
+    async def later(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await goes_on.wait()
+        writer.write(response(number, b"\0\0"))
+
+    async with broker_script(later) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        at.worker.requests.limit_bytes = MIB
+        part = at.worker.requests.limit_bytes // (2 * IN_FLIGHT_BYTES * clients)
+        assert MANY_IN_FLIGHT < part < count
+        asked = [await at.connect(1) for _ in range(clients)]
+        for number in range(count):
+            for _, writer in asked:
+                writer.write(request(LIST_GROUPS, 0, number))
+            if number % 50 == 0:  # no read brings many of one client
+                await asyncio.sleep(0.001)
+            if not number:
+                await eventually(lambda: len(joined(at)) == clients, "all are joined")
+        await eventually(lambda: len(at.worker.requests) == clients, "all have many")
+        await eventually(
+            lambda: not any(each.transport.is_reading() for each in at.connections()), "none is read from"
+        )
+        assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
+        goes_on.set()
+        async with asyncio.timeout(4 * LIMIT_S):
+            for reader, _ in asked:
+                for number in range(count):
+                    assert (await read_frame(reader))[:4] == struct.pack(">i", number)
+        assert not at.worker.requests.total_bytes
+        assert not any(each.alert for each in at.connections())
+        assert all(each.transport.is_reading() for each in at.connections())
+        assert not at.worker.count().limited
+        for _, writer in asked:
+            writer.close()
+
+
+async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_together(tmp_path: Path) -> None:
+    """Of one address: who has few in flight stays, and who comes from elsewhere."""
+
+    async def never(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    limits = Limits(write_buffer_bytes=4096)
+    async with broker_script(never) as one, running(tmp_path, [one.port], limits) as at:
+        at.worker.apply(at.directory([one]))
+        _, modest = await at.connect(1)
+        modest.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(MANY_IN_FLIGHT // 2)))
+        elsewhere = await asyncio.open_connection("127.0.0.1", at.ports[1], local_addr=("127.0.0.2", 0))
+        many = b"".join(request(LIST_GROUPS, 0, number) for number in range(12_000))
+        elsewhere[1].write(many)
+        writers = [modest, elsewhere[1]]
+        await eventually(lambda: len(at.worker.requests) == 1, "one has many")
+        async with asyncio.timeout(LIMIT_S):
+            while not at.worker.count().limited:
+                _, writer = await at.connect(1)
+                writer.write(many[: len(many) // 2])
+                writers.append(writer)
+                await asyncio.sleep(0.01)
+        assert at.worker.count().limited.keys() == {"write_buffer_bytes"}
+        assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
+        sources = [each.source for each in at.connections()]
+        assert "127.0.0.2" in sources
+        assert any(each.session.in_flight == MANY_IN_FLIGHT // 2 for each in at.connections())
+        for writer in writers:
+            writer.transport.abort()
+
+
+async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> None:
+    """Found: below 4 KiB it went unnoticed. 400 clients that left 2.9 KB of 40 KB took 13.7 MB."""
+
+    async def as_asked(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        writer.write(response(number, bytes(number)))
+        await writer.drain()
+
+    async with broker_script(as_asked) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        size, waiting = 300_000, 0
+        while not 0 < waiting <= LITTLE_BYTES:  # what the kernel takes is the same each time, or nearly so
+            size += LITTLE_BYTES // 2 - waiting
+            reader, writer = await connect_narrow(at, 1, None, SEGMENT_BYTES)
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(fetch(size))
+            await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
+            (connection,) = at.connections()
+            await eventually(lambda: not connection.session.in_flight, "it is answered")  # noqa: B023
+            waiting = connection.waiting_bytes
+            if not 0 < waiting <= LITTLE_BYTES:
+                writer.transport.abort()
+                await eventually(lambda: not at.connections(), "it is gone")
+        assert connection in at.worker.backlogs
+        assert at.worker.backlogs.total_bytes >= waiting
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            assert len(await read_frame(reader)) == 4 + size
+        await eventually(lambda: not at.worker.backlogs.total_bytes, "it has caught up")
+        assert not connection.alert
+        writer.close()
+
+
+async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp_path: Path) -> None:
+    """Found: a transport says once that it is full, and nobody told the broker that came later."""
+
+    async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
+        for _ in range(1_000):
+            writer.write(response(number, bytes(64 * 1024)))
+            await writer.drain()
+
+    async with broker_script(much) as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await connect_narrow(at, 1, None)
+        connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
+        connection.transport.resume_reading()  # what it had sent before arrives late
+        writer.write(b"".join(fetch(number) for number in range(50)))
+        await eventually(lambda: connection.state is State.JOINED, "joined")
+        broker = connection.broker
+        assert broker is not None
+        await eventually(lambda: not broker.transport.is_reading(), "the broker is not read from")
+        assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    """Produce with acks=0 still goes to the broker: 400 MB of it in a second and a half."""
+    async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=600.0) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await at.connect(1)
+        await is_joined(at, writer)
+        (connection,) = at.connections()
+        await eventually(lambda: not connection.session.in_flight, "answered")
+        one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
+        connection.drain(LIMIT_S)
+        await eventually(lambda: connection.state is State.LEAVING, "it leaves")
+        broker = connection.broker
+        assert broker is not None
+        for _ in range(64):
+            writer.write(produce(1, acks=0, records_bytes=MIB))
+        await eventually(lambda: broker.waiting_bytes > MIB // 2, "much waits for the broker")
+        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
+        assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
+        writer.close()
+
+
+@pytest.mark.parametrize("draining", [False, True])
+async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read(
+    tmp_path: Path, draining: bool
+) -> None:
+    """Found: each write that waits takes 800 bytes, whatever its size. 100 KB took 76 MB, without a limit."""
+    limits = Limits(write_buffer_bytes=4096)
+    async with broker_script() as one, running(tmp_path, [one.port], limits=limits) as at:
+        at.worker.apply(at.directory([one]))
+        _, writer = await at.connect(1)
+        await is_joined(at, writer)
+        (connection,) = at.connections()
+        await eventually(lambda: not connection.session.in_flight, "answered")
+        one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
+        broker = connection.broker
+        assert broker is not None
+        # Of a longer body than is sent here, none of which passes inside the kernel.
+        at.worker.pipe = None
+        writer.write(produce(1, acks=1, records_bytes=64 * MIB)[:4096])
+        while not broker.waiting_bytes:
+            writer.write(bytes(4096))
+            await asyncio.sleep(0)
+        if draining:
+            connection.drain(LIMIT_S)
+        sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_BYTES
+        async with asyncio.timeout(LIMIT_S):
+            while connection.transport.is_reading() and sent <= most:
+                before = broker.waiting_bytes
+                writer.write(b"x")
+                sent += 1
+                await eventually(lambda: broker.waiting_bytes != before, "it was read")  # noqa: B023
+        assert sent <= most
+        one.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
+        await eventually(connection.transport.is_reading, "it is read from again")
+        assert not broker.waiting_bytes
+        assert connection.alert == draining
+        writer.close()
+
+
+async def test_small_request_behind_replies_keeps_no_large_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: a view of 20 bytes kept the 250 KB that they had come with."""
+    async with broker_script() as one, running(tmp_path, [one.port]) as at:
+        at.worker.apply(at.directory([one]))
+        released = hold_dials(at, monkeypatch)
+        _, writer = await at.connect(1)
+        writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
+        released.set()
+        writer.close()

@@ -1,0 +1,186 @@
+"""When a voter that was reset may vote again, and what it does until then."""
+
+import time
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+from pysyncobj.node import Node
+
+from fleet.raft.rejoin import Rejoin, may_forget, read_mark, remove_mark, write_mark
+from tests.unit.raft.test_transport import APPEND, Follower, Harness, snapshot_of
+
+THREE = ("p2", "p3")
+FIVE = ("p2", "p3", "p4", "p5")
+
+
+def answer(
+    rejoin: Rejoin, peer: str, term: int, end: int = 0, leads: bool = False, rejoining: bool = False
+) -> None:
+    message = {
+        "reset": rejoin.reset_id,
+        "term": term,
+        "last_log_index": end,
+        "leads": leads,
+        "rejoining": rejoining,
+    }
+    rejoin.answered(peer, message)
+
+
+def test_it_is_complete_with_the_log_of_a_leader_that_nobody_is_beyond() -> None:
+    rejoin = Rejoin("one", THREE)
+    answer(rejoin, "p2", 7, end=30, leads=True)
+    answer(rejoin, "p3", 7)
+    rejoin.stored("p2", 7, 29)
+    assert not rejoin.complete(7), "one entry is missing"
+    rejoin.stored("p2", 7, 30)
+    assert rejoin.complete(7)
+    assert not rejoin.complete(8), "another leader may have replaced them since"
+
+
+def test_every_other_voter_must_have_answered() -> None:
+    """One that is silent may be a candidate that this member has voted for."""
+    rejoin = Rejoin("one", FIVE)
+    answer(rejoin, "p2", 7, end=30, leads=True)
+    rejoin.stored("p2", 7, 30)
+    for peer in ("p3", "p4"):
+        answer(rejoin, peer, 7)
+    assert not rejoin.complete(7)
+    assert rejoin.waits_for == {"p5"}
+    answer(rejoin, "p5", 6)
+    assert rejoin.complete(7)
+
+
+def test_a_leader_that_somebody_is_beyond_does_not_do() -> None:
+    """It may have been deposed with the help of this member, which has forgotten that."""
+    rejoin = Rejoin("one", FIVE)
+    answer(rejoin, "p2", 7, end=30, leads=True)
+    for peer in ("p3", "p4"):
+        answer(rejoin, peer, 7)
+    answer(rejoin, "p5", 9)
+    rejoin.stored("p2", 7, 30)
+    assert not rejoin.complete(7)
+    answer(rejoin, "p5", 9, end=25, leads=True)
+    rejoin.stored("p5", 9, 25)
+    assert rejoin.complete(9)
+
+
+def test_no_more_may_have_forgotten_at_one_time_than_the_fleet_can_lose() -> None:
+    assert [may_forget(voters) for voters in (1, 2, 3, 4, 5, 7)] == [0, 0, 1, 1, 2, 3]
+    rejoin = Rejoin("one", FIVE)
+    answer(rejoin, "p2", 7, end=30, leads=True)
+    rejoin.stored("p2", 7, 30)
+    answer(rejoin, "p3", 7)
+    answer(rejoin, "p4", 0, rejoining=True)
+    answer(rejoin, "p5", 0, rejoining=True)
+    assert not rejoin.complete(7), "three of five"
+    answer(rejoin, "p5", 7)
+    assert rejoin.complete(7), "two of five"
+
+
+def test_answers_to_an_earlier_reset_are_not_used() -> None:
+    rejoin = Rejoin("two", THREE)
+    rejoin.answered(
+        "p2", {"reset": "one", "term": 1, "last_log_index": 0, "leads": False, "rejoining": False}
+    )
+    assert rejoin.waits_for == {"p2", "p3"}
+
+
+def test_the_mark_outlives_a_restart(tmp_path: Path) -> None:
+    assert read_mark(tmp_path) is None
+    write_mark(tmp_path, "abc")
+    assert read_mark(tmp_path) == "abc"
+    remove_mark(tmp_path)
+    assert read_mark(tmp_path) is None
+
+
+class TestUntilThen:
+    @pytest.fixture
+    def harness(self) -> Harness:
+        harness = Harness()
+        harness.transport.forgot("one")
+        return harness
+
+    def test_nobody_is_voted_for(self, harness: Harness) -> None:
+        vote = {"type": "request_vote", "term": 9, "last_log_index": 99, "last_log_term": 8}
+        assert harness.receive("p2", **vote) == []
+
+    def test_an_acknowledgement_counts_for_nothing(self, harness: Harness) -> None:
+        """A leader that was deposed with this member's forgotten vote could commit with it."""
+        harness.transport.send(
+            Node("p2"), {"type": "next_node_idx", "next_node_idx": 9, "reset": False, "success": True}
+        )
+        harness.transport.flush(lambda: None)
+        ((_, sent),) = harness.sent
+        assert (sent["success"], sent["reset"], sent["next_node_idx"]) == (False, True, 9)
+
+    def test_a_leader_of_a_lesser_term_learns_of_the_newer_one(self, harness: Harness) -> None:
+        """Found by the simulation: it had stood before it was marked, and waited for its term for ever."""
+        assert harness.receive("p2", **{**APPEND, "term": 2, "prevLogTerm": 2, "entries": ()}) == []
+        harness.transport.flush(lambda: None)
+        candidacy = {"type": "request_vote", "term": 3, "last_log_index": 0, "last_log_term": 0}
+        assert harness.sent == [("p2", candidacy)]
+
+    def test_whoever_leads_everybody_is_asked(self, harness: Harness) -> None:
+        harness.receive("p2", **APPEND)
+        harness.transport.flush(lambda: None)
+        assert harness.sent == [(peer, {"type": "rejoin", "reset": "one"}) for peer in ("p2", "p3")]
+
+    def test_the_others_do_not_count_it_for_a_quorum(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A leader with none but such voters would say that it has a quorum, and commit nothing."""
+        harness = Harness()
+        assert harness.transport.linked_voters == 2
+        harness.receive("p3", type="rejoin", reset="one")
+        assert harness.transport.linked_voters == 1
+        now_s = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 1.5)
+        assert harness.transport.linked_voters == 2, "it asks no more: it votes again"
+
+    def test_it_says_itself_that_it_has_forgotten(self, harness: Harness) -> None:
+        harness.receive("p3", type="rejoin", reset="two")
+        harness.transport.flush(lambda: None)
+        expected = {
+            "type": "rejoin_answer",
+            "reset": "two",
+            "term": 3,
+            "last_log_index": 8,
+            "leads": False,
+            "rejoining": True,
+        }
+        assert harness.sent == [("p3", expected)]
+
+    def test_it_does_not_stand_for_election(self, tmp_path: Path) -> None:
+        write_mark_in(tmp_path / "raft")
+        follower = Follower(tmp_path / "raft")
+        follower.replica.log._SyncObj__raftElectionDeadline = 0.0
+        follower.replica.tick()
+        assert follower.replica.log.role == "follower"
+        follower.replica.close()
+
+    def test_a_leader_brings_it_back(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        write_mark_in(tmp_path / "raft")
+        follower = Follower(tmp_path / "raft")
+        follower.replica.transport.link_up("p3")
+        follower.snapshot(snapshot_of("a", "b", term=2), term=2, commit=3)
+        told = {"type": "rejoin_answer", "reset": "one", "leads": True, "rejoining": False}
+        follower.receive(**told, term=2, last_log_index=4)
+        follower.replica.transport.receive(
+            "p3", _packed(**{**told, "leads": False}, term=2, last_log_index=3)
+        )
+        follower.append((3, 2), ("c", 4, 2), term=2, commit=3)
+
+        assert read_mark(tmp_path / "raft") is None
+        assert "votes again" in caplog.text
+        (answer,) = follower.append((4, 2), term=2, commit=4)
+        assert answer["success"]
+        follower.replica.close()
+
+
+def write_mark_in(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    write_mark(folder, "one")
+
+
+def _packed(**message: object) -> bytes:
+    packed: bytes = msgpack.packb(message)
+    return packed

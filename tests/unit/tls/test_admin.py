@@ -1,0 +1,299 @@
+"""fleet/tls/admin.py and access.py: TLS as commands and others meet it, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import os
+import shutil
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from fleet.admin import client
+from fleet.admin.documents import OwnershipDocument
+from fleet.admin.server import serve
+from fleet.config import Settings
+from fleet.config.file import load
+from fleet.core.errors import AdminError, ConfigError
+from fleet.tls import admin as tls
+from fleet.tls import issuing
+from fleet.tls.access import Access, access_to
+from fleet.tls.tokens import Gate
+from tests.unit.admin.sample_view import Source
+from tests.unit.config.test_file import tree
+
+NOW = datetime.now(UTC)
+READ, WRITE = "read-0123456789abcdef", "write-0123456789abcdef"
+
+
+def write_token(file: Path, token: str) -> None:
+    file.touch(mode=0o600)
+    file.write_text(token)
+
+
+def secured(folder: Path, port: int = 7201, **admin: object) -> Settings:
+    """The settings of three members whose certificates and tokens are in a folder; p1's port is given."""
+    document = tree()
+    document["members"]["p1"]["admin"] = f"127.0.0.1:{port}"
+    places = {role: {"file": f"{role}-token"} for role in ("read", "write")}
+    file = folder / "fleet.yaml"
+    file.write_text(
+        yaml.safe_dump(document | {"admin": {"tls": {}, "tokens": places} | admin}, sort_keys=False)
+    )
+    settings = load(file, {})
+    if not (folder / "certs").exists():
+        issuing.make("demo", tuple(settings.members), folder / "certs", 30, NOW, issuing.hosts_of(settings))
+        write_token(folder / "read-token", READ)
+        write_token(folder / "write-token", WRITE)
+    return settings
+
+
+@dataclass
+class Member:
+    """A served admin interface with tokens and TLS."""
+
+    settings: Settings
+    source: Source
+    folder: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    async def ask(self, environ: Mapping[str, str] | None = None) -> OwnershipDocument | Exception:
+        access = access_to(self.settings, environ or {})
+        return (await client.ask_all({"p1": self.url}, access=access))["p1"]
+
+
+@pytest_asyncio.fixture
+async def member(tmp_path: Path) -> AsyncIterator[Member]:
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    port = sock.getsockname()[1]
+    settings, source = secured(tmp_path, port), Source()
+    assert settings.admin.tls is not None
+    assert settings.admin.tokens is not None
+    gate = Gate(settings.admin.tokens, settings.source, {})
+    runner = await serve(source, sock, gate=gate, tls=tls.following(settings.admin.tls.of("p1")))
+    yield Member(settings, source, tmp_path, port)
+    await runner.cleanup()
+
+
+async def test_commands_ask_with_what_the_configuration_says(member: Member) -> None:
+    assert client.admin_urls(member.settings)["p1"] == member.url
+    assert isinstance(await member.ask(), OwnershipDocument)
+    (url, *_) = client.writable_urls(member.settings)
+    done = await client.drain([url], "p2", True, access=access_to(member.settings, {}, writes=True))
+    assert done.applied
+    assert member.source.asked == [("p2", True)]
+
+
+async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> None:
+    assert isinstance(await member.ask({"FLEET_TOKEN": WRITE}), OwnershipDocument)
+    write_token(tmp_path / "mine", WRITE)
+    mine = {"FLEET_TOKEN": "", "FLEET_TOKEN_FILE": str(tmp_path / "mine")}
+    assert access_to(member.settings, mine).token == WRITE
+    said = str(
+        await member.ask({"FLEET_TOKEN": "wrong-0123456789", "FLEET_TOKEN_FILE": str(tmp_path / "mine")})
+    )
+    assert "answered 401: this is no token of admin.tokens here" in said
+    assert "wrong-0123456789" not in said
+
+
+async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member) -> None:
+    access = access_to(member.settings, {"FLEET_TOKEN": READ}, writes=True)
+    with pytest.raises(AdminError, match=r"answered 403: this is the token to read; admin\.tokens\.write"):
+        await client.drain([member.url], "p2", True, access=access)
+    assert member.source.asked == []
+
+
+async def test_a_command_without_a_token_says_so(member: Member) -> None:
+    access = replace(access_to(member.settings, {}), token=None)
+    answers = await client.ask_all({"p1": member.url}, access=access)
+    assert "answered 401: send `Authorization: Bearer TOKEN`" in str(answers["p1"])
+
+
+def test_where_the_token_to_read_is_not_here_the_other_one_does(tmp_path: Path) -> None:
+    settings = secured(tmp_path)
+    assert access_to(settings, {}).token == READ
+    assert access_to(settings, {}, writes=True).token == WRITE
+    (tmp_path / "read-token").unlink()
+    assert access_to(settings, {}).token == WRITE
+    (tmp_path / "write-token").chmod(0o640)
+    for writes, first in ((False, "read"), (True, "write")):
+        with pytest.raises(ConfigError) as caught:
+            access_to(settings, {}, writes=writes)
+        said = str(caught.value)
+        assert f"admin.tokens.{first}: {tmp_path}/{first}-token: " in said
+        assert said.endswith("; FLEET_TOKEN and FLEET_TOKEN_FILE stand in for it")
+        assert WRITE not in said
+
+
+def test_a_token_file_of_the_environment_is_for_its_owner_alone(tmp_path: Path) -> None:
+    write_token(tmp_path / "mine", READ)
+    (tmp_path / "mine").chmod(0o644)
+    with pytest.raises(
+        ConfigError, match=r"FLEET_TOKEN_FILE: .*/mine: nobody but its owner may read it; chmod"
+    ):
+        access_to(None, {"FLEET_TOKEN_FILE": str(tmp_path / "mine")})
+
+
+def test_what_is_shown_of_access_and_settings_has_no_token_in_it(tmp_path: Path) -> None:
+    settings = secured(tmp_path)
+    access = access_to(settings, {})
+    assert access.token == READ
+    assert READ not in f"{access!r} {settings!r}"
+
+
+async def test_a_token_is_not_sent_in_the_clear() -> None:
+    access = Access(token=READ)
+    answers = await client.ask_all({"p1": "http://192.0.2.1:7201"}, access=access)
+    said = str(answers["p1"])
+    assert "would be sent the token in the clear; ask it by https" in said
+    assert READ not in said
+
+
+async def test_another_authority_is_not_believed(member: Member, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    strange = secured(other, member.port)
+    answers = await client.ask_all({"p1": member.url}, access=access_to(strange, {}))
+    said = str(answers["p1"])
+    assert f"{member.url}/ownership is not believed: its certificate is refused: " in said
+    assert "name who has issued its certificate as admin.tls.ca" in said
+    system = secured(tmp_path, member.port, tls={"ca": None})
+    answers = await client.ask_all({"p1": member.url}, access=access_to(system, {}))
+    assert "is not believed" in str(answers["p1"])
+
+
+async def test_a_certificate_of_another_host_is_not_believed(member: Member) -> None:
+    own = {proxy_id: ("p1.example",) for proxy_id in member.settings.members}
+    issuing.renew("demo", ["p1"], member.folder / "certs", 30, NOW, own)
+    assert "certificate is not valid for '127.0.0.1'" in str(await member.ask())
+
+
+def test_an_authority_that_is_not_here_is_named(tmp_path: Path) -> None:
+    settings = secured(tmp_path)
+    (tmp_path / "certs" / "ca.pem").unlink()
+    with pytest.raises(
+        ConfigError,
+        match=r"admin\.tls\.ca: .*/certs/ca\.pem: cannot be read \(no such file or directory\); copy",
+    ):
+        access_to(settings, {})
+    (tmp_path / "certs" / "ca.pem").write_text("no certificate")
+    with pytest.raises(ConfigError, match=r"admin\.tls\.ca: .*/certs/ca\.pem: is not a PEM certificate"):
+        access_to(settings, {})
+
+
+def test_authority_that_commands_cannot_use_is_explained(tmp_path: Path) -> None:
+    settings = secured(tmp_path)
+    file = tmp_path / "certs" / "ca.pem"
+    file.write_bytes(2 * codecs.BOM_UTF8 + file.read_bytes())
+    said = "the file begins with a byte-order mark; save it as UTF-8 without BOM"
+    with pytest.raises(ConfigError, match=rf"admin\.tls\.ca: {file}: {said}"):
+        access_to(settings, {})
+
+
+async def test_who_speaks_something_else_is_told_apart(member: Member) -> None:
+    access = access_to(member.settings, {})
+    answers = await client.ask_all({"p1": f"http://127.0.0.1:{member.port}"}, access=access)
+    assert "cannot be asked" in str(answers["p1"])
+    assert "it may want https" in str(answers["p1"])
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        answers = await client.ask_all({"p1": f"https://127.0.0.1:{port}"}, access=access)
+    assert "it does not speak TLS" in str(answers["p1"])
+
+
+async def shown_certificate(member: Member) -> bytes:
+    context = ssl.create_default_context(cafile=member.folder / "certs" / "ca.pem")
+    _, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
+    shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    await writer.wait_closed()
+    return shown
+
+
+async def test_a_new_certificate_is_used_at_once_and_no_connection_is_lost(
+    member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = member.folder / "certs"
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    reader, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
+    before = await shown_certificate(member)
+    issuing.renew("demo", ["p1"], folder, 60, NOW, issuing.hosts_of(member.settings))
+    after = await shown_certificate(member)
+    assert after != before
+    assert writer.get_extra_info("ssl_object").getpeercert(binary_form=True) == before
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert (await reader.readuntil(b'"ok"}')).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
+    # In the middle of a copy certificate and key do not fit.
+    shutil.copy(folder / "p2.key", folder / "p1.key")
+    assert await shown_certificate(member) == after
+    assert "the former stay" in caplog.text
+    (folder / "p1.key").unlink()
+    assert await shown_certificate(member) == after
+
+
+async def test_tls_1_2_is_the_least(member: Member) -> None:
+    assert member.settings.admin.tls is not None
+    assert tls.following(member.settings.admin.tls.of("p1")).minimum_version == ssl.TLSVersion.TLSv1_2
+    context = ssl.create_default_context(cafile=member.folder / "certs" / "ca.pem")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    _, writer = await asyncio.open_connection("127.0.0.1", member.port, ssl=context)
+    assert writer.get_extra_info("ssl_object").version() == "TLSv1.2"
+    writer.close()
+
+
+async def test_without_a_certificate_there_is_no_handshake_and_the_log_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a control process that is started again after the file has been removed; the member goes on."""
+    settings, sock = secured(tmp_path), socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    port = sock.getsockname()[1]
+    assert settings.admin.tls is not None
+    key = tmp_path / "certs" / "p1.key"
+    content = key.read_bytes()
+    key.unlink()
+    runner = await serve(Source(), sock, tls=tls.following(settings.admin.tls.of("p1")))
+    ask = {"p1": f"https://127.0.0.1:{port}"}
+    answers = await client.ask_all(ask, access=access_to(settings, {}))
+    assert isinstance(answers["p1"], AdminError)
+    assert "until the certificate of the admin address can be used" in caplog.text
+    assert "p1.key" in caplog.text
+    key.write_bytes(content)
+    answers = await client.ask_all(ask, access=access_to(settings, {}))
+    assert isinstance(answers["p1"], OwnershipDocument)
+    await runner.cleanup()
+
+
+async def test_the_system_is_believed_where_no_configuration_says_otherwise(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(member.folder / "certs" / "ca.pem"))
+    system = secured(member.folder, member.port, tls={"ca": None})
+    answers = await client.ask_all({"p1": member.url}, access=access_to(system, os.environ))
+    assert isinstance(answers["p1"], OwnershipDocument)
+
+
+def test_the_files_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None:
+    secured(tmp_path)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "certs").glob("*.key")} == {0o600}
