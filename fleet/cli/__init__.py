@@ -81,7 +81,7 @@ _COMMANDS: Final = _Commands(
         "ready": ("health", "ready"),
         "doctor": ("health", "doctor"),
         "journal": ("journal", "journal_group"),
-        "chaos": ("chaos", "chaos"),
+        "chaos": ("game_day", "chaos"),
         "pipeline": ("pipeline", "pipeline"),
         "report": ("pipeline", "report"),
         "demo": ("demo", "demo"),

@@ -290,6 +290,7 @@ class ClientConnection(asyncio.Protocol):
         self.note_vanished(exc)
         if self.bodies is not None:
             self.bodies.stop()
+            self.bodies = None
         self.drop_response()
         self.host.backlogs.end(self)
         if self.session.crowded:

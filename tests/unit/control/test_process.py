@@ -11,7 +11,7 @@ from tests.unit.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
 
 BROKEN_RAFT = """
 import threading
-from fleet import control
+from fleet.control import process
 from fleet.raft_state import RaftNode
 
 observe = RaftNode._observe
@@ -21,7 +21,7 @@ def fail(self, now_s):
     observe(self, now_s)
 
 RaftNode._observe = fail
-control.main()
+process.main()
 """
 
 

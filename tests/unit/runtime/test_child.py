@@ -116,7 +116,7 @@ async def test_a_heart_answers_each_question_and_a_full_pipe_is_no_error() -> No
 
 CHILD = """
 import asyncio, os, sys
-from fleet import process
+from fleet.runtime import child
 from fleet.config.secrets import Secret
 from fleet.config.settings import (
     AdminSettings,
@@ -133,12 +133,12 @@ from fleet.core.model import Endpoint, IdentitySpace
 async def main():
     print(os.getpid(), flush=True)
     if {lifeline} >= 0:
-        heart = process.Heart({heartbeat}, {lifeline})
+        heart = child.Heart({heartbeat}, {lifeline})
         if {stopped}:
             asyncio.get_running_loop().call_soon(heart.stop)
     await asyncio.sleep(60)
 if {parent}:
-    process.die_with_parent({parent})
+    child.die_with_parent({parent})
 asyncio.run(main())
 """
 
@@ -192,7 +192,7 @@ def test_child_dies_with_its_parent() -> None:
 
 def test_what_is_loaded_is_not_looked_through_again() -> None:
     script = (
-        "import gc; from fleet import process; from fleet.proxy import worker; process.freeze_garbage(); "
+        "import gc; from fleet.runtime import child; from fleet.proxy import worker; child.freeze_garbage(); "
         "print(gc.get_freeze_count(), len(gc.get_objects()))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -203,13 +203,13 @@ def test_what_is_loaded_is_not_looked_through_again() -> None:
 
 def test_what_is_freed_is_kept_for_the_next_read() -> None:
     code = (
-        "import resource; from fleet import process; process.keep_freed_memory(); "
+        "import resource; from fleet.runtime import child; child.keep_freed_memory(); "
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt; "
         "turn = lambda: [b'x' * (256 << 10) for _ in range(8)].clear(); turn(); "
         "before = faults(); [turn() for _ in range(100)]; print(faults() - before)"
     )
     kept = python(code)
-    given_back = python(code.replace("process.keep_freed_memory(); ", ""))
+    given_back = python(code.replace("child.keep_freed_memory(); ", ""))
     assert kept < 100 * 8  # a fault for every 4 KiB would be 51,200
     assert given_back > 10 * kept
 

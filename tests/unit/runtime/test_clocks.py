@@ -18,18 +18,18 @@ WALL_CLOCK = re.compile(
 )
 
 ALLOWED = {
-    "certs.py": "until when a certificate is valid",
+    "tls/checking.py": "until when a certificate is valid",
     "cli/certs.py": "until when a certificate is valid",
     "cli/pipeline.py": "up to when a report is, where nobody says",
-    "control.py": "when a command was proposed, which is shown and never compared",
-    "data_dir.py": "the name of what is set aside",
-    "doctor/look.py": "how far members' clocks are from this one, which is shown",
-    "journal.py": "the name of what is set aside",
+    "control/process.py": "when a command was proposed, which is shown and never compared",
+    "runtime/data_dir.py": "the name of what is set aside",
+    "cli/doctor/collect.py": "how far members' clocks are from this one, which is shown",
+    "cli/journal_files.py": "the name of what is set aside",
     "proxy/worker.py": "when something passed, in events",
-    "show.py": "when something was seen, in documents",
-    "supervisor.py": "the number of a life, which grows whatever the clock says",
+    "control/clock.py": "when something was seen, in documents",
+    "runtime/supervisor.py": "the number of a life, which grows whatever the clock says",
 }
-TOOLS = ("chaos/", "demo/", "game_day/")
+TOOLS = "drills/"
 """Not part of a member."""
 
 

@@ -161,5 +161,5 @@ def test_control_of_the_previous_release_skips_that_brokers_are_waited_for() -> 
     """Its supervisor may start a worker of this release. Found: it hung up at an unknown message."""
     sent = ipc._MESSAGE.dump_json(BrokersSeenMessage((), wanted=(4, 2)))
     read = "ipc._MESSAGE.validate_json(sys.stdin.buffer.read())"
-    program = f"import sys; from fleet import ipc; print({read})"
+    program = f"import sys; from fleet.runtime import ipc; print({read})"
     assert previous_release.run(program, sent).decode().startswith("BrokersSeenMessage(brokers=()")

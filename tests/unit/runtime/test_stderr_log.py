@@ -31,7 +31,7 @@ print(stderr_log.dropped_lines())
 
 def program(code: str) -> list[str]:
     """The command of a process that logs to standard error and runs this code."""
-    begin = "import logging\nfrom fleet import stderr_log\nstderr_log.log_to_stderr('p1/control')\n"
+    begin = "import logging\nfrom fleet.runtime import stderr_log\nstderr_log.log_to_stderr('p1/control')\n"
     return [sys.executable, "-c", begin + code]
 
 

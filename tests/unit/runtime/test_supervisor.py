@@ -55,10 +55,10 @@ sys.exit(Supervisor(settings, "p1", lambda spec: (sys.executable, sys.argv[2], s
 CHILD = """
 import os, select, signal, socket, sys, time
 from pathlib import Path
-from fleet import process
+from fleet.runtime import child
 
-spec = process.spec_from_argv(sys.argv)
-process.die_with_parent(spec.parent_pid)
+spec = child.spec_from_argv(sys.argv)
+child.die_with_parent(spec.parent_pid)
 folder = Path(sys.argv[1])
 name = spec.name
 
