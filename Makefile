@@ -14,8 +14,8 @@ PYTEST = $(BIN)/python -m pytest $(ARGS)
 # Tests without servers take turns on all cores; a debugger needs one: ARGS="-n 0 --pdb"
 ALL_CORES = $(BIN)/python -m pytest --numprocesses auto --dist worksteal $(ARGS)
 # Tests with servers mostly wait: tests that only compute run in the time that they leave idle.
-RUN_IDLE = $(BIN)/python -m tools.beside
-SERVER_TESTS = tests/integration tests/conformance tests/hostile tests/pipeline tests/judged tests/chaos
+RUN_IDLE = $(BIN)/python -m tools.run_idle
+SERVER_TESTS = tests/integration tests/conformance tests/hostile tests/pipeline tests/spark_crosscheck tests/chaos
 export PYTHON
 export NO_MKDOCS_2_WARNING = 1
 # Where Python may not keep what it has compiled, each member compiles all of fleet/ when it starts.
@@ -70,13 +70,13 @@ chaos: ready-test ## Tests that break members and networks; with ARGS, seeded ru
 # Runs that are done need not be done again, as long as fleet/ is what it was then.
 CODE = $(shell (git rev-parse HEAD:fleet; git diff HEAD -- fleet) 2>/dev/null | git hash-object --stdin | cut -c1-12)
 test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliability.md; other numbers: ARGS="--runs 20"
-	@$(BIN)/python -m tests.newcomer --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
+	@$(BIN)/python -m tests.onboarding --json > build/newcomer.json && cp build/newcomer.json docs/newcomer.json
 	@$(BIN)/python -m pytest -s --size=test-long tests >&2
-	@$(BIN)/python -m pytest tests/judged --kills 5 >&2
+	@$(BIN)/python -m pytest tests/spark_crosscheck --kills 5 >&2
 	@$(BIN)/python -m pytest tests/chaos/test_rolling.py --members 5 >&2
 	@$(BIN)/python -m tests.chaos.seeded.spark_check --seed 1 --runs 20 --outages --report docs/judged.md >&2
 	@$(BIN)/python -m benchmarks.pipeline stream --minutes 30 --json > build/stream.json && cp build/stream.json docs/stream.json
-	@$(BIN)/python -m benchmarks.loaded --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
+	@$(BIN)/python -m benchmarks.full_load --minutes 10 --json > build/loaded.json && cp build/loaded.json docs/loaded.json
 	@$(BIN)/python -m tests.raft_long --schedules 10000 >&2
 	@$(BIN)/python -m tests.fuzz --inputs 10000000 --keep --json > build/fuzz.json && cp build/fuzz.json docs/fuzz.json
 	@$(BIN)/python -m tests.hostile --connections 100000 --json > build/hostile.json && cp build/hostile.json docs/hostile.json
@@ -84,13 +84,13 @@ test-long: ready-long ## Hours: 220 seeded chaos runs, reported in docs/reliabil
 	@cp build/chaos-$(CODE).jsonl docs/reliability.jsonl
 
 pipeline: ready-test ## Tests of the data pipeline; with ARGS, a chaos run that Spark judges, too: ARGS="--seed 3 --json"
-	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded.spark_check $(ARGS),$(PYTEST) tests/pipeline tests/judged)
+	@$(if $(strip $(ARGS)),$(BIN)/python -m tests.chaos.seeded.spark_check $(ARGS),$(PYTEST) tests/pipeline tests/spark_crosscheck)
 
 bench: ready-test ## CPU and latency beside HAProxy
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-check: ready-test ## Instructions, allocations, copies and system calls of a frame: no more than there were
-	@$(BIN)/python -m benchmarks.counted $(ARGS)
+	@$(BIN)/python -m benchmarks.instruction_counts $(ARGS)
 
 docs: ready-test ## The handbook as a site, build/site/index.html; links are checked
 	@$(BIN)/python -m mkdocs build --quiet $(ARGS)

@@ -17,14 +17,14 @@ from rich.console import Console
 
 from benchmarks import control, haproxy, peers, report, storm, takeover, tls
 from benchmarks.assign_scale import ASSIGN, scaled
+from benchmarks.cluster import WORKERS, in_rounds, staged
 from benchmarks.connections import CONNECTIONS, allow_files, crowds
 from benchmarks.control import CONTROL
 from benchmarks.cpu import pace_ms
 from benchmarks.goals import verdicts
-from benchmarks.kept import Kept
 from benchmarks.race import METADATA, Plan, metadata, race
 from benchmarks.results import DIRECT, HAPROXY, Sample, document, figures
-from benchmarks.stage import WORKERS, in_rounds, staged
+from benchmarks.sample_store import Kept
 from benchmarks.takeover import TAKEOVER
 from benchmarks.tls import TLS
 from benchmarks.workloads import Name

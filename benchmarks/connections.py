@@ -17,11 +17,11 @@ from typing import Final
 import psutil
 import uvloop
 
-from benchmarks.asking import Connection, ask, trusting
+from benchmarks.cluster import Stage, Target, advertised, in_turns
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
+from benchmarks.metadata_client import Connection, ask, trusting
 from benchmarks.results import Sample, Say
-from benchmarks.stage import Stage, Target, advertised, in_turns
 from fleet.config.schema import parse_endpoint
 from fleet.core.errors import WireError
 from fleet.core.model import Endpoint

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.asking import Connection, ask
 from benchmarks.errors import BenchError
+from benchmarks.metadata_client import Connection, ask
 from benchmarks.results import FLEET, Sample
 from fleet.admin.client import admin_url
 from fleet.admin.client import drain as commit_drain

@@ -31,12 +31,12 @@ from rich.console import Console
 
 from benchmarks import peers, report
 from benchmarks.__main__ import chosen
+from benchmarks.cluster import WORKERS, Target, in_rounds, staged
 from benchmarks.debian import brought
 from benchmarks.errors import BenchError
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race, run
 from benchmarks.results import FLEET, HAPROXY, Sample, document, figures
-from benchmarks.stage import WORKERS, Target, in_rounds, staged
 from benchmarks.tls import BOTH, SIDES, seal
 from benchmarks.workloads import Name, Spec
 from fleet.core.errors import FleetError

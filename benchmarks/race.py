@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias, TypedDict, cast
 
-from benchmarks.asking import ROOT, Go, client
+from benchmarks.cluster import Stage, Target, in_turns
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
+from benchmarks.metadata_client import ROOT, Go, client
 from benchmarks.results import FLEET, Sample, Say, measures
-from benchmarks.stage import Stage, Target, in_turns
 from benchmarks.workloads import BATCH_RECORDS, COUNTS, MEASURED, RUNS, SPEC, Measured, Name, Spec
 
 METADATA: Final = "metadata"

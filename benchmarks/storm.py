@@ -20,14 +20,14 @@ from typing import Any, Final, TypeAlias, cast
 
 import uvloop
 
-from benchmarks.asking import ROOT, await_answer, check, client, trusting
+from benchmarks.cluster import Seal, Target, in_turns, of_fleet, one_member
 from benchmarks.connections import allow_files
 from benchmarks.cpu import cpu_s
 from benchmarks.errors import BenchError
+from benchmarks.metadata_client import ROOT, await_answer, check, client, trusting
 from benchmarks.peers import Peer, PeerLine, Places
 from benchmarks.results import DIRECT, FLEET, Sample
 from benchmarks.scripted import host_of
-from benchmarks.stage import Seal, Target, in_turns, of_fleet, one_member
 from fleet.config.schema import parse_endpoint
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.ports import free_ports

@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks import stalls
 from benchmarks.clients import RATE_PER_S as OTHERS_RATE_PER_S
 from benchmarks.errors import BenchError
-from benchmarks.refreshes import Refreshes
+from benchmarks.metadata_requests import Refreshes
 from benchmarks.results import FLEET, Sample
 from benchmarks.stalls import Stall
 from fleet.core.errors import FleetError

@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Final, get_args
 
 from benchmarks import peers, storm, workloads
+from benchmarks.cluster import Seal, in_rounds, staged
 from benchmarks.connections import allow_files, crowds
 from benchmarks.errors import BenchError
 from benchmarks.peers import PeerLine
 from benchmarks.race import Plan, race
 from benchmarks.results import DIRECT, FLEET, Sample, Say
 from benchmarks.scripted import host_of
-from benchmarks.stage import Seal, in_rounds, staged
 from benchmarks.workloads import Name
 from fleet.tls import issuing
 

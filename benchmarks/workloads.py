@@ -19,8 +19,8 @@ from typing import Final, Literal
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from pydantic import TypeAdapter
 
+from benchmarks.concurrent_sync import Outstanding
 from benchmarks.errors import BenchError
-from benchmarks.outstanding import Outstanding
 
 Name = Literal["sync", "small", "deep", "produce", "consume", "sparse"]
 SMALL_BYTES: Final = 100

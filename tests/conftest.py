@@ -24,7 +24,7 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.broker_credentials import KafkaAccess
-from tests.chaos.scene import becomes
+from tests.chaos.harness import becomes
 from tests.compatibility import Notes
 from tests.examples import use_profile
 from tests.integration.wire import LIMIT_S, Connection, led_partitions, metadata_of

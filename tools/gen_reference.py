@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from fleet.admin.metrics import FleetCollector
-from fleet.admin.view import FleetView
+from fleet.admin.snapshot import FleetView
 from fleet.config import schema
 from fleet.core.takeover import Moment
 from fleet.events.progress import EventsView

@@ -46,7 +46,7 @@ SERVER_FOLDERS: Final = (
     "tests/conformance",
     "tests/hostile",
     "tests/pipeline",
-    "tests/judged",
+    "tests/spark_crosscheck",
     "tests/chaos",
 )
 """In the order in which a run visits them: neighbours share Kafka, a fleet and Spark."""
@@ -199,7 +199,7 @@ def run(name: str, shard: Shard, options: Sequence[str], end_by_s: float | None)
     limit = () if end_by_s is None else (f"--end-by={end_by_s:.0f}",)
     pytest = (*python, "pytest", "--size=test-all", *limit, *options)
     on_all_cores = (*pytest, "--numprocesses=auto", "--dist=worksteal", "--durations=10")
-    run_idle = (*python, "tools.beside")
+    run_idle = (*python, "tools.run_idle")
     # mypyc compiles while the unit tests run; the tests that need the result come later.
     compile_it = (*run_idle, "build/compiled.txt", *python, "tools.compiled", "--")
     idle = (*on_all_cores, "--timeout=3600", *shard.idle_time) if shard.idle_time else ()

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.ownership import ownership_document
+from fleet.admin.snapshot import AdminSource, FleetView
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
-from fleet.admin.view import AdminSource, FleetView
 from fleet.core.crowd import Crowd
 
 log = logging.getLogger(__name__)

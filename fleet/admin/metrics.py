@@ -19,8 +19,8 @@ from prometheus_client.samples import Exemplar
 from fleet import __version__
 from fleet.admin.connections import NO_CONNECTIONS, ConnectionCounts
 from fleet.admin.ownership import broker_ids
+from fleet.admin.snapshot import STATES, FleetView
 from fleet.admin.totals import add, total
-from fleet.admin.view import STATES, FleetView
 from fleet.core.errors import ConnectionLimit, WireError
 from fleet.core.liveness import Suspicion
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId

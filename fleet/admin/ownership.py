@@ -16,7 +16,7 @@ from fleet.admin.documents import (
     ReadyDocument,
     TakeoverDocument,
 )
-from fleet.admin.view import FleetView, MemberView
+from fleet.admin.snapshot import FleetView, MemberView
 from fleet.core.model import BrokerId, Directory, IdentitySpace
 from fleet.core.takeover import Takeover
 

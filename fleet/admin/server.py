@@ -41,8 +41,8 @@ from fleet.admin.documents import (
 from fleet.admin.live import AskOthers, Live, Watcher, nobody
 from fleet.admin.metrics import NO_REFUSALS, ApiNames, FleetCollector, api_name, registry_of
 from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.snapshot import AdminSource
 from fleet.admin.traffic import traffic_document
-from fleet.admin.view import AdminSource
 from fleet.config.settings import is_address, is_loopback
 from fleet.core.crowd import source_of
 from fleet.core.errors import CommandTimeout, FleetError, NoQuorum, StaleGeneration, UnknownMember

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from fleet.admin.documents import CountedMember, IdentityRate, IdentityTraffic, TrafficDocument
+from fleet.admin.snapshot import FleetView
 from fleet.admin.totals import total
-from fleet.admin.view import FleetView
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, ProxyId
 from fleet.runtime.ipc import BOOTSTRAP, WorkerCounters

@@ -6,7 +6,7 @@ once, each as ``file:line: field: value: rule; fix``.
 
 from __future__ import annotations
 
-from fleet.config.entrances import bootstrap_endpoints, identity_owners
+from fleet.config.endpoints import bootstrap_endpoints, identity_owners
 from fleet.config.secrets import Secret
 from fleet.config.settings import (
     CONTROL_SOCKET,

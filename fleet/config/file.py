@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.config.document import Problem, parse
-from fleet.config.draft import draft
+from fleet.config.partial import draft
 from fleet.config.rules import check_rules
 from fleet.config.settings import Settings
 from fleet.core.errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fleet.config.document import Document, Path
-from fleet.config.draft import Draft, ListenerDraft, MemberDraft
+from fleet.config.partial import Draft, ListenerDraft, MemberDraft
 from fleet.config.schema import MAX_PORT
 from fleet.config.settings import is_loopback, is_wildcard
 from fleet.core.model import IdentitySpace, ProxyId

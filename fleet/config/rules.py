@@ -8,7 +8,7 @@ from itertools import count
 from typing import Final
 
 from fleet.config.document import Document, Path
-from fleet.config.draft import Draft, ListenerDraft, MemberDraft
+from fleet.config.partial import Draft, ListenerDraft, MemberDraft
 from fleet.config.ports import FreePorts, check_ports
 from fleet.config.settings import (
     CONTROL_SOCKET,

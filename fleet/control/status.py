@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fleet.admin.view import Check, FleetView, MemberView, RaftView
+from fleet.admin.snapshot import Check, FleetView, MemberView, RaftView
 from fleet.config import MemberSettings, Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment

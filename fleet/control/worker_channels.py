@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from socket import socket
 from typing import Final
 
+from fleet.admin.snapshot import WorkerView
 from fleet.admin.totals import retire
-from fleet.admin.view import WorkerView
 from fleet.core.model import Broker, BrokerId, Directory
 from fleet.runtime import ipc
 from fleet.runtime.ipc import (

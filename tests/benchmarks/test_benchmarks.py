@@ -27,16 +27,27 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import benchmarks.__main__
-from benchmarks import asking, connections, debian, goals, haproxy, peers, race, report, storm, tls
+from benchmarks import (
+    connections,
+    debian,
+    goals,
+    haproxy,
+    metadata_client,
+    peers,
+    race,
+    report,
+    storm,
+    tls,
+)
 from benchmarks.__main__ import chosen
 from benchmarks.assign_scale import one_size
+from benchmarks.cluster import Stage, Target, in_rounds
 from benchmarks.connections import fits, most_to_mean
 from benchmarks.cpu import cpu_s, process_cpu_s
 from benchmarks.errors import BenchError
-from benchmarks.kept import Kept
 from benchmarks.peers import Peer, Places
 from benchmarks.results import Sample, document, figures, measures
-from benchmarks.stage import Stage, Target, in_rounds
+from benchmarks.sample_store import Kept
 from benchmarks.workloads import MEASURED, SPEC, Measured, Name, Spec
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
@@ -527,7 +538,7 @@ def test_clients_of_small_records_are_ready_together_and_take_turns(
     stage = FakeStage("forwarder", "fleet")
 
     @contextmanager
-    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[asking.Go]:
+    def fake_client(_: str, work: str, *, what: str, target: str) -> Iterator[metadata_client.Go]:
         count = SPEC.validate_json(work).count
         stage.events.append(f"{target} is ready for {what}")
 
@@ -572,7 +583,7 @@ def test_a_client_that_fails_in_its_turn_is_told_of() -> None:
     dead = "import sys; print('ready', flush=True); sys.stdin.readline(); sys.exit(1)"
     with (
         pytest.raises(BenchError, match="sync failed with fleet"),
-        asking.client("timeit", "-n1", "-r1", dead, what="sync", target="fleet") as go,
+        metadata_client.client("timeit", "-n1", "-r1", dead, what="sync", target="fleet") as go,
     ):
         go()
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from benchmarks import stalls, takeover
 from benchmarks.errors import BenchError
-from benchmarks.refreshes import Answers, Refreshes, requests_in
+from benchmarks.metadata_requests import Answers, Refreshes, requests_in
 from benchmarks.stalls import Outcome, Stall
 from benchmarks.takeover import GOALS, Deliveries, Figures, Kill, _kill, document, figures, missed
 from fleet.core.model import Endpoint, ProxyId

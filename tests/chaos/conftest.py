@@ -11,13 +11,13 @@ import pytest
 
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.scene import RATE_PER_S, Scene, under_load
+from tests.chaos.harness import RATE_PER_S, Scene, under_load
 from tests.chaos.seeded.workloads import PARTITIONS
 from tests.conftest import IMPATIENT, fleets, whole_again
 
 
 class Stage(Protocol):
-    """Sets clients to work through a fleet; see `tests.chaos.scene`."""
+    """Sets clients to work through a fleet; see `tests.chaos.harness`."""
 
     def __call__(
         self, fleet: LocalFleet, *, rate_per_s: int = RATE_PER_S

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.scene import wait_for
+from tests.chaos.harness import wait_for
 from tests.chaos.trees import Tree
 from tests.integration import wire
 from tests.integration.clients import LIMIT_S

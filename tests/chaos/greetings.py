@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from fleet.control.links import Hello, Kind
+from tests.chaos.seeded.effects import PROOF_LIMIT_S, NoEffect
 from tests.chaos.seeded.network import Link
-from tests.chaos.seeded.proofs import PROOF_LIMIT_S, NoEffect
 
 _HEADER = struct.Struct(">IB")
 _AT_ONCE = 16

@@ -13,8 +13,8 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.greetings import Proof
+from tests.chaos.seeded.effects import prove_black, time_of_answer, time_of_hanging_up
 from tests.chaos.seeded.network import Link, Toxiproxy
-from tests.chaos.seeded.proofs import prove_black, time_of_answer, time_of_hanging_up
 from tests.chaos.seeded.run import toxiproxy
 from tests.chaos.seeded.schedule import Direction
 

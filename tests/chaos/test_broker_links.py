@@ -24,9 +24,9 @@ from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.spawn import end, spawn_module
 from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.scene import Scene, View, wait_for
+from tests.chaos.harness import Scene, View, wait_for
+from tests.chaos.seeded.effects import prove_black
 from tests.chaos.seeded.network import Link, Toxiproxy, knock
-from tests.chaos.seeded.proofs import prove_black
 from tests.chaos.seeded.run import toxiproxy
 from tests.conftest import AWAY, AWAY_LISTENER
 

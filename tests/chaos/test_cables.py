@@ -17,7 +17,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.cables import Cables, Unavailable
 from tests.chaos.conftest import PATIENT, Note, Stage
-from tests.chaos.scene import FROZEN_LIMIT_S, hold, is_whole, wait_for
+from tests.chaos.harness import FROZEN_LIMIT_S, hold, is_whole, wait_for
 from tests.chaos.seeded.network import Knock, knock
 from tests.integration import wire
 from tests.integration.metrics import scrape

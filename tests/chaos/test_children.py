@@ -16,8 +16,8 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import Note, Stage
-from tests.chaos.scene import Scene, wait_for
-from tests.chaos.seeded.proofs import is_gone, is_stopped
+from tests.chaos.harness import Scene, wait_for
+from tests.chaos.seeded.effects import is_gone, is_stopped
 from tests.chaos.trees import Tree, try_tree
 
 pytestmark = pytest.mark.size("test-all")

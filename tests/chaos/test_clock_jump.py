@@ -17,8 +17,8 @@ from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Stage
+from tests.chaos.harness import RATE_PER_S, SLOW_LIMIT_S, Scene, is_whole, wait_for
 from tests.chaos.network import Surroundings, surrounded
-from tests.chaos.scene import RATE_PER_S, SLOW_LIMIT_S, Scene, is_whole, wait_for
 from tests.chaos.trees import Tree
 from tests.integration.test_events import told
 from tools.bootstrap import FAKETIME

@@ -17,8 +17,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from tests.chaos.coordinators import kill_proxy_of_coordinator
+from tests.chaos.harness import wait_for
 from tests.chaos.programs import at_work, topics_of
-from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, read_all
 
 pytestmark = pytest.mark.size("test")

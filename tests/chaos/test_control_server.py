@@ -17,8 +17,8 @@ import pytest
 from fleet.admin.live import MAX_WATCHERS
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
-from tests.chaos.scene import wait_for
-from tests.chaos.seeded.proofs import is_gone
+from tests.chaos.harness import wait_for
+from tests.chaos.seeded.effects import is_gone
 from tests.chaos.trees import Tree, try_tree
 from tests.conftest import MakeFleet
 

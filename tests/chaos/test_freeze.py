@@ -7,7 +7,7 @@ import pytest
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
-from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
+from tests.chaos.harness import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, hold, wait_for
 from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test-all")

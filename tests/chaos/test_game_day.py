@@ -21,9 +21,9 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT
+from tests.chaos.harness import is_whole, wait_for
 from tests.chaos.manager import Manager
 from tests.chaos.network import surrounded_fleet
-from tests.chaos.scene import is_whole, wait_for
 
 pytestmark = pytest.mark.size("test-all")
 

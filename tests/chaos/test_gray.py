@@ -12,8 +12,8 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.harness import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is_whole, wait_for
 from tests.chaos.network import Surroundings, surrounded_fleet
-from tests.chaos.scene import COMMITTED_LIMIT_S, FROZEN_LIMIT_S, Scene, hold, is_whole, wait_for
 from tests.chaos.seeded.schedule import Direction
 
 pytestmark = pytest.mark.size("test-all")

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.scene import wait_for
+from tests.chaos.harness import wait_for
 
 pytestmark = pytest.mark.size("test-all")
 

@@ -10,7 +10,7 @@ import pytest
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import await_protocols, kill_proxy_of_coordinator
-from tests.chaos.scene import at_work, await_flow
+from tests.chaos.harness import at_work, await_flow
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 pytestmark = pytest.mark.size("test-all")

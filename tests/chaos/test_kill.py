@@ -10,7 +10,7 @@ import pytest
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Note, Stage
-from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
+from tests.chaos.harness import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, Scene, wait_for
 from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test")

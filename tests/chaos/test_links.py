@@ -14,8 +14,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import Note, Stage
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
+from tests.chaos.harness import Scene, hold, is_whole, wait_for
 from tests.chaos.network import Network, network
-from tests.chaos.scene import Scene, hold, is_whole, wait_for
 from tests.chaos.seeded.schedule import Direction
 
 pytestmark = pytest.mark.size("test-all")

@@ -13,9 +13,9 @@ from fleet.core.model import Liveness, MemberStatus, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT
-from tests.chaos.scene import hold, wait_for
+from tests.chaos.harness import hold, wait_for
+from tests.chaos.seeded.effects import hears_all
 from tests.chaos.seeded.local_faults import LocalFaults
-from tests.chaos.seeded.proofs import hears_all
 from tests.chaos.seeded.schedule import LOCAL_FAULTS, Kind
 from tests.conftest import IMPATIENT, whole_again
 

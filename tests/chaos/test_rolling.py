@@ -19,8 +19,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.streams import Traffic
 from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.harness import at_work, await_flow, becomes
 from tests.chaos.manager import Manager
-from tests.chaos.scene import at_work, await_flow, becomes
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import fleets
 

@@ -11,7 +11,7 @@ import pytest
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.conftest import PATIENT, Stage
-from tests.chaos.scene import ADVERTISED_LIMIT_S
+from tests.chaos.harness import ADVERTISED_LIMIT_S
 
 pytestmark = pytest.mark.size("test-all")
 

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.chaos.coordinators import kill_proxy_of_coordinator
+from tests.chaos.harness import wait_for
 from tests.chaos.programs import at_work, topics_of
-from tests.chaos.scene import wait_for
 from tests.integration.clients import LIMIT_S, Load, count, read_all
 
 pytestmark = pytest.mark.size("test")

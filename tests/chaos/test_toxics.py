@@ -15,9 +15,9 @@ from fleet.control.links import Hello
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
 from tests.chaos.greetings import Proof, prove_late, prove_narrow, prove_uneven
+from tests.chaos.seeded.effects import NoEffect, prove_black, time_of_answer
 from tests.chaos.seeded.faults import Done, Injector
 from tests.chaos.seeded.network import Link, Toxiproxy, hang_up, knock
-from tests.chaos.seeded.proofs import NoEffect, prove_black, time_of_answer
 from tests.chaos.seeded.run import toxiproxy
 from tests.chaos.seeded.schedule import BROKER_LINKS, Direction, Fault, Kind
 

@@ -18,8 +18,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests import previous_release
 from tests.chaos.conftest import PATIENT, Note, Stage
+from tests.chaos.harness import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, SLOW_LIMIT_S, Scene
 from tests.chaos.manager import Manager
-from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, SLOW_LIMIT_S, Scene
 from tests.chaos.test_rolling import STALL_LIMIT_MS, await_calm, rolling_restart, stalls_ms
 from tests.conftest import IMPATIENT
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from fleet.admin.documents import STATUS, StatusDocument
 from fleet.drills.cluster.fleet import LocalFleet
 from tests.chaos.conftest import Stage
-from tests.chaos.scene import ADVERTISED_LIMIT_S, wait_for
+from tests.chaos.harness import ADVERTISED_LIMIT_S, wait_for
 from tests.chaos.trees import Tree
 
 pytestmark = pytest.mark.size("test-all")

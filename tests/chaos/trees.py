@@ -8,8 +8,8 @@ import psutil
 
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
-from tests.chaos.scene import wait_for
-from tests.chaos.seeded.proofs import is_gone, is_stopped
+from tests.chaos.harness import wait_for
+from tests.chaos.seeded.effects import is_gone, is_stopped
 
 
 class Tree:

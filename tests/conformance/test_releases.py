@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.chaos.scene import ADVERTISED_LIMIT_S, COMMITTED_LIMIT_S, at_work, await_flow, under_load
+from tests.chaos.harness import (
+    ADVERTISED_LIMIT_S,
+    COMMITTED_LIMIT_S,
+    at_work,
+    await_flow,
+    under_load,
+)
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conformance.catalogue import CASES, REFUSED
 from tests.conformance.real import Comparison

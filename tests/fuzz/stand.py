@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 from unittest.mock import patch
 
 from benchmarks import patch_metadata
-from benchmarks.counted import instructions
+from benchmarks.instruction_counts import instructions
 from fleet.config.settings import EventsSettings, Limits
 from fleet.core.errors import Peer
 from fleet.core.model import Broker, Directory

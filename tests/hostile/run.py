@@ -16,7 +16,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.counters import LOG_EVERY_S
 from tests.certificates import Authority
-from tests.chaos.scene import becomes, under_load
+from tests.chaos.harness import becomes, under_load
 from tests.chaos.trees import Tree
 from tests.conftest import fleets
 from tests.hostile.attack import Attackers, Told

@@ -34,7 +34,7 @@ from fleet.drills.cluster.fleet import LISTENER, LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.workload.history import Event, Record
 from tests.certificates import Authority
-from tests.chaos.scene import at_work
+from tests.chaos.harness import at_work
 from tests.chaos.seeded.report import Measures, measures
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.chaos.trees import Tree

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.core.model import BrokerId
 from fleet.drills.cluster.kafka import KafkaCluster
-from tests.chaos.scene import becomes
+from tests.chaos.harness import becomes
 
 LIMIT_S = 60.0
 

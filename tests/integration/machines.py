@@ -27,8 +27,8 @@ from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.tls.access import access_to
+from tests.chaos.harness import is_whole
 from tests.chaos.manager import Manager
-from tests.chaos.scene import is_whole
 from tests.conftest import whole_again
 from tests.integration import stand_in
 from tools.bootstrap import KCAT, ROOT

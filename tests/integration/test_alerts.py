@@ -20,8 +20,8 @@ import yaml
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
+from tests.chaos.harness import is_whole
 from tests.chaos.network import Network, network
-from tests.chaos.scene import is_whole
 from tests.conftest import IMPATIENT, MakeTopic, whole_again
 from tests.dashboards import as_asked, dashboard, queries
 from tests.integration.clients import LIMIT_S, Load, Reader, wait_for

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import alone, peers, scripted, stalls, storm, tls
-from benchmarks.asking import ask
+from benchmarks import isolated_worker, peers, scripted, stalls, storm, tls
 from benchmarks.clients import RATE_PER_S
+from benchmarks.cluster import Stage, Target, of_fleet, staged
 from benchmarks.connections import AT_ONCE, crowd, memory_bytes, open_files
 from benchmarks.control import one_round
 from benchmarks.errors import BenchError
+from benchmarks.full_load import suspicions
 from benchmarks.goals import FORWARDER
-from benchmarks.loaded import suspicions
+from benchmarks.metadata_client import ask
 from benchmarks.profiled import KERNEL, OTHERS, profile
 from benchmarks.race import run
 from benchmarks.results import DIRECT, FLEET
-from benchmarks.stage import Stage, Target, of_fleet, staged
 from benchmarks.workloads import Spec
 from fleet.config.schema import parse_endpoint
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -134,7 +134,7 @@ def test_a_storm_may_come_by_tls(tmp_path: Path, *, to_brokers: bool) -> None:
 
 def test_a_request_touches_hardly_more_pages_than_in_a_forwarder(tmp_path: Path) -> None:
     """Of a compiled worker: what ten requests a second cost. 1.14 times; it was 1.56 once."""
-    bare, worker = (alone.pages(target, tmp_path / target) for target in alone.TARGETS)
+    bare, worker = (isolated_worker.pages(target, tmp_path / target) for target in isolated_worker.TARGETS)
     assert bare > 100  # less than a hundred would be no Python
     assert worker < 1.25 * bare
 
@@ -177,7 +177,7 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     }
     assert found.pop("directory_ms") >= 0
     assert all(value > 0 for value in found.values())
-    # Two were killed, and two survivors were there to say so, each time: `benchmarks.loaded` would see it.
+    # Two were killed, and two survivors were there to say so, each time: `benchmarks.full_load` would see it.
     assert suspicions(fleet) >= suspected + 4
     # As it was before: nobody is drained, and everybody lives.
     fleet.await_settled(broker_ids)

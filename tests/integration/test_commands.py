@@ -30,12 +30,12 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.drills.cluster.ports import free_ports
 from tests import pages
-from tests.borrowed import borrowed
 from tests.chaos.conftest import PATIENT
 from tests.chaos.programs import topics_of
 from tests.integration.machines import Machines, opened, with_file
 from tests.integration.test_weights import tell
 from tests.pages import Line
+from tests.shared_spark import borrowed
 from tools.bootstrap import ROOT
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ RENAMED: Final[Sequence[tuple[str, str]]] = (
     (r"^fleet chaos\b", "fleet chaos --calm 0.5 --duration 1 --takeover-limit 15 --limit-s 200"),
 )
 """What is another one here, of names, places, times and numbers: patterns, and what stands there instead.
-Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/judged`."""
+Whole rolling restarts are in `tests/chaos`, all jobs of the pipeline in `tests/spark_crosscheck`."""
 UNTIL_CTRL_C: Final[Mapping[str, str]] = MappingProxyType({"fleet top --config fleet.yaml": "generation"})
 """What has no end: what it prints when it is at work."""
 INTERRUPTED: Final = 130

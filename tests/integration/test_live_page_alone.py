@@ -16,7 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from fleet.admin.live import Live, Watcher
-from fleet.admin.view import FleetView
+from fleet.admin.snapshot import FleetView
 from fleet.core.model import BrokerId, Directory, ProxyId
 from fleet.core.takeover import Moment, Takeover, TakeoverLog
 from fleet.tls import admin
@@ -34,7 +34,7 @@ from tests.browser import (
     violations,
 )
 from tests.integration.clients import wait_for
-from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.sample_snapshot import Source, view
 from tests.unit.cli.test_commands import Served, served
 from tests.unit.tls.test_admin import READ, WRITE, secured
 

@@ -21,8 +21,8 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.proxy.brokers import BACKOFF_LIMIT_S
+from tests.chaos.seeded.effects import is_stopped
 from tests.chaos.seeded.network import Link, knock
-from tests.chaos.seeded.proofs import is_stopped
 from tests.chaos.seeded.run import toxiproxy
 from tests.conftest import AWAY, AWAY_LISTENER
 from tests.integration import wire

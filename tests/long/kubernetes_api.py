@@ -24,7 +24,7 @@ import yaml
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn, tail
 from tests.certificates import Authority
-from tests.chaos.scene import becomes
+from tests.chaos.harness import becomes
 from tools.bootstrap import ETCD, HELM, KUBE_APISERVER
 
 HOST: Final = "127.0.0.1"

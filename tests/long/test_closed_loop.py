@@ -18,7 +18,7 @@ from fleet.core.model import BrokerId, IdentitySpace, ProxyId
 from fleet.core.weights import Weighing
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
-from tests.chaos.scene import wait_for
+from tests.chaos.harness import wait_for
 from tests.conftest import IMPATIENT
 from tests.integration.clients import count
 from tests.integration.test_events import everything

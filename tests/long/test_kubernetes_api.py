@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from fleet.config.file import load
-from tests.chaos.scene import wait_for
+from tests.chaos.harness import wait_for
 from tests.long.kubernetes_api import Document, KubernetesApi, kubernetes_api
 from tests.long.test_kubernetes import CASES, CHART, ELSEWHERE, RELEASE, THERE, helm
 from tools.bootstrap import KUBECTL_VALIDATE

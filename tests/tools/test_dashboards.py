@@ -18,9 +18,9 @@ import yaml
 from prometheus_client import generate_latest
 
 from fleet.admin.metrics import SUSPICIONS, FleetCollector, registry_of
-from fleet.admin.view import STATES
+from fleet.admin.snapshot import STATES
 from tests.dashboards import Json, as_asked, complaints, dashboard, panels, queries
-from tests.unit.admin.sample_view import view
+from tests.unit.admin.sample_snapshot import view
 from tools import gen_dashboard
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import pytest
 from fleet.admin.metrics import FleetCollector
 from fleet.config import schema
 from fleet.config.settings import Limits, Timing
-from tests.unit.admin.sample_view import view
+from tests.unit.admin.sample_snapshot import view
 from tools import gen_reference
 
 

@@ -14,9 +14,9 @@ from fleet.admin import documents, status
 from fleet.admin.client_settings import Client, basis_of, settings_for
 from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
+from fleet.admin.snapshot import RaftView
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
-from fleet.admin.view import RaftView
-from fleet.cli import journal_files, member
+from fleet.cli import journal_files, node
 from fleet.config.file import load
 from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
@@ -47,7 +47,7 @@ from tests.chaos.seeded import report
 from tests.chaos.seeded.spark_crosscheck import JUDGED, AuditTotals, JudgedDocument
 from tests.drills.sample_game_day import seen
 from tests.tools.sample_chaos import chaos_run
-from tests.unit.admin.sample_view import view
+from tests.unit.admin.sample_snapshot import view
 from tests.unit.events.test_recorder import P1, Log
 from tests.unit.pipeline.sample_report import sample as sample_report
 from tools import gen_schemas
@@ -88,7 +88,7 @@ def samples() -> dict[str, list[bytes]]:
     return {
         "chaos": [report.CHAOS.encode(report.summarize(results)) for results in ([], [chaos_run()])],
         "certs": [documents.CERTS.encode(documents.CertsDocument("demo", certificates, ("copy them",)))],
-        "check": [documents.CHECK.encode(member.config_document(settings))],
+        "check": [documents.CHECK.encode(node.config_document(settings))],
         "client-config": [
             documents.CLIENT_CONFIG.encode(
                 documents.ClientConfigDocument(

@@ -10,10 +10,10 @@ import pytest
 
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.model import Endpoint
-from tests.chaos.seeded import faults, proofs
+from tests.chaos.seeded import effects, faults
+from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Injector
 from tests.chaos.seeded.network import Knock, Link
-from tests.chaos.seeded.proofs import NoEffect
 from tests.chaos.seeded.schedule import Direction, Fault, Kind
 from tests.drills.test_demo_view import document, member
 
@@ -86,7 +86,7 @@ class Play:
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     play = Play()
     monkeypatch.setattr(faults, "knock", play.knock)
-    monkeypatch.setattr(proofs, "knock", play.knock)
+    monkeypatch.setattr(effects, "knock", play.knock)
     monkeypatch.setattr(faults, "PROOF_LIMIT_S", 0.0)
     return play
 

@@ -13,9 +13,9 @@ import pytest
 from fleet.core.errors import DemoError
 from fleet.drills.workload.clients import WorkloadSpec
 from fleet.drills.workload.history import NO_OFFSET, Event, HistoryReader, Record
-from tests.chaos.scene import wait_for
-from tests.chaos.seeded import clients_kafka_tools
-from tests.chaos.seeded.clients_kafka_tools import Member, Producer, Tool
+from tests.chaos.harness import wait_for
+from tests.chaos.seeded import client_kafka_tools
+from tests.chaos.seeded.client_kafka_tools import Member, Producer, Tool
 
 # Prints some lines, and at SIGTERM some more.
 SCRIPT = """
@@ -48,7 +48,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
 
     def make(lines: list[dict[str, object]], late: list[dict[str, object]], stays: bool = True) -> None:
         script = SCRIPT.format(lines=printed(lines), late=printed(late), stays=stays)
-        monkeypatch.setattr(clients_kafka_tools, "java", lambda *_: [sys.executable, "-c", script])
+        monkeypatch.setattr(client_kafka_tools, "java", lambda *_: [sys.executable, "-c", script])
 
     return make
 
@@ -121,7 +121,7 @@ def test_a_member_stops_when_it_has_all_whatever_the_order(
         asked.append(spec)
         return {0: 2, 1: 1}
 
-    monkeypatch.setattr(clients_kafka_tools, "ends_of_log", ends_of_log)
+    monkeypatch.setattr(client_kafka_tools, "ends_of_log", ends_of_log)
     consumed = {"name": "records_consumed"}
     failures = [
         {"name": "offsets_committed", "success": False, "error": "rebalancing"},

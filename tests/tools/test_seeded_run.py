@@ -20,8 +20,8 @@ from fleet.drills.workload.history import Event, HistoryWriter, Record
 from tests.chaos.seeded import command as program
 from tests.chaos.seeded import run
 from tests.chaos.seeded.command import command, main
+from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done
-from tests.chaos.seeded.proofs import NoEffect
 from tests.chaos.seeded.run import ENOUGH, perform, replay, write
 from tests.chaos.seeded.schedule import CHOSEN, Fault, Kind, Plan, chosen, plan_of
 from tests.chaos.seeded.workloads import PARTITIONS

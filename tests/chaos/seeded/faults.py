@@ -20,9 +20,7 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import STOPPED, KafkaCluster
 from fleet.drills.workload.checker import Outage
 from fleet.drills.workload.waiting import happens, in_thread
-from tests.chaos.seeded.local_faults import LocalFaults
-from tests.chaos.seeded.network import Knock, Link, Toxiproxy, knock
-from tests.chaos.seeded.proofs import (
+from tests.chaos.seeded.effects import (
     PROOF_LIMIT_S,
     NoEffect,
     becomes,
@@ -37,6 +35,8 @@ from tests.chaos.seeded.proofs import (
     time_of_answer,
     time_of_hanging_up,
 )
+from tests.chaos.seeded.local_faults import LocalFaults
+from tests.chaos.seeded.network import Knock, Link, Toxiproxy, knock
 from tests.chaos.seeded.schedule import GENTLE, Fault, Kind
 
 WHOLE_LIMIT_S: Final = 90.0

@@ -15,7 +15,7 @@ import psutil
 from fleet.core.errors import DemoError
 from fleet.core.model import ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
-from tests.chaos.seeded.proofs import find_child
+from tests.chaos.seeded.effects import find_child
 from tests.chaos.seeded.schedule import Kind
 
 _WRITTEN: Final = MappingProxyType(

@@ -31,10 +31,10 @@ from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import happens, in_thread, until
 from tests.chaos.seeded import epochs
+from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done, Injector
 from tests.chaos.seeded.local_faults import LocalFaults
 from tests.chaos.seeded.network import Toxiproxy
-from tests.chaos.seeded.proofs import NoEffect
 from tests.chaos.seeded.report import Noticed, RunResult
 from tests.chaos.seeded.schedule import LENGTH_S, Plan
 from tests.chaos.seeded.workloads import KINDS, PARTITIONS, Client

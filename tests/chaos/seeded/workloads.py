@@ -50,7 +50,7 @@ KINDS: Final = MappingProxyType(
         "acks1": Kind(Promise("proxies", exact=False), acks="1"),
         "acks0": Kind(Promise("never", exact=False), acks="0"),
         "transactional": Kind(
-            Promise("always", exact=True), module="tests.chaos.seeded.clients_transactional"
+            Promise("always", exact=True), module="tests.chaos.seeded.client_transactional"
         ),
         "compacted": Kind(
             Promise("always", exact=True),
@@ -61,11 +61,11 @@ KINDS: Final = MappingProxyType(
                 ("min.cleanable.dirty.ratio", "0.01"),
             ),
         ),
-        "java": Kind(Promise("always", exact=True), module="tests.chaos.seeded.clients_java"),
+        "java": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_java"),
         "share": Kind(
-            Promise("always", exact=True, in_turn=False), module="tests.chaos.seeded.clients_share_group"
+            Promise("always", exact=True, in_turn=False), module="tests.chaos.seeded.client_share_group"
         ),
-        "aiokafka": Kind(Promise("always", exact=True), module="tests.chaos.seeded.clients_aiokafka"),
+        "aiokafka": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_aiokafka"),
     }
 )
 

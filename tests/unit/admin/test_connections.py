@@ -24,7 +24,7 @@ from fleet.config.secrets import Secret
 from fleet.core.log_limit import LogLimit
 from fleet.tls import admin
 from fleet.tls.tokens import Gate
-from tests.unit.admin.sample_view import Source
+from tests.unit.admin.sample_snapshot import Source
 from tests.unit.admin.test_server import READ, WRITE, listening
 from tests.unit.tls.test_admin import secured
 

@@ -23,8 +23,8 @@ from fleet.admin.documents import LIVE, IdentityRate, IdentityTraffic, LiveDocum
 from fleet.admin.live import MAX_WATCHERS, Live
 from fleet.admin.ownership import ownership_document
 from fleet.admin.server import ROLE_HEADER, serve
+from fleet.admin.snapshot import FleetView, WorkerView
 from fleet.admin.traffic import Counts, counted, rates, traffic_document
-from fleet.admin.view import FleetView, WorkerView
 from fleet.cli.render.top import rate, screen
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
@@ -33,7 +33,7 @@ from fleet.core.model import Directory
 from fleet.runtime.ipc import WorkerCounters
 from fleet.tls.tokens import Gate
 from tests.tools.test_schemas import live_sample
-from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.sample_snapshot import Source, view
 from tests.unit.admin.test_server import (
     HEADER,
     READ,

@@ -16,12 +16,12 @@ from prometheus_client.samples import Exemplar, Sample, Timestamp
 
 from fleet.admin.metrics import FleetCollector, registry_of
 from fleet.admin.ownership import ownership_document
+from fleet.admin.snapshot import STATES, FleetView, MemberView, RaftView, WorkerView
 from fleet.admin.totals import add, retire, total
-from fleet.admin.view import STATES, FleetView, MemberView, RaftView, WorkerView
 from fleet.core.model import Directory, Endpoint, FleetState, Liveness, MemberStatus
 from fleet.core.takeover import RECENT_TAKEOVERS, Histogram, Moment, Takeover, TakeoverLog
 from fleet.runtime.ipc import REWRITE_BOUNDS_S, WorkerCounters
-from tests.unit.admin.sample_view import COUNTERS, MEMBERS, view
+from tests.unit.admin.sample_snapshot import COUNTERS, MEMBERS, view
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 

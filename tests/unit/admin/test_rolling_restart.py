@@ -14,7 +14,7 @@ from fleet.admin.rolling_restart import next_member, restart_all, unrest
 from fleet.core.errors import AdminError, FleetError, RestartFailed
 from fleet.core.model import Liveness
 from fleet.tls.access import Access
-from tests.unit.admin.sample_view import COMMITTED, view
+from tests.unit.admin.sample_snapshot import COMMITTED, view
 
 URLS = {"p1": "http://10.0.0.1:7201", "p2": "http://10.0.0.2:7201", "p3": "http://10.0.0.3:7201"}
 

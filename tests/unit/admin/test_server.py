@@ -21,14 +21,14 @@ from fleet.admin import client
 from fleet.admin.connections import Connections
 from fleet.admin.documents import OWNERSHIP, OwnershipDocument
 from fleet.admin.server import bound_to_loopback, build_app, serve
-from fleet.admin.view import Check, RaftView
+from fleet.admin.snapshot import Check, RaftView
 from fleet.config import TokenSettings
 from fleet.config.secrets import Secret
 from fleet.core.errors import AdminError, CommandTimeout, NoQuorum, StaleGeneration, UnknownMember
 from fleet.core.model import Endpoint
 from fleet.core.state import Outcome
 from fleet.tls.tokens import Gate
-from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.sample_snapshot import Source, view
 
 HEADER = {"X-Fleet-Admin": "1"}
 

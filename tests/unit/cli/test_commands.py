@@ -27,8 +27,8 @@ from fleet import cli
 from fleet.admin import status
 from fleet.admin.documents import OwnershipDocument
 from fleet.admin.ownership import ownership_document
-from fleet.admin.view import Check, RaftView
-from fleet.cli import member as cli_member
+from fleet.admin.snapshot import Check, RaftView
+from fleet.cli import node as cli_member
 from fleet.cli.render.tables import print_plan
 from fleet.config.file import load
 from fleet.core import errors
@@ -38,7 +38,7 @@ from fleet.core.weights import Weighing
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.tls import admin as tls
 from fleet.tls.tokens import Gate
-from tests.unit.admin.sample_view import MEMBERS, Source, view
+from tests.unit.admin.sample_snapshot import MEMBERS, Source, view
 from tests.unit.admin.test_server import listening
 from tests.unit.config.test_file import tree
 from tests.unit.tls import test_admin as admin_tls

@@ -26,7 +26,7 @@ from fleet.core.model import Endpoint
 from fleet.core.text import no_port
 from fleet.runtime.ephemeral_ports import PortTrouble
 from fleet.tls.access import OPEN
-from tests.unit.admin.sample_view import view
+from tests.unit.admin.sample_snapshot import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
 REFUSED: Final = "[Errno 111] Connection refused"

@@ -13,14 +13,14 @@ import pytest
 from fleet.admin.documents import LIVE, LiveDocument
 from fleet.admin.live import AskOthers, nobody
 from fleet.admin.server import serve
+from fleet.admin.snapshot import FleetView
 from fleet.admin.traffic import Counts
-from fleet.admin.view import FleetView
 from fleet.cli import top
 from fleet.core.errors import AdminError
 from fleet.core.takeover import Moment
 from fleet.tls.access import OPEN, Access
 from tests.tools.test_schemas import live_sample
-from tests.unit.admin.sample_view import Source, view
+from tests.unit.admin.sample_snapshot import Source, view
 from tests.unit.admin.test_live import counts
 from tests.unit.admin.test_server import listening
 

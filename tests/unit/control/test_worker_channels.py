@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.admin.view import WorkerView
+from fleet.admin.snapshot import WorkerView
 from fleet.control import worker_channels
 from fleet.control.worker_channels import Workers
 from fleet.core.model import Broker, Directory

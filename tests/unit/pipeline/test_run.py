@@ -1,4 +1,4 @@
-"""Running jobs, with queries that are none: Spark itself is in tests/pipeline and tests/judged."""
+"""Running jobs, with queries that are none: Spark itself is in tests/pipeline and tests/spark_crosscheck."""
 
 from __future__ import annotations
 

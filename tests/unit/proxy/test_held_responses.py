@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counted import instructions
+from benchmarks.instruction_counts import instructions
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.core.errors import OversizeFrame
 from fleet.proxy.connection import ClientConnection

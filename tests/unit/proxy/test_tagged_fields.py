@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counted import instructions
+from benchmarks.instruction_counts import instructions
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_AT_ONCE

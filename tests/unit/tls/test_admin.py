@@ -28,7 +28,7 @@ from fleet.tls import admin as tls
 from fleet.tls import issuing
 from fleet.tls.access import Access, access_to
 from fleet.tls.tokens import Gate
-from tests.unit.admin.sample_view import Source
+from tests.unit.admin.sample_snapshot import Source
 from tests.unit.config.test_file import tree
 
 NOW = datetime.now(UTC)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counted import (
+from benchmarks.cluster import Stage, of_fleet
+from benchmarks.instruction_counts import (
     PYTHON,
     SYSTEM_CALLS,
     WORKER,
@@ -16,7 +17,6 @@ from benchmarks.counted import (
     known,
     read,
 )
-from benchmarks.stage import Stage, of_fleet
 from fleet.drills.cluster.kafka import KafkaCluster
 from tests.conftest import MakeFleet
 

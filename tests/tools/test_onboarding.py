@@ -6,14 +6,14 @@ from itertools import count
 
 import pytest
 
-from tests import newcomer
+from tests import onboarding
 
 SHOWN = ["cloned\n", "Kafka is up\n", "killed p1, the Raft leader: …\n", "killed p3, a follower: …\n"]
 
 
 def test_the_first_takeover_counts(capsys: pytest.CaptureFixture[str]) -> None:
     clock = count(1)
-    times = newcomer.times_of(SHOWN, lambda: float(next(clock)))
+    times = onboarding.times_of(SHOWN, lambda: float(next(clock)))
     assert times == {"cloned_s": 1.0, "takeover_s": 2.0, "done_s": 3.0}
     assert capsys.readouterr() == ("", "".join(SHOWN))
 
@@ -21,8 +21,8 @@ def test_the_first_takeover_counts(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("takeover_s", "code", "why"),
     [
-        (newcomer.GOAL_S, 0, None),
-        (newcomer.GOAL_S + 0.1, 0, "after 180.1 s, and not within 180 s"),
+        (onboarding.GOAL_S, 0, None),
+        (onboarding.GOAL_S + 0.1, 0, "after 180.1 s, and not within 180 s"),
         (60.0, 2, "ended with 2; it has shown a takeover"),
         (None, 0, "no takeover"),
         (None, 124, "ended with 124; it has shown no takeover"),
@@ -36,9 +36,9 @@ def test_what_will_not_do_is_said_and_has_its_code(
     why: str | None,
 ) -> None:
     times = {"done_s": 200.0} | ({} if takeover_s is None else {"takeover_s": takeover_s})
-    monkeypatch.setattr(newcomer, "watch", lambda _: (times, code))
+    monkeypatch.setattr(onboarding, "watch", lambda _: (times, code))
     monkeypatch.setattr("sys.argv", ["newcomer", "--json"])
-    assert newcomer.main() == (0 if why is None else 1)
+    assert onboarding.main() == (0 if why is None else 1)
     printed = capsys.readouterr()
     assert '"goal_s": 180.0' in printed.out
     assert (why or "") in printed.err
@@ -48,11 +48,11 @@ def test_what_will_not_do_is_said_and_has_its_code(
 def test_where_no_root_of_its_own_can_be_had_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(newcomer, "UNSHARE", (("sh", "-c", "echo not permitted >&2; exit 1"),))
+    monkeypatch.setattr(onboarding, "UNSHARE", (("sh", "-c", "echo not permitted >&2; exit 1"),))
     with pytest.raises(RuntimeError, match="needs user namespaces, or root: not permitted"):
-        newcomer.isolating()
+        onboarding.isolating()
 
 
 def test_programs_in_the_home_stay_with_all_that_is_beside_them() -> None:
     path = "/home/me/.pyenv/shims:/home/me/.pyenv/bin:/usr/bin:/home/me:/home/you/bin:/home/me/go/bin"
-    assert newcomer.programs(path, "/home/me") == [".pyenv", "go"]
+    assert onboarding.programs(path, "/home/me") == [".pyenv", "go"]

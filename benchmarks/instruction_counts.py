@@ -1,4 +1,4 @@
-"""What a frame costs, in what does not depend on the machine's mood: `python -m benchmarks.counted`.
+"""What a frame costs, in counts that no machine changes: `python -m benchmarks.instruction_counts`.
 
 Of the hot path of a session, and of the two connections around it, by case: instructions of Python, and bytes
 that are held at most. Of a compiled worker by itself: instructions of the processor, as a multiple of a bare
@@ -21,12 +21,12 @@ from typing import Any, Final, TypeAlias
 
 import click
 
-from benchmarks import alone, fetch, patch_metadata
+from benchmarks import fetch, isolated_worker, patch_metadata
+from benchmarks.cluster import Stage, Target, staged
 from benchmarks.cpu import system_calls
 from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produce, produced, request
 from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
-from benchmarks.stage import Stage, Target, staged
 from benchmarks.workloads import Spec, sync
 from fleet.core.errors import FleetError, LimitReached, WireError
 from fleet.proxy.addresses import AddressSource
@@ -276,7 +276,7 @@ def compiled_worker(folder: Path) -> dict[str, float]:
 
     Raises: BenchError, NotCompiled: as `alone.executed`.
     """
-    bare, worker = (alone.executed(target, folder) for target in alone.TARGETS)
+    bare, worker = (isolated_worker.executed(target, folder) for target in isolated_worker.TARGETS)
     found: dict[str, float] = {}
     for per in ("per_request", "per_connection"):
         instructions, allocations = f"instructions_{per}", f"allocations_{per}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fleet.admin.view import Check, FleetView, MemberView, RaftView, WorkerView
+from fleet.admin.snapshot import Check, FleetView, MemberView, RaftView, WorkerView
 from fleet.core.errors import UnknownMember
 from fleet.core.model import (
     AdvertisedListener,

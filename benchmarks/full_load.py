@@ -1,6 +1,6 @@
 """Whether the members stay sure of each other while all that the machine can do passes through them.
 
-    python -m benchmarks.loaded --minutes 10 --json
+    python -m benchmarks.full_load --minutes 10 --json
 
 Three members in front of three brokers, all on this machine. One client writes batches and then reads them,
 another one writes small requests, each as fast as it can. Exit code 1 where a member was suspected, or an
@@ -26,9 +26,9 @@ import click
 from rich.console import Console
 
 from benchmarks import report
+from benchmarks.cluster import Stage, Target, through_compiled
 from benchmarks.race import run
 from benchmarks.results import FLEET
-from benchmarks.stage import Stage, Target, through_compiled
 from benchmarks.workloads import COUNTS, Name, Spec
 from fleet.core.errors import FleetError
 from fleet.drills.cluster.fleet import LocalFleet

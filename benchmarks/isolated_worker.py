@@ -1,7 +1,7 @@
 """One proxy's process alone, before a scripted broker: what a request makes it do, counted and not timed.
 
-    python -m benchmarks.alone                        of a bare forwarder and of a compiled worker
-    python -m benchmarks.alone --worker PORT BROKER    that worker, until SIGTERM
+    python -m benchmarks.isolated_worker                        of a bare forwarder and of a compiled worker
+    python -m benchmarks.isolated_worker --worker PORT BROKER    that worker, until SIGTERM
 
 Pages of memory are what counts beside a few requests a second, when none of them is in a cache. Instructions
 and allocations are counted by valgrind's callgrind, with the C library's allocator in place of Python's: two
@@ -31,10 +31,10 @@ import click
 import psutil
 import uvloop
 
-from benchmarks.asking import ROOT, await_answer
 from benchmarks.callgrind import Callgrind, Executed, find
 from benchmarks.errors import BenchError
 from benchmarks.frames import produce
+from benchmarks.metadata_client import ROOT, await_answer
 from benchmarks.scripted import host_of
 from fleet.config.settings import ListenerSettings, MemberSettings, Settings
 from fleet.core.errors import FleetError
@@ -138,7 +138,7 @@ def running(
             command = [*through, sys.executable, "-m", "benchmarks.forwarder", f"{at}/{upstream}"]
         else:
             both = f"PYTHONPATH={compiled.build()}{os.pathsep}{ROOT}"
-            module = ("-m", "benchmarks.alone", "--worker", str(port), str(broker_port))
+            module = ("-m", "benchmarks.isolated_worker", "--worker", str(port), str(broker_port))
             command = [*compiled.through(), both, *through, sys.executable, *module]
         # Without a seed one start hashes, and looks up, as no other.
         whole = {**os.environ, "PYTHONHASHSEED": "0", **environment}

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from fleet.drills.workload.clients import WorkloadSpec, produce
-from tests.chaos.seeded.clients_kafka_tools import Member
+from tests.chaos.seeded.client_kafka_tools import Member
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.schema.produce.v9 import request as produce_v9
 from kio.serial import entity_writer
 
-from benchmarks.asking import ask, trusting
 from benchmarks.errors import BenchError
+from benchmarks.metadata_client import ask, trusting
 from fleet.config.schema import parse_endpoint
 from fleet.core.model import BrokerId, Endpoint
 

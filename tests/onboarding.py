@@ -1,6 +1,6 @@
 """How long a newcomer takes from a clone to a takeover: the README's first command, timed.
 
-    python -m tests.newcomer --json
+    python -m tests.onboarding --json
 
 The clone is of what is committed here, in a root of its own, as a container has it: a home that is empty but
 for the caches of pip, Maven and Go, an empty /tmp, nothing of this work tree, all else read-only, no right,

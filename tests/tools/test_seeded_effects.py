@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.chaos.seeded import proofs
-from tests.chaos.seeded.proofs import NoEffect, is_another, is_gone, is_stopped, prove
+from tests.chaos.seeded import effects
+from tests.chaos.seeded.effects import NoEffect, is_another, is_gone, is_stopped, prove
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def processes() -> Iterator[list[psutil.Process]]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "PROOF_LIMIT_S", 0.3)
+    monkeypatch.setattr(effects, "PROOF_LIMIT_S", 0.3)
 
 
 async def test_a_kill_that_hits_all_is_proved(processes: list[psutil.Process]) -> None:

@@ -1,4 +1,4 @@
-"""`tools.beside`: two commands at a time, of which one gives way."""
+"""`tools.run_idle`: two commands at a time, of which one gives way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.scene import wait_for
+from tests.chaos.harness import wait_for
 from tools.bootstrap import ROOT
 
 POLICY = "import os; print('policy', os.sched_getscheduler(0))"
@@ -18,7 +18,7 @@ POLICY = "import os; print('policy', os.sched_getscheduler(0))"
 
 def run(log: Path, patient: str, urgent: str) -> subprocess.CompletedProcess[str]:
     python = (sys.executable, "-c")
-    beside = (sys.executable, "-m", "tools.beside", str(log))
+    beside = (sys.executable, "-m", "tools.run_idle", str(log))
     command = [*beside, *python, patient, "--", *python, urgent]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
@@ -63,7 +63,7 @@ def test_an_interrupt_reaches_both(tmp_path: Path) -> None:
     wait = heed + "try: print('up', flush=True), signal.pause()\nexcept KeyboardInterrupt: print(1)"
     python = (sys.executable, "-c", wait)
     log = tmp_path / "log"
-    beside = [sys.executable, "-m", "tools.beside", str(log), *python, "--", *python]
+    beside = [sys.executable, "-m", "tools.run_idle", str(log), *python, "--", *python]
     pipe = subprocess.PIPE
     with subprocess.Popen(beside, cwd=ROOT, stdout=pipe, text=True, start_new_session=True) as both:
         assert both.stdout is not None

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from fleet.drills.workload.clients import WorkloadSpec
-from tests.chaos.seeded.clients_kafka_tools import Member, Producer
+from tests.chaos.seeded.client_kafka_tools import Member, Producer
 
 _EVERY_S = 0.1
 

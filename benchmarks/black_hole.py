@@ -1,6 +1,6 @@
 """How soon a member is advertised elsewhere that nothing gets through to, or from, and nothing is reset.
 
-    python -m benchmarks.holes --times 5 --json
+    python -m benchmarks.black_hole --times 5 --json
 
 For a black hole around a member in each direction, and for SIGSTOP, of the leader and of a follower: from the
 moment before the first link is broken until every survivor's Metadata has none but survivors. Exit code 1
@@ -35,8 +35,8 @@ from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.demo.view import milliseconds
 from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.waiting import alongside, happens, in_thread
+from tests.chaos.seeded.effects import becomes, hears_all
 from tests.chaos.seeded.network import Toxiproxy
-from tests.chaos.seeded.proofs import becomes, hears_all
 from tests.chaos.seeded.run import Ground, prepare
 
 Fault = Literal["both", "in", "out", "freeze"]

@@ -26,10 +26,9 @@ from fleet.drills.workload.checker import Stream, audit_of
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.observations import EVENTS, LedgerEntry
 from fleet.pipeline.streams import Kafka
-from tests.borrowed import borrowed
 from tests.browser import chromium, complaints, pictures, text
 from tests.browser import rows as rows_of
-from tests.chaos.scene import await_flow
+from tests.chaos.harness import await_flow
 from tests.chaos.seeded.spark_check import ledger
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import MakeFleet, MakeTopic
@@ -37,6 +36,7 @@ from tests.integration.clients import wait_for
 from tests.integration.test_events import everything
 from tests.pipeline.test_load import passing
 from tests.pipeline_samples import found, make_topics, produce, tellings, wanted
+from tests.shared_spark import borrowed
 
 pytestmark = pytest.mark.size("test-all")
 

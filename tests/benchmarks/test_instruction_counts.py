@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.counted import (
+from benchmarks.instruction_counts import (
     PYTHON,
     SYSTEM_CALLS,
     WORKER,
@@ -24,7 +24,7 @@ from benchmarks.counted import (
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: case.name)
 def test_a_frame_costs_no_more_than_it_did(case: Case) -> None:
-    """Where it is meant to: python -m benchmarks.counted --write"""
+    """Where it is meant to: python -m benchmarks.instruction_counts --write"""
     counted = {case.name: count(case)}
     before = known()
     assert PYTHON not in read() or grown(counted, before) == []

@@ -1,6 +1,6 @@
 """One command in the time that another leaves: tests with servers wait for a third of theirs.
 
-    python -m tools.beside build/computed.txt COMMAND… -- COMMAND…
+    python -m tools.run_idle build/computed.txt COMMAND… -- COMMAND…
 
 The first gives way to the second: it has Linux' policy for what is not urgent, SCHED_IDLE, and gets a CPU
 that nobody else wants. What it prints goes to the file, and to standard output when both have ended. The exit
