@@ -28,7 +28,7 @@ from benchmarks.frames import FETCH, METADATA, PRODUCE, nothing_fetched, produce
 from benchmarks.patch_metadata import READ_BYTES, Limits, directory
 from benchmarks.results import FLEET
 from benchmarks.workloads import Spec, sync
-from fleet.core.errors import FleetError, LimitReached, WireError
+from fleet.core.errors import FleetError, LimitExceeded, WireError
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.budget import Backlogs, MemoryBudget
@@ -169,7 +169,7 @@ class _Host:
     def cut(self, _: ClientConnection) -> None: ...
     def came_back(self, _: ClientConnection) -> None: ...
     def sampled(self, _: ClientConnection) -> None: ...
-    def refused(self, _: ClientConnection, error: WireError | LimitReached) -> None:
+    def refused(self, _: ClientConnection, error: WireError | LimitExceeded) -> None:
         raise error
 
     def overdrawn(self, _: ClientConnection, __: Quota) -> None: ...

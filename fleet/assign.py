@@ -30,7 +30,7 @@ from zlib import crc32
 
 from fleet.core.model import Broker, BrokerId, Member, Ownership, ProxyId
 from fleet.core.placement import Candidates, Levels, Placement
-from fleet.core.weights import Weighing, place, proposal
+from fleet.core.weights import Weights, place, proposal
 
 MAX_SUCCESSORS = 3
 """Beyond these, ``fleet.core.directory`` falls back to rendezvous hashing."""
@@ -76,7 +76,7 @@ def assign(
     previous: Mapping[BrokerId, Ownership],
     pins: Mapping[BrokerId, ProxyId],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
-    weighing: Weighing | None = None,
+    weighing: Weights | None = None,
 ) -> dict[BrokerId, Ownership]:
     """The balanced ownership that moves as little as possible; ``assign`` of its own result is that result.
 

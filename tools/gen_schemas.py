@@ -19,7 +19,7 @@ from fleet.drills.game_day.report import GAME_DAY
 from fleet.pipeline import observations
 from fleet.pipeline.documents import ANOMALIES, AUDIT, AVAILABILITY, PIPELINE, REPORT
 from tests.chaos.seeded import report
-from tests.chaos.seeded.spark_crosscheck import JUDGED
+from tests.chaos.seeded.spark_crosscheck import CROSSCHECK
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
@@ -37,7 +37,7 @@ SCHEMAS: Final[dict[str, Codec[Any]]] = {
     "events": events.EVENTS,
     "game-day": GAME_DAY,
     "journal": journal_files.JOURNAL,
-    "judged": JUDGED,
+    "judged": CROSSCHECK,
     "live": documents.LIVE,
     "node": documents.NODE,
     "outside": observations.EVENTS,

@@ -11,7 +11,7 @@ import signal
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from fleet.core.errors import CommandFailed, TemplateError
+from fleet.core.errors import CommandFailed, CommandTemplateError
 from fleet.core.model import ProxyId
 
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
@@ -31,12 +31,12 @@ def command_for(template: str, proxy_id: ProxyId, url: str, option: str = "--com
     try:
         words = shlex.split(template)
     except ValueError as error:
-        raise TemplateError(f"{option} {template!r}: {error}") from error
+        raise CommandTemplateError(f"{option} {template!r}: {error}") from error
     if not words:
-        raise TemplateError(f"{option} is empty")
+        raise CommandTemplateError(f"{option} is empty")
     strange = set(_PLACEHOLDER.findall(template)) - values.keys()
     if strange:
-        raise TemplateError(
+        raise CommandTemplateError(
             f"{option} {template!r}: knows {' and '.join(values)}, not {', '.join(sorted(strange))}"
         )
     return [_PLACEHOLDER.sub(lambda found: values[found.group()], word) for word in words]
@@ -45,7 +45,7 @@ def command_for(template: str, proxy_id: ProxyId, url: str, option: str = "--com
 def check_program(words: list[str], option: str) -> None:
     """Raises: TemplateError: the program of a command is not on this machine."""
     if shutil.which(words[0]) is None:
-        raise TemplateError(f"{option}: there is no program {words[0]} here")
+        raise CommandTemplateError(f"{option}: there is no program {words[0]} here")
 
 
 async def run_command(words: list[str], proxy_id: ProxyId, limit_s: float | None = None) -> None:

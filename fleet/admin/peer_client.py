@@ -54,7 +54,7 @@ class Peers:
     def _current(self) -> Access:
         """How they are asked; made anew where a file has changed.
 
-        Unlike ``Followed``: of the tokens one may be missing.
+        Unlike ``Reloading``: of the tokens one may be missing.
         """
         stamp, made = tuple(map(_look, self._files())), self._made
         if made is None or made[0] != stamp:

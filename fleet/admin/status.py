@@ -17,7 +17,7 @@ from fleet.admin.documents import (
 from fleet.assign import assign
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
-from fleet.core.weights import UNKNOWN, Weighing, loads_of
+from fleet.core.weights import UNKNOWN, Weights, loads_of
 
 Answers = Mapping[ProxyId, OwnershipDocument | FleetError]
 
@@ -128,7 +128,7 @@ def _loads(ownership: Mapping[BrokerId, Ownership], members: Collection[ProxyId]
 
 
 def _weights(
-    ownership: Mapping[BrokerId, Ownership], members: Collection[ProxyId], weighing: Weighing | None
+    ownership: Mapping[BrokerId, Ownership], members: Collection[ProxyId], weighing: Weights | None
 ) -> dict[ProxyId, float | None]:
     if weighing is None:
         return dict.fromkeys(members)
@@ -137,7 +137,7 @@ def _weights(
     return dict(loads_of(owned, weights, list(members)))
 
 
-def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weighing | None = None) -> PlanDocument:
+def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weights | None = None) -> PlanDocument:
     """What would move if some members were drained, by the same computation that the leader does.
 
     Args:

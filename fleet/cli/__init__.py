@@ -18,6 +18,7 @@ from fleet.core.errors import (
     AdminError,
     CertificateError,
     CommandFailed,
+    CommandTemplateError,
     CommandTimeout,
     ConfigError,
     DemoError,
@@ -29,7 +30,6 @@ from fleet.core.errors import (
     RestartFailed,
     StaleGeneration,
     StartError,
-    TemplateError,
     UnknownMember,
 )
 from fleet.core.text import make_printable
@@ -43,7 +43,7 @@ _KINDS: Final[tuple[tuple[type[FleetError], ErrorKind, int], ...]] = (
     (CommandTimeout, "timeout", UNREACHABLE),
     (AdminError, "unreachable", UNREACHABLE),
     (StaleGeneration, "conflict", FAILURE),
-    (TemplateError, "usage", USAGE),
+    (CommandTemplateError, "usage", USAGE),
     (CommandFailed, "command", FAILURE),
     (RestartFailed, "restart", FAILURE),
     (GameDayError, "game_day", FAILURE),

@@ -63,11 +63,11 @@ def doctor(timeout_s: float, config: str, as_json: bool) -> int:
     where anything has failed, and with 3 where no member answers.
     """
     settings = load(config, os.environ)
-    from fleet.cli.doctor.collect import Looker  # with what reads certificates: other commands do without
+    from fleet.cli.doctor.collect import Collector  # with what reads certificates: other commands do without
     from fleet.cli.doctor.rules import judge
 
     access = access_to(settings, os.environ)
-    looker = Looker(settings, client.admin_urls(settings), access, timeout_s, _say)
+    looker = Collector(settings, client.admin_urls(settings), access, timeout_s, _say)
     findings = judge(asyncio.run(looker.look()))
     document = DoctorDocument(settings.fleet, all(each.verdict != "failed" for each in findings), findings)
     print_document(document, DOCTOR, as_json, tables.print_doctor)

@@ -15,18 +15,18 @@ from fleet.admin.status import plan as status_plan
 from fleet.cli.options import config_option, json_option, member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.cli.render import tables
-from fleet.cli.targets import settings_of, urls_of
+from fleet.cli.targets import load_settings, target_urls
 from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import AdminError
 from fleet.core.model import ProxyId
-from fleet.core.weights import Weighing
+from fleet.core.weights import Weights
 from fleet.tls.access import access_to
 
 
 def _ask(config: str, admin: str | None) -> tuple[Answers, dict[ProxyId, str]]:
-    settings = settings_of(config, admin)
-    urls = urls_of(settings, admin)
+    settings = load_settings(config, admin)
+    urls = target_urls(settings, admin)
     return asyncio.run(client.ask_all(urls, access=access_to(settings, os.environ))), urls
 
 
@@ -65,7 +65,7 @@ def plan(config: str, admin: str | None, as_json: bool, without: tuple[str, ...]
     return OK
 
 
-def _weighing(settings: Settings) -> Weighing:
+def _weighing(settings: Settings) -> Weights:
     """The weights that are in the topic now. Raises: AdminError: they cannot be read."""
     if settings.events is None:
         raise AdminError(
@@ -81,7 +81,7 @@ def _weighing(settings: Settings) -> Weighing:
     weights = asyncio.run(reading)
     if not weights:
         raise AdminError("there are no weights yet; run the pipeline's jobs `load` and `weights`")
-    return Weighing(weights, settings.balance.min_gain)
+    return Weights(weights, settings.balance.min_gain)
 
 
 @click.command(short_help="Have a member own nothing.", epilog="\b\nExample:\n  fleet drain p2")
@@ -101,9 +101,9 @@ def undrain(config: str, admin: str | None, as_json: bool, proxy_id: str) -> int
 
 
 def _set_drained(config: str, admin: str | None, as_json: bool, proxy_id: str, drained: bool) -> int:
-    settings = settings_of(config, admin)
+    settings = load_settings(config, admin)
     access = access_to(settings, os.environ, writes=True)
-    urls = tuple(urls_of(settings, admin).values())
+    urls = tuple(target_urls(settings, admin).values())
     if settings is not None and admin is None:
         settings.member(proxy_id)
         urls = client.writable_urls(settings)

@@ -13,7 +13,7 @@ from fleet.config.file import load
 from fleet.core.model import ProxyId
 
 
-def settings_of(config: str, admin: str | None) -> Settings | None:
+def load_settings(config: str, admin: str | None) -> Settings | None:
     """The file; None where an address was named, and no file beside it."""
     source = click.get_current_context().get_parameter_source("config")
     if admin is not None and source is ParameterSource.DEFAULT:
@@ -21,7 +21,7 @@ def settings_of(config: str, admin: str | None) -> Settings | None:
     return load(config, os.environ)
 
 
-def urls_of(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
+def target_urls(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
     """Whom to ask: every member of the file, or the one address that was named."""
     if admin is not None:
         return {admin: client.normal_url(admin, client.scheme_of(settings))}

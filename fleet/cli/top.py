@@ -18,7 +18,7 @@ from fleet.cli.options import member_options
 from fleet.cli.output import OK, UNREACHABLE, print_document, print_progress
 from fleet.cli.render.tables import duration
 from fleet.cli.render.top import print_live, screen
-from fleet.cli.targets import settings_of, urls_of
+from fleet.cli.targets import load_settings, target_urls
 from fleet.core.errors import AdminError, FleetError
 from fleet.tls.access import Access, access_to
 
@@ -46,8 +46,8 @@ def top(config: str, admin: str | None, as_json: bool, once: bool) -> int:
     address. With --json a line is one document. Exits with 3 where no member answers at the start, and
     with --once where rates are not known in time.
     """
-    settings = settings_of(config, admin)
-    urls = tuple(urls_of(settings, admin).values())
+    settings = load_settings(config, admin)
+    urls = tuple(target_urls(settings, admin).values())
     access = access_to(settings, os.environ)
     if once:
         document = asyncio.run(_counted(urls, access))

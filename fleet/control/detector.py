@@ -2,7 +2,7 @@
 
 Whether a peer changes is one table (``_NEXT``) over what is held of it and the verdict on its observations.
 Who is killed, frozen, cut off, or has only lost its control process looks different on the link and to a
-probe of its advertised listener; ``Detector._dead`` tells them apart.
+probe of its advertised listener; ``FailureDetector._dead`` tells them apart.
 
 A *probe* asks the data plane, a *heartbeat* comes from the control process. So an answered probe keeps a peer
 whose control process is being restarted for ``control_grace_s``, and heartbeats do not keep one whose
@@ -141,14 +141,14 @@ class _Peer:
     probe_out_s: float = 0.0
     """When the last probe was sent."""
     alive_s: float | None = None
-    """See ``Detector.alive_s``."""
+    """See ``FailureDetector.alive_s``."""
 
     def answered(self, asked_s: float) -> None:
         """A worker has answered what it was asked then."""
         self.alive_s = asked_s if self.alive_s is None else max(self.alive_s, asked_s)
 
 
-class Detector:
+class FailureDetector:
     """What this member holds of every other one.
 
     Args:

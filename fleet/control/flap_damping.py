@@ -13,7 +13,7 @@ LIMIT_S: Final = 60.0
 """What it has to wait at most."""
 
 
-class Flaps:
+class FlapDamper:
     """Follows the committed states, at every member, so that a new leader knows what the former one knew.
 
     Args:

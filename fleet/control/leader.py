@@ -19,8 +19,8 @@ from math import inf
 from typing import Final, Protocol
 
 from fleet.assign import assign, take_over
-from fleet.control.flap_damping import Flaps
-from fleet.control.reports import Report
+from fleet.control.flap_damping import FlapDamper
+from fleet.control.reports import MemberReport
 from fleet.core.model import (
     Broker,
     BrokerId,
@@ -40,7 +40,7 @@ from fleet.core.state import (
     OwnershipReason,
     split_ownership,
 )
-from fleet.core.weights import UNKNOWN, Weighing
+from fleet.core.weights import UNKNOWN, Weights
 
 RETRY_S: Final = 1.0
 """A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
@@ -81,7 +81,7 @@ class _Observed:
     """What is committed and what is seen at one moment; the fields are those of `Leader.propose`."""
 
     state: FleetState
-    reports: Mapping[ProxyId, Report]
+    reports: Mapping[ProxyId, MemberReport]
     live: Mapping[ProxyId, Liveness]
     heard: AbstractSet[ProxyId]
     now_s: float
@@ -115,7 +115,7 @@ class _Inputs:
 
     state: FleetState
     unreachable: frozenset[tuple[ProxyId, BrokerId]]
-    weighing: Weighing | None
+    weighing: Weights | None
     balanced: bool
 
     def covers(self, other: _Inputs) -> bool:
@@ -152,7 +152,7 @@ class Leader:
         self._weights: Mapping[BrokerId, float] | None = None
         self._voters = frozenset(voters)
         self._members = frozenset(members)
-        self._flaps = Flaps(timing.steady_after_s)
+        self._flaps = FlapDamper(timing.steady_after_s)
         self._moved_s = -inf
         self.reset()
 
@@ -167,7 +167,7 @@ class Leader:
         self._outstanding: dict[Hashable, _Outstanding] = {}
         self._ownership_until = (-1, 0.0)
         self._done: _Inputs | None = None
-        self._weighing: Weighing | None = None
+        self._weighing: Weights | None = None
         self._weighed_s = 0.0
 
     def weigh(self, weights: Mapping[BrokerId, float]) -> None:
@@ -185,7 +185,7 @@ class Leader:
     def propose(
         self,
         state: FleetState,
-        reports: Mapping[ProxyId, Report],
+        reports: Mapping[ProxyId, MemberReport],
         live: Mapping[ProxyId, Liveness],
         heard: AbstractSet[ProxyId],
         now_s: float,
@@ -294,7 +294,7 @@ class Leader:
         steady_s = self._flaps.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
-    def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, Report]) -> bool:
+    def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, MemberReport]) -> bool:
         """Whether a majority of all voters says so; its own word counts as well."""
         votes = [
             proxy_id in reports[voter].suspects or (voter == proxy_id and not reports[voter].ready)
@@ -378,7 +378,7 @@ class Leader:
             return []
         return self._change(state, after, _why_balanced(state, after), now_s)
 
-    def _weighed(self, now_s: float) -> Weighing | None:
+    def _weighed(self, now_s: float) -> Weights | None:
         """By what to balance; another one than last time only where that is long enough ago."""
         if self._balance is None:
             return None
@@ -386,7 +386,7 @@ class Leader:
             return UNKNOWN
         old = self._weighing is None or now_s - self._weighed_s >= self._balance.every_s
         if self._weighing is None or (old and self._weighing.weights is not self._weights):
-            self._weighing = Weighing(self._weights, self._balance.min_gain)
+            self._weighing = Weights(self._weights, self._balance.min_gain)
             self._weighed_s = now_s
         return self._weighing
 

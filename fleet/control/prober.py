@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from fleet.config import Settings
 from fleet.control.clock import moment
-from fleet.control.detector import Detector
+from fleet.control.detector import FailureDetector
 from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.log_limit import LogLimit
@@ -56,7 +56,9 @@ class Prober:
     Raises: ConfigError: the certificates of a listener cannot be used.
     """
 
-    def __init__(self, settings: Settings, me: ProxyId, detector: Detector, events: ProbeEvents) -> None:
+    def __init__(
+        self, settings: Settings, me: ProxyId, detector: FailureDetector, events: ProbeEvents
+    ) -> None:
         self._me = me
         self._timing = settings.timing
         self._detector = detector
@@ -137,7 +139,7 @@ class Prober:
         if self._logged.is_due(time.monotonic(), peer):
             log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 
-    async def hold_worker(self, peer: ProxyId) -> None:
+    async def keep_probe_connection(self, peer: ProxyId) -> None:
         """Hold a connection to a peer's worker, and tell the detector what comes of it."""
         timing = self._timing
         silence_s = GIVE_UP_PERIODS * timing.suspect_after_s
@@ -152,16 +154,16 @@ class Prober:
                         lambda: self._detector.worker_asked(peer, time.monotonic()),
                         lambda: self._detector.worker_answered(peer, time.monotonic()),
                     )
-                    self._held_no_more(peer, end)
+                    self._on_probe_connection_closed(peer, end)
             # Soon: while none is held, silence in one direction is noticed late.
             await asyncio.sleep(min(HOLD_AGAIN_S, timing.probe_interval_s))
 
-    def _held_no_more(self, peer: ProxyId, end: HoldEnd) -> None:
+    def _on_probe_connection_closed(self, peer: ProxyId, end: HoldEnd) -> None:
         now_s = time.monotonic()
-        if end is HoldEnd.LET_GO and not self._events.is_stopping(peer):
+        if end is HoldEnd.CLOSED and not self._events.is_stopping(peer):
             self._detector.worker_lost(peer, now_s)
             self.noticed[peer] = moment()
             self._events.on_probed()
-        elif end is not HoldEnd.NOBODY:
+        elif end is not HoldEnd.UNREACHABLE:
             self._detector.worker_given_up(peer, now_s)
             self._events.on_probed()

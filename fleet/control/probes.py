@@ -142,9 +142,9 @@ async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutc
 class HoldEnd(StrEnum):
     """How it came that a connection to a worker is not held any more."""
 
-    NOBODY = "nobody"
+    UNREACHABLE = "nobody"
     """There was no worker to hold a connection to."""
-    LET_GO = "let go"
+    CLOSED = "let go"
     """The worker, or whoever is in between, ended it."""
     GIVEN_UP = "given up"
     """Nothing has come over it for too long, or this member cannot use it any more."""
@@ -176,9 +176,9 @@ async def hold(
                 first = _asked(target, _IMPOSSIBLE_VERSION)
                 answer, reader, writer = await stack.enter_async_context(first)
         except (OSError, EOFError, MemoryError):
-            return HoldEnd.NOBODY
+            return HoldEnd.UNREACHABLE
         if answer != _UNSUPPORTED_VERSION:
-            return HoldEnd.NOBODY
+            return HoldEnd.UNREACHABLE
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(_keep_asking(writer, pace.interval_s, asked))
             end = await _hear(reader, pace.silence_s, answered)
@@ -199,13 +199,13 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
             async with asyncio.timeout(silence_s):
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 if not 0 <= size <= _ANSWER_LIMIT_BYTES:
-                    return HoldEnd.LET_GO
+                    return HoldEnd.CLOSED
                 await reader.readexactly(size)
             answered()
     except TimeoutError:
         return HoldEnd.GIVEN_UP
     except (OSError, EOFError, MemoryError) as error:
-        return HoldEnd.LET_GO if is_peers_doing(error) else HoldEnd.GIVEN_UP
+        return HoldEnd.CLOSED if is_peers_doing(error) else HoldEnd.GIVEN_UP
 
 
 async def probe_broker(

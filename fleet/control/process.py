@@ -30,13 +30,13 @@ from fleet.admin.peer_client import Peers
 from fleet.config import Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment
-from fleet.control.detector import Detector
+from fleet.control.detector import FailureDetector
 from fleet.control.directory_publisher import Directories
 from fleet.control.leader import Leader
 from fleet.control.links import Kind, PeerLinks, digest_voters
 from fleet.control.prober import Prober
-from fleet.control.reports import Report
-from fleet.control.status import ControlSource
+from fleet.control.reports import MemberReport
+from fleet.control.status import StatusSource
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.control.worker_channels import Workers
 from fleet.core.errors import ConfigError
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+_REPORT: TypeAdapter[MemberReport] = TypeAdapter(MemberReport)
 
 COMMAND_TIMEOUT_S = 5.0
 HANDOVER_SHARE = 0.45
@@ -104,7 +104,7 @@ class Control:
 
         self.state = FleetState()
         self.status: RaftStatus | None = None
-        self.reports: dict[ProxyId, Report] = {}
+        self.reports: dict[ProxyId, MemberReport] = {}
         self.heard_s: dict[ProxyId, float] = {}
         self._stopping = False
         self._handed_over = asyncio.Event()
@@ -123,7 +123,7 @@ class Control:
         )
         self.directories = Directories(None if self.mine.witness else self._member, self.workers, spec.folder)
         self.brokers = BrokerWatch(settings, self._refresh, self.me)
-        self.detector = Detector(self.me, tuple(self._peers), self._timing, self.started_s)
+        self.detector = FailureDetector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
         by_weight = settings.balance if settings.balance.by == "weights" else None
         self._leader = Leader(self._timing, settings.voters, carriers, by_weight)
@@ -195,7 +195,7 @@ class Control:
         await self.workers.start()
         secured = self.settings.admin
         self._admin = await server.serve(
-            ControlSource(self),
+            StatusSource(self),
             _inherited(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
             tls=None if secured.tls is None else admin.following(secured.tls.of(self.me)),
@@ -216,7 +216,7 @@ class Control:
         await self.links.start()
         for peer, member in self._peers.items():
             if not member.witness:
-                self._spawn(self.prober.hold_worker(peer))
+                self._spawn(self.prober.keep_probe_connection(peer))
         self._spawn(self._report_regularly())
         self._evaluate()
 
@@ -482,11 +482,11 @@ class Control:
         for peer in self.links.connected:
             self.links.send(peer, Kind.REPORT, report)
 
-    def report(self) -> Report:
+    def report(self) -> MemberReport:
         held = self.detector.liveness
         suspects = tuple(sorted(peer for peer in held if held[peer] is Liveness.SUSPECT))
         failed_probes = self.detector.failed_probes
-        return Report(
+        return MemberReport(
             proxy_id=self.me,
             incarnation=self.spec.incarnation,
             member=self._member,
@@ -537,7 +537,7 @@ class Control:
         return outcome
 
 
-def _decisive(report: Report) -> tuple[object, ...]:
+def _decisive(report: MemberReport) -> tuple[object, ...]:
     """The part of a report that something may have to be done about at once."""
     evidence = report.suspects, report.failed_probes
     return report.incarnation, report.ready, report.stopping, evidence, report.member

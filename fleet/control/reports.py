@@ -13,7 +13,7 @@ from fleet.core.model import (
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberReport:
     """What a member tells every other one at each heartbeat.
 
     Args:

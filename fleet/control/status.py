@@ -13,11 +13,11 @@ from fleet.admin.snapshot import Check, FleetView, MemberView, RaftView
 from fleet.config import MemberSettings, Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment
-from fleet.control.detector import Detector
+from fleet.control.detector import FailureDetector
 from fleet.control.directory_publisher import Directories
 from fleet.control.links import PeerLinks
 from fleet.control.prober import Prober
-from fleet.control.reports import Report
+from fleet.control.reports import MemberReport
 from fleet.control.takeover_watch import TakeoverWatch
 from fleet.control.worker_channels import Workers
 from fleet.core.errors import UnknownMember
@@ -33,14 +33,14 @@ from fleet.runtime.ephemeral_ports import (
 )
 from fleet.runtime.sockets import listening_ports
 from fleet.runtime.stderr_log import dropped_lines
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
 if TYPE_CHECKING:
     from fleet.control.tracing import Tracing
     from fleet.events.stream import EventStream
 
 
-class Shown(Protocol):
+class ControlState(Protocol):
     """What is shown of a control process, and the one thing that can be asked of it."""
 
     spec: ChildSpec
@@ -50,10 +50,10 @@ class Shown(Protocol):
     started_s: float
     state: FleetState
     status: RaftStatus | None
-    reports: dict[ProxyId, Report]
+    reports: dict[ProxyId, MemberReport]
     heard_s: dict[ProxyId, float]
     prober: Prober
-    detector: Detector
+    detector: FailureDetector
     links: PeerLinks
     workers: Workers
     brokers: BrokerWatch
@@ -65,7 +65,7 @@ class Shown(Protocol):
     @property
     def thread_restarts(self) -> Mapping[str, int]: ...
 
-    def report(self) -> Report:
+    def report(self) -> MemberReport:
         """What it tells its peers of itself."""
         ...
 
@@ -80,12 +80,12 @@ REJOINING: Final = (
 )
 
 
-class ControlSource:
+class StatusSource:
     """``AdminSource`` over a control process; runs on its loop."""
 
-    def __init__(self, control: Shown) -> None:
+    def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._expiry: dict[Path, Followed[datetime | None]] = {}
+        self._expiry: dict[Path, Reloading[datetime | None]] = {}
         self._judged_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
@@ -175,7 +175,7 @@ class ControlSource:
         if path not in self._expiry:
             from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
 
-            self._expiry[path] = Followed((path,), lambda: checking.expiry(path), "certificate")
+            self._expiry[path] = Reloading((path,), lambda: checking.expiry(path), "certificate")
         return self._expiry[path].get()
 
     def _member_view(self, proxy_id: ProxyId, now_s: float) -> MemberView:

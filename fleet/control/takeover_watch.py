@@ -36,7 +36,7 @@ class TakeoverWatch:
 
         Args:
             state: what was committed at that moment.
-            alive_s: see `fleet.control.detector.Detector.alive_s`.
+            alive_s: see `fleet.control.detector.FailureDetector.alive_s`.
         """
         self._ownership = state.ownership
         owned = tuple(sorted(b for b, ownership in state.ownership.items() if proxy_id in ownership.owners))

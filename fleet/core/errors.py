@@ -110,7 +110,7 @@ class HandshakeFailed(WireError):
     reason = "handshake"
 
 
-class LimitReached(FleetError):
+class LimitExceeded(FleetError):
     """A client's connection is closed, whatever it carried.
 
     Args:
@@ -170,7 +170,7 @@ class AdminError(FleetError):
     """A member's admin address did not answer, or answered with an error."""
 
 
-class TemplateError(FleetError):
+class CommandTemplateError(FleetError):
     """A command of the operator's, with names to put in, is no command line."""
 
 
@@ -190,7 +190,7 @@ class GameDayError(FleetError):
     """A game day was not begun, or was given up: it says nothing about the fleet's promises."""
 
 
-class NotProved(GameDayError):
+class FaultNotObserved(GameDayError):
     """Nothing shows from outside that a member is as broken as it was to be."""
 
 

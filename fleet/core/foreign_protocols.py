@@ -11,7 +11,7 @@ import ssl
 from struct import Struct
 from typing import Final, Literal, TypeAlias
 
-from fleet.core.errors import LimitReached, WireError
+from fleet.core.errors import LimitExceeded, WireError
 
 Protocol: TypeAlias = Literal[
     "TLS", "HTTP", "HTTP/2", "PROXY protocol v1", "PROXY protocol v2", "SSH", "Kafka"
@@ -105,15 +105,15 @@ def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | No
 
 
 def explained(
-    error: WireError | LimitReached, received: bytes, listener: str, *, secured: bool
-) -> WireError | LimitReached:
+    error: WireError | LimitExceeded, received: bytes, listener: str, *, secured: bool
+) -> WireError | LimitExceeded:
     """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
     protocol = name_protocol(received)
     detail = None if protocol is None else at_listener(protocol, listener, secured=secured)
     if detail is None:
         return error
-    if isinstance(error, LimitReached):
-        return LimitReached(error.reason, f"{error}: {detail}")
+    if isinstance(error, LimitExceeded):
+        return LimitExceeded(error.reason, f"{error}: {detail}")
     return type(error)(error.peer, detail)
 
 

@@ -37,7 +37,7 @@ TAKERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Weighing:
+class Weights:
     """By what identities are balanced.
 
     Args:
@@ -55,7 +55,7 @@ class Weighing:
         return {b: weight + IDLE_SHARE * average for b, weight in known.items()}
 
 
-UNKNOWN: Final = Weighing({}, float("inf"))
+UNKNOWN: Final = Weights({}, float("inf"))
 """As long as nobody has said what identities weigh: what is there stays, all else is dealt out by number."""
 
 
@@ -71,7 +71,7 @@ def loads_of(
     return loads
 
 
-def place(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weighing: Weighing) -> Owners:
+def place(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weighing: Weights) -> Owners:
     """An owner for each identity that has none: the least loaded that may, the heaviest identity first."""
     weights = weighing.of(fleet.broker_ids)
     loads = loads_of(owned, weights, fleet.eligible)
@@ -85,7 +85,7 @@ def place(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weighing: W
     return placed
 
 
-def proposal(fleet: Candidates, owned: Owners, weighing: Weighing) -> Owners:
+def proposal(fleet: Candidates, owned: Owners, weighing: Weights) -> Owners:
     """The owners after the best that was found; those of now where it gains too little."""
     search = _Search(fleet, owned, weighing.of(fleet.broker_ids))
     if not search.loads:

@@ -25,7 +25,7 @@ OBJECTIVE: Final = 0.9999
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class BatchAudit:
     """What came out.
 
     Args:
@@ -46,7 +46,7 @@ class Judged:
 
 def judge(
     spark: SparkSession, servers: str, prefix: str, out: str, keys: Mapping[str, int], until_ms: int
-) -> Judged:
+) -> BatchAudit:
     """Run the jobs once, over the fleet's topics and over the one with what was seen from outside.
 
     Args:
@@ -75,7 +75,7 @@ def judge(
     finally:
         by_records.unpersist()
         parsed.unpersist()
-    return Judged(
+    return BatchAudit(
         events=count + seen,
         gaps=sum(row.what == "gap" for row in timeline),
         overlaps=sum(row.what == "overlap" for row in timeline),

@@ -25,7 +25,7 @@ _NO_EVENT: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, Recursi
 """Of what is no JSON, no such event, no text, no bytes, or nested a thousand times."""
 
 
-class Decoder:
+class EventDecoder:
     """Of the events of one class.
 
     Args:

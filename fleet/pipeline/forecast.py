@@ -32,7 +32,7 @@ _SEASON: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Season:
+class SeasonalForecast:
     """What is known of one load, in its unit for a minute.
 
     Args:
@@ -49,7 +49,7 @@ class Season:
     minutes: int = 0
     season: tuple[float, ...] = (0.0,) * SLOTS
 
-    def learn(self, minute_ms: int, seen: float) -> Season:
+    def learn(self, minute_ms: int, seen: float) -> SeasonalForecast:
         """One minute more. Minutes in between had nothing; one that is past changes nothing any more.
 
         Args:
@@ -58,7 +58,7 @@ class Season:
         if self.until_ms and minute_ms < self.until_ms:
             return self
         if not self.until_ms:
-            return Season(minute_ms + MINUTE_MS, level=seen, mean=seen, minutes=1)
+            return SeasonalForecast(minute_ms + MINUTE_MS, level=seen, mean=seen, minutes=1)
         missed = (minute_ms - self.until_ms) // MINUTE_MS
         if missed > LONGEST_GAP:
             level = max(0.0, seen - self.season[slot_of(minute_ms)])
@@ -68,7 +68,7 @@ class Season:
             known = known._one(self.until_ms + number * MINUTE_MS, 0.0)
         return known._one(minute_ms, seen)
 
-    def _one(self, minute_ms: int, seen: float) -> Season:
+    def _one(self, minute_ms: int, seen: float) -> SeasonalForecast:
         slot = slot_of(minute_ms)
         season, damped = self.season[slot], _DAMPING * self.trend
         level = _LEVEL * (seen - season) + (1 - _LEVEL) * (self.level + damped)
@@ -79,7 +79,7 @@ class Season:
         if minutes > _A_DAY:
             season += _SEASON * (seen - mean - season)
             seasons = (*seasons[:slot], season, *seasons[slot + 1 :])
-        return Season(minute_ms + MINUTE_MS, level, trend, mean, minutes, seasons)
+        return SeasonalForecast(minute_ms + MINUTE_MS, level, trend, mean, minutes, seasons)
 
     def ahead(self, minutes: int) -> float:
         """The mean of so many minutes to come; never below zero."""

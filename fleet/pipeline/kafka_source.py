@@ -45,7 +45,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fleet.core.errors import PipelineError
-from fleet.pipeline.event_decoder import TOLD, Decoder
+from fleet.pipeline.event_decoder import TOLD, EventDecoder
 from fleet.pipeline.spark_schema import ddl_of
 
 NAME: Final = "fleet_kafka"
@@ -283,7 +283,7 @@ def produce(client: Mapping[str, Any], records: Iterable[tuple[str, bytes | None
 def read(options: Options, span: Span) -> Iterator[pa.RecordBatch]:
     """The records of one span. Raises: PipelineError: they do not come."""
     event = told_class(options)
-    batches = partial(_batches, span) if event is None else partial(_told, Decoder(event))
+    batches = partial(_batches, span) if event is None else partial(_told, EventDecoder(event))
     consumer = _consumer(options)
     try:
         consumer.assign([TopicPartition(span.topic, span.partition, span.first)])
@@ -330,7 +330,7 @@ def _batches(span: Span, rows: Sequence[Message]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
-def _told(decode: Decoder, rows: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+def _told(decode: EventDecoder, rows: Sequence[Message]) -> Iterator[pa.RecordBatch]:
     told, left = decode([each.value() for each in rows])
     for values, events in (
         (pa.nulls(len(told), pa.binary()), told),

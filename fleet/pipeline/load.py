@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from fleet.core.event_schema import EVENTS, WeightEvent
 from fleet.core.model import BrokerId
-from fleet.pipeline.forecast import Season
+from fleet.pipeline.forecast import SeasonalForecast
 
 IDENTITY: Final = ("fleet", "broker_id")
 LATE: Final = "2 minutes"
@@ -119,9 +119,10 @@ def _weigh(
     key: tuple[Any, ...], batches: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     fleet, broker_id = key
-    known = Season()
+    known = SeasonalForecast()
     if state.exists:
-        known = Season(**{**(stored := json.loads(state.get[0])), "season": tuple(stored["season"])})
+        stored = json.loads(state.get[0])
+        known = SeasonalForecast(**{**stored, "season": tuple(stored["season"])})
     seen = pd.concat([batch[["minute_ms", "cpu_us"]] for batch in batches]).sort_values("minute_ms")
     for minute_ms, cpu_us in seen.itertuples(index=False):
         known = known.learn(int(minute_ms), float(cpu_us))

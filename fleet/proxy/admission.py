@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, Generic, Protocol, TypeVar
 
-from fleet.core.errors import LimitReached
+from fleet.core.errors import LimitExceeded
 
 SILENCE_S: Final = 1.0
 """How long a connection above a limit may say nothing, at least. Members ask at once."""
@@ -47,10 +47,10 @@ class Admission(Generic[GuestT]):
         self._admitted: set[GuestT] = set()
         self._of_source: dict[str, int] = {}
         """How many of these have come from one address; those that have none are left out."""
-        self._beyond: dict[GuestT, tuple[LimitReached, float]] = {}
+        self._beyond: dict[GuestT, tuple[LimitExceeded, float]] = {}
         """Above which limit, and since when."""
 
-    def enter(self, guest: GuestT, now_s: float) -> tuple[GuestT, LimitReached] | None:
+    def enter(self, guest: GuestT, now_s: float) -> tuple[GuestT, LimitExceeded] | None:
         """Take in a connection; returns one that has to go for it, and why."""
         error = self._admit(guest)
         if error is None:
@@ -61,7 +61,7 @@ class Admission(Generic[GuestT]):
         goes = self._least_like_a_member(guest)
         return goes, self._beyond.pop(goes)[0]
 
-    def ask_for_broker(self, guest: GuestT) -> LimitReached | None:
+    def ask_for_broker(self, guest: GuestT) -> LimitExceeded | None:
         """Why a connection may not have one: it was above a limit, and still would be."""
         if guest in self._admitted:
             return None
@@ -75,7 +75,7 @@ class Admission(Generic[GuestT]):
         """How many are above a limit."""
         return len(self._beyond)
 
-    def silent(self, now_s: float) -> list[tuple[GuestT, LimitReached]]:
+    def silent(self, now_s: float) -> list[tuple[GuestT, LimitExceeded]]:
         """Those above a limit that have had their moment, and why each one has to go."""
         return [
             (guest, error)
@@ -104,13 +104,13 @@ class Admission(Generic[GuestT]):
         others = (each for each in self._beyond if each is not newest)
         return max(others, key=lambda each: (of_source[each.source] > half, not each.answered))
 
-    def _admit(self, guest: GuestT) -> LimitReached | None:
+    def _admit(self, guest: GuestT) -> LimitExceeded | None:
         source = guest.source
         others = self._of_source.get(source, 0)
         if self._most_of_source is not None and others >= self._most_of_source:
-            return LimitReached("max_connections_per_source", f"{others} connections of {source} are open")
+            return LimitExceeded("max_connections_per_source", f"{others} connections of {source} are open")
         if len(self._admitted) >= self._most:
-            return LimitReached("max_connections", f"{len(self._admitted)} connections are open")
+            return LimitExceeded("max_connections", f"{len(self._admitted)} connections are open")
         self._admitted.add(guest)
         self._of_source[source] = others + 1
         return None

@@ -40,7 +40,7 @@ class BrokerConnection(asyncio.Protocol):
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
-        if self._client is None or not self._client.join(self):
+        if self._client is None or not self._client.attach_broker(self):
             self._client = None
             transport.abort()
 
@@ -64,7 +64,7 @@ class BrokerConnection(asyncio.Protocol):
         if consumed < len(data):
             self._kept = data[consumed:]
         elif session.passing_to_client >= LARGE_BYTES:
-            client.pass_body(self, False, len(data))
+            client.splice_body(self, False, len(data))
         if session.holding:
             written_bytes = self._hold_response(client)
             if client.alert:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from fleet.core.errors import LimitReached, TimeLimit, TruncatedFrame, WireError
+from fleet.core.errors import LimitExceeded, TimeLimit, TruncatedFrame, WireError
 from fleet.core.foreign_protocols import explained
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES, BrokerConnection
 from fleet.proxy.budget import IN_FLIGHT_BYTES, most_in_flight
@@ -30,7 +30,7 @@ from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
 from fleet.proxy.splice import LARGE_BYTES
 from fleet.proxy.streaming_patch import Write
-from fleet.proxy.timeouts import Watch
+from fleet.proxy.timeouts import ClientTimeout
 from fleet.runtime.socket_options import is_gone, is_secured, unread_bytes
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
         self._sampling = host.sampling
         self.client_spoke = False
         self.broker_spoke = False
-        """Since ``awaits`` was called."""
+        """Since ``active_timeout`` was called."""
         self.alert = False
         """Whether each read has to be followed by `attend`."""
         self.moving = False
@@ -166,7 +166,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False
         """It has sent its last, and what it sent waits for a broker."""
         self._spoken = 0
-        self.watch = Watch()
+        self.watch = ClientTimeout()
         self._looks_at_broker = 0
         """Since the broker is behind: one with each read, so there are no more writes. 0 where it is not."""
         self._looks_at_backlog = 0
@@ -194,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
         return f"{self._address[0]}:{self._address[1]}"
 
     @property
-    def ends(self) -> str:
+    def describe_peers(self) -> str:
         """Between whom it is, as far as that is known."""
         broker = None if self.broker is None else self.broker.transport.get_extra_info("peername")
         return self.peer if broker is None else f"{self.peer} to {broker[0]}:{broker[1]}"
@@ -241,7 +241,7 @@ class ClientConnection(asyncio.Protocol):
             else:
                 broker.write(piece)
                 if session.passing_to_broker >= LARGE_BYTES:
-                    self.pass_body(broker, True, passes)
+                    self.splice_body(broker, True, passes)
         if session.crowded:
             self.alert = True
         if self.alert:
@@ -298,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
         self.state = State.CLOSED
         self._cancel_timer()
         self._queue.clear()
-        self._part_with_broker()
+        self._detach_broker()
         self.host.closed(self)
         if self.party is not None:
             self.party.drop(self)
@@ -314,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         self.hold(_BROKER_IS_DIALLED)
         return sum(len(piece) for piece in self._queue) + len(self._kept)
 
-    def join(self, broker: BrokerConnection) -> bool:
+    def attach_broker(self, broker: BrokerConnection) -> bool:
         """The broker is connected; False where the client is gone by now."""
         if self.state is not State.DIALLING:
             return False
@@ -337,7 +337,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         if self.alert:
             if self.draining:
-                self._run_out_later()
+                self._start_drain_timer()
             self.attend()
         return True
 
@@ -345,7 +345,7 @@ class ClientConnection(asyncio.Protocol):
         if self.broker is broker and self._held & _CLIENT_IS_FULL:
             broker.pause_reading()
 
-    def pass_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
+    def splice_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
         """Have the kernel pass on what is left of a large body, where it can; see ``large_bodies``."""
         if self.bodies is None:
             self.bodies = LargeBodies(self)
@@ -398,20 +398,20 @@ class ClientConnection(asyncio.Protocol):
 
     # ---- called by the worker
 
-    def refuse(self, error: WireError | LimitReached) -> None:
+    def refuse(self, error: WireError | LimitExceeded) -> None:
         """Close both sides for an error, once."""
         if not self.transport.is_closing():
             self.end = "refused"
             self.host.refused(self, self._explained(error, self._kept) if self._kept else error)
             self.close()
 
-    def evict(self, error: LimitReached) -> None:
+    def evict(self, error: LimitExceeded) -> None:
         """Close it at once, for what it has the worker hold: nothing more goes out."""
         self.refuse(error)
         self.session.drop_requests()
         self.transport.abort()
 
-    def awaits(self) -> tuple[TimeLimit | None, int]:
+    def active_timeout(self) -> tuple[TimeLimit | None, int]:
         """The time limit that runs now, and a number that changes when the client does something about it.
 
         None runs while it is not read from, nor while it waits for an answer.
@@ -461,7 +461,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.draining:
             self._answer_s = min(self._answer_s, patience_s + answer_s)
-            self._run_out_later()
+            self._start_drain_timer()
             return
         self.moving = self.alert = True
         if self.session.coordinates:
@@ -477,7 +477,7 @@ class ClientConnection(asyncio.Protocol):
         self.moving = self.draining = self.alert = True
         self.session.drain()
         self._answer_s = answer_s
-        self._run_out_later()
+        self._start_drain_timer()
         self.advance()
 
     def expect(self) -> None:
@@ -497,14 +497,14 @@ class ClientConnection(asyncio.Protocol):
         self.drop_response()
         self.state = State.LEAVING
         self.transport.close()
-        self._part_with_broker()
+        self._detach_broker()
         self._cancel_timer()
         if self.waiting_bytes:
             self._abort_later()
 
     # ---- inside
 
-    def _explained(self, error: WireError | LimitReached, received: bytes) -> WireError | LimitReached:
+    def _explained(self, error: WireError | LimitExceeded, received: bytes) -> WireError | LimitExceeded:
         """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
         if self.state is not State.IDLE or self.answered:
             return error
@@ -513,7 +513,7 @@ class ClientConnection(asyncio.Protocol):
     def note_vanished(self, exc: Exception | None) -> None:
         if is_gone(exc):
             detail = "its host has not answered for as long, and has not said that it ends"
-            self.host.refused(self, LimitReached("vanished_timeout_s", detail))
+            self.host.refused(self, LimitExceeded("vanished_timeout_s", detail))
 
     def _overdrawn(self, quota: Quota) -> int:
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
@@ -627,7 +627,7 @@ class ClientConnection(asyncio.Protocol):
         """Take a move further where this is the moment."""
         if self.state is State.LEAVING:
             if self.session.refuses:
-                self._part_with_broker()
+                self._detach_broker()
         elif self.state is State.DIALLING:
             return  # what waits for the broker may be Produce with acks=0, and that is never in flight
         elif self.party is not None:
@@ -653,11 +653,11 @@ class ClientConnection(asyncio.Protocol):
         is_quiet = session.quiet and not session.coordinates
         return is_quiet and not self._kept and not unread_bytes(self.transport)
 
-    def _run_out_later(self) -> None:
+    def _start_drain_timer(self) -> None:
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._run_out)
+        self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_drain_deadline)
 
-    def _run_out(self) -> None:
+    def _on_drain_deadline(self) -> None:
         """What is in flight has had its time."""
         if self.state is State.DIALLING:  # that has a limit of its own; what waits for it has its time then
             return
@@ -677,13 +677,13 @@ class ClientConnection(asyncio.Protocol):
         self.drop_response()
         self.session.drain()
         if self.session.refuses:
-            self._part_with_broker()
+            self._detach_broker()
         self._cancel_timer()
         self.transport.write_eof()
         self.release(self._held)
         self._abort_later()
 
-    def _part_with_broker(self) -> None:
+    def _detach_broker(self) -> None:
         broker, self.broker = self.broker, None
         self._looks_at_broker = 0
         if broker is not None:

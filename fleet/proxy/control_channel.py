@@ -26,7 +26,7 @@ from fleet.runtime.ipc import (
     TrafficMessage,
     WorkerCounters,
 )
-from fleet.runtime.ticker import Regularly
+from fleet.runtime.ticker import PeriodicCallback
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ GATHER_S: Final = 0.05
 """Brokers seen, or lost, within this time are reported together: every client's first Metadata names all."""
 
 
-class Feed:
+class ControlChannel:
     """Keeps connecting to control, for as long as ``run`` runs.
 
     Args:
@@ -81,11 +81,11 @@ class Feed:
             await self._follow_once()
             await asyncio.sleep(RECONNECT_S)
 
-    def tell_regularly(self) -> list[Regularly]:
+    def tell_regularly(self) -> list[PeriodicCallback]:
         """Tell control what is counted, and what passes, until these are stopped."""
-        regular = [Regularly(COUNT_EVERY_S, self.send_counters)]
+        regular = [PeriodicCallback(COUNT_EVERY_S, self.send_counters)]
         if self._passed is not None:
-            regular.append(Regularly(PASS_EVERY_S, partial(self._send_passed, self._passed)))
+            regular.append(PeriodicCallback(PASS_EVERY_S, partial(self._send_passed, self._passed)))
         return regular
 
     def send_counters(self) -> None:

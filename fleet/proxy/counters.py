@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from fleet.core.errors import LimitReached, WireError
+from fleet.core.errors import LimitExceeded, WireError
 from fleet.core.model import BrokerId
 from fleet.proxy.traffic import Traffic
 from fleet.proxy.wire.counters import WireCounters
@@ -53,10 +53,10 @@ class Counters:
         self._rewrite_buckets[bisect_left(REWRITE_BOUNDS_S, took_s)] += 1
         self._rewrite_sum_s += took_s
 
-    def refused(self, error: WireError | LimitReached, peer: object, now_s: float) -> None:
+    def refused(self, error: WireError | LimitExceeded, peer: object, now_s: float) -> None:
         """Count a connection that is closed for an error; log it, but not each one of a flood."""
         reason = error.reason
-        counted = self._limited if isinstance(error, LimitReached) else self._errors
+        counted = self._limited if isinstance(error, LimitExceeded) else self._errors
         counted[reason] += 1
         if now_s - self._logged_at_s.get(reason, float("-inf")) < LOG_EVERY_S:
             self._unlogged[reason] += 1

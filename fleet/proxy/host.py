@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fleet.core.errors import LimitReached, WireError
+from fleet.core.errors import LimitExceeded, WireError
 
 if TYPE_CHECKING:
     from fleet.proxy.broker_connection import BrokerConnection
@@ -50,7 +50,7 @@ class Host(Protocol):
     def broker_gone(self, connection: ClientConnection) -> None:
         """The broker was the first to end it."""
 
-    def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None: ...
+    def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None: ...
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
         """A quota of it may be used up: call ``overdraw`` and, when it is not any more, ``repaid`` of it."""

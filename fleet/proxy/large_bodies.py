@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet.proxy.host import BODY_PASSES, State
-from fleet.proxy.splice import PIPE_BYTES, Passage
+from fleet.proxy.splice import PIPE_BYTES, SplicedBody
 from fleet.runtime.socket_options import is_secured
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ class LargeBodies:
 
     def __init__(self, client: ClientConnection) -> None:
         self._client = client
-        self._requests: Passage | None = None
-        self._responses: Passage | None = None
+        self._requests: SplicedBody | None = None
+        self._responses: SplicedBody | None = None
 
     @property
     def has_requests(self) -> bool:
@@ -61,7 +61,7 @@ class LargeBodies:
         if target.get_write_buffer_size() > written_bytes or not pipe.has_room():
             return
         try:
-            passage = Passage(pipe, source, target, left_bytes, self, to_broker)
+            passage = SplicedBody(pipe, source, target, left_bytes, self, to_broker)
         except OSError:  # too many files are open: it passes as a small one does
             return
         if to_broker:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Final
 
 from fleet.config.settings import MemberSettings, Settings
-from fleet.core.errors import LimitReached
+from fleet.core.errors import LimitExceeded
 from fleet.proxy.admission import SILENCE_S, Admission
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
-from fleet.proxy.timeouts import Patience
+from fleet.proxy.timeouts import TimeoutPolicy
 from fleet.runtime.sockets import connections_per_worker, most_probes
-from fleet.runtime.ticker import Regularly
+from fleet.runtime.ticker import PeriodicCallback
 
 _LATE: Final = 1.1
 """A sweep may come late by a tenth of the time between two."""
@@ -26,7 +26,7 @@ SETTLED_S = 10.0  # not Final: tests change it, and a compiler would write its v
 after minutes, and in the first seconds after a takeover there is enough to do."""
 
 
-class Guard:
+class ConnectionLimiter:
     """Watches over the connections of one worker, which has its share of its member's limits.
 
     Args:
@@ -40,7 +40,7 @@ class Guard:
         limits = settings.limits
         per_source = limits.max_connections_per_source
         self._everyone = everyone
-        self._patience = Patience(limits)
+        self._patience = TimeoutPolicy(limits)
         self._admission: Admission[ClientConnection] = Admission(
             connections_per_worker(settings, member),
             None if per_source is None else math.ceil(per_source / member.workers),
@@ -49,8 +49,8 @@ class Guard:
         )
         self._sweeps_s = 0.0
         self._swept_s = asyncio.get_running_loop().time()
-        self._sweeping: Regularly | None = None
-        self._sweeping_soon: Regularly | None = None
+        self._sweeping: PeriodicCallback | None = None
+        self._sweeping_soon: PeriodicCallback | None = None
         """While somebody is new: most connections owe nothing, and to look at them wakes up the worker."""
         self._under_way = False
         self._new = False
@@ -76,13 +76,13 @@ class Guard:
             if quota is not None:
                 quota.connections -= 1
 
-    def ask_for_broker(self, connection: ClientConnection) -> LimitReached | None:
+    def ask_for_broker(self, connection: ClientConnection) -> LimitExceeded | None:
         """Why a connection may not have one."""
         return self._admission.ask_for_broker(connection)
 
-    def start(self) -> Regularly:
+    def start(self) -> PeriodicCallback:
         """Sweep until `stop`; what this gives tells of failures."""
-        self._sweeping = Regularly(self._patience.rare_sweep_s, self._sweep_rarely)
+        self._sweeping = PeriodicCallback(self._patience.rare_sweep_s, self._sweep_rarely)
         return self._sweeping
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class Guard:
         """From now on, until a sweep finds nobody who is new."""
         if self._sweeping_soon is None:
             self._pass(asyncio.get_running_loop().time(), self._patience.rare_sweep_s)
-            self._sweeping_soon = Regularly(self._patience.sweep_s, self._sweep_soon)
+            self._sweeping_soon = PeriodicCallback(self._patience.sweep_s, self._sweep_soon)
 
     def _sweep_rarely(self) -> None:
         if self._sweeping_soon is None:
@@ -140,11 +140,11 @@ class Guard:
         loop, after = asyncio.get_running_loop(), first + SWEPT_AT_ONCE
         settled_s = loop.time() - SETTLED_S
         for connection in connections[first:after]:
-            limit, progress = connection.awaits()
+            limit, progress = connection.active_timeout()
             # Other members hold connections to ask over, and are answered.
             self._new = self._new or (limit == "first_request_timeout_s" and not progress)
             connection.watch_broker(settled_s)
-            late = connection.watch.look(limit, progress, self._patience, now_s)
+            late = connection.watch.check(limit, progress, self._patience, now_s)
             if late is not None:
                 connection.refuse(late)
         if after < len(connections):

@@ -138,6 +138,7 @@ class Session:
         "_client_left",
         "_clock",
         "_counters",
+        "_expected_padding",
         "_max_request_bytes",
         "_mode",
         "_observe_answer",
@@ -146,7 +147,6 @@ class Session:
         "_requests",
         "_rewriter",
         "_sample",
-        "_zeros",
         "coordinates",
         "crowded",
         "discard_bytes",
@@ -175,7 +175,7 @@ class Session:
         self._requests = counters.requests
         self.local_replies: list[bytes] = []
         self._broker_left: i64 = 0
-        self._zeros: i64 = 0
+        self._expected_padding: i64 = 0
         """As how many bytes what is left of the broker's frame has to end."""
         self.holding = False
         self._rewriter = Rewriter(
@@ -283,7 +283,7 @@ class Session:
     @property
     def passing_to_client(self) -> int:
         """How many of the bytes to come from the broker pass, whatever they are."""
-        return self._broker_left - self._zeros
+        return self._broker_left - self._expected_padding
 
     def passed_to_broker(self, size_bytes: int) -> None:
         """So many of them have, and were not presented here."""
@@ -341,7 +341,7 @@ class Session:
         mode: i64 = self._mode
         while True:
             if mode:
-                after = self._unusual(data, pos, end)
+                after = self._handle_exceptional(data, pos, end)
                 mode = self._mode
                 if after == _WAIT:
                     return pos
@@ -463,8 +463,8 @@ class Session:
             self._broker_left = rewriter.left_bytes
         pos: i64 = run + self._broker_left
         if pos:
-            if self._zeros and pos - self._zeros < end:
-                self._expect_zeros(data, pos, end)
+            if self._expected_padding and pos - self._expected_padding < end:
+                self._expect_padding(data, pos, end)
             if pos >= end:
                 self._broker_left = pos - end
                 if end > run:
@@ -496,7 +496,7 @@ class Session:
                     elif after <= end:
                         passes = known.passes(data, pos, after)
                     else:
-                        passes = self._begins(known, data, pos, after, end)
+                        passes = self._is_passthrough_prefix(known, data, pos, after, end)
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
                         if rewriter.busy:
@@ -514,22 +514,22 @@ class Session:
             write(memoryview(data)[run:pos])
         return pos
 
-    def _begins(self, known: Recognizer, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+    def _is_passthrough_prefix(self, known: Recognizer, data: bytes, pos: i64, after: i64, end: i64) -> bool:
         """Whether a response passes as it is, of which a part has come; then its end is looked at later."""
         if end > after - NO_TAGS_BYTES or not known.begins(data, pos, after, end):
             return False
-        self._zeros = NO_TAGS_BYTES
+        self._expected_padding = NO_TAGS_BYTES
         return True
 
-    def _expect_zeros(self, data: bytes, after: int, end: int) -> None:
+    def _expect_padding(self, data: bytes, after: int, end: int) -> None:
         """Look at the end of a response that has passed from its beginning on, as much of it as has come.
 
         Raises: TruncatedFrame: there is something, and no room for it.
         """
-        if any(data[max(0, after - self._zeros) : min(after, end)]):
+        if any(data[max(0, after - self._expected_padding) : min(after, end)]):
             raise TruncatedFrame("broker", "Fetch response: its end comes too early")
         if after <= end:
-            self._zeros = 0
+            self._expected_padding = 0
 
     def _plan(self, plan: int, correlation_id: int, size: int) -> int:
         """The plan for a response, 0 where it passes as it is; and where its request is sampled, take note.
@@ -545,7 +545,7 @@ class Session:
             plan ^= _SAMPLED
         return plan
 
-    def _unusual(self, data: bytes, pos: int, end: int) -> int:
+    def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame before the ordinary way, where the connection is new, is to leave, or has come back.
 
         Returns: the position behind the frame where it is done with; else _WAIT or _ORDINARY.

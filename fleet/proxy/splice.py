@@ -53,7 +53,7 @@ class Pipe:
         """How much has passed through it so far."""
         self.passages = 0
         """How many use it now; of so many that have begun."""
-        self.resting: dict[Passage, None] = {}
+        self.resting: dict[SplicedBody, None] = {}
         """Those between two bodies, the longest first."""
         try:
             self._try()
@@ -113,7 +113,7 @@ def pipe() -> Pipe | None:
         return None
 
 
-class Traveller(Protocol):
+class SpliceOwner(Protocol):
     """Whose bodies they are: a connection between a client and a broker."""
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
@@ -129,7 +129,7 @@ class Traveller(Protocol):
         """The kernel has said so here, and tells the transport no more."""
 
 
-class Passage:
+class SplicedBody:
     """Large bodies on their way, one after the other.
 
     From the first one on, until something else comes, nobody else reads the one side. So what comes between
@@ -147,13 +147,13 @@ class Passage:
     __slots__ = (
         "_errors",
         "_loop",
+        "_owner",
         "_pipe",
         "_reads",
         "_source",
         "_target",
         "_to",
         "_to_broker",
-        "_traveller",
         "left_bytes",
     )
 
@@ -163,13 +163,13 @@ class Passage:
         source: asyncio.Transport,
         target: asyncio.Transport,
         left_bytes: int,
-        traveller: Traveller,
+        owner: SpliceOwner,
         to_broker: bool,
     ) -> None:
         self._pipe = through
         self._target = target
         self.left_bytes = left_bytes
-        self._traveller = traveller
+        self._owner = owner
         self._to_broker = to_broker
         self._reads = 0
         """Since a body has ended."""
@@ -203,12 +203,12 @@ class Passage:
 
     def give_up(self) -> None:
         """Make room: it rests."""
-        self._traveller.passage_ends(self._to_broker)
+        self._owner.passage_ends(self._to_broker)
 
     def _go_on(self) -> None:
         """Something has come, or the source has ended."""
         if self._target.get_write_buffer_size():  # what is before it has not all gone
-            self._traveller.passage_ends(self._to_broker)
+            self._owner.passage_ends(self._to_broker)
             return
         if self.left_bytes:
             self._pass_on()
@@ -216,10 +216,10 @@ class Passage:
             self._receive()
         # Found: uvloop calls once, and never again, where a reset is behind what has come.
         if self._source >= 0 and self._errors.poll(0):
-            self._traveller.passage_ends(self._to_broker)
+            self._owner.passage_ends(self._to_broker)
 
     def _pass_on(self) -> None:
-        traveller, passed, kept, over = self._traveller, 0, b"", False
+        owner, passed, kept, over = self._owner, 0, b"", False
         side = self._source
         try:
             for _ in range(AT_ONCE):
@@ -236,33 +236,33 @@ class Passage:
             over = not passed
         except OSError as error:
             self._note(passed)
-            traveller.side_failed(error, broker=self._to_broker == (side == self._to))
+            owner.side_failed(error, broker=self._to_broker == (side == self._to))
             return
         if kept:  # before anybody is told that it has passed, and says goodbye to the target
             self._target.write(kept)
         self._note(passed)
         if over and self._source >= 0:
-            traveller.passage_ends(self._to_broker)
+            owner.passage_ends(self._to_broker)
 
     def _note(self, passed_bytes: int) -> None:
         if passed_bytes:
             self.left_bytes -= passed_bytes
             if not self.left_bytes and self._source >= 0:  # a full target may have stopped this
                 self._pipe.resting[self] = None
-            self._traveller.body_passed(passed_bytes, self._to_broker)  # which may stop this
+            self._owner.body_passed(passed_bytes, self._to_broker)  # which may stop this
 
     def _receive(self) -> None:
         """What is behind a body."""
-        traveller = self._traveller
+        owner = self._owner
         try:
             data = os.read(self._source, HEAD_BYTES)
         except BlockingIOError:
             data = b""
         except OSError as error:
-            traveller.side_failed(error, broker=not self._to_broker)
+            owner.side_failed(error, broker=not self._to_broker)
             return
         if data:
-            traveller.head_received(data, self._to_broker)  # which says how much is left, or stops this
+            owner.head_received(data, self._to_broker)  # which says how much is left, or stops this
         if self._source < 0:
             return
         if self.left_bytes:
@@ -271,4 +271,4 @@ class Passage:
             return
         self._reads += 1
         if not data or self._reads == READS:
-            traveller.passage_ends(self._to_broker)
+            owner.passage_ends(self._to_broker)

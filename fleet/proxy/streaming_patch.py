@@ -38,11 +38,11 @@ class Stream:
         "_ahead_bytes",
         "_budget",
         "_layout",
+        "_padding_left",
         "_rewrite",
         "_scan",
         "_scanned",
         "_tail",
-        "_zeros",
         "left_bytes",
         "pauses",
     )
@@ -64,7 +64,7 @@ class Stream:
         self._ahead_bytes = 0
         """How many of the bytes to come pass before anything is looked at."""
         self._tail = b""
-        self._zeros: int | None = None
+        self._padding_left: int | None = None
         """How many are still to be written, where the tail is too long to be rewritten."""
         self.left_bytes = frame_bytes
 
@@ -97,7 +97,7 @@ class Stream:
             return upto
         self._ahead_bytes, self.left_bytes = 0, after - stop
         tail_bytes = len(self._tail) + after - pos
-        if self._zeros is not None or tail_bytes > TAIL_LIMIT_BYTES:
+        if self._padding_left is not None or tail_bytes > TAIL_LIMIT_BYTES:
             self._blank(view[run:pos], tail_bytes, stop - pos, write)
             return stop
         if stop == after and not self._tail:
@@ -139,11 +139,11 @@ class Stream:
 
     def _blank(self, before: memoryview, tail_bytes: int, arrived_bytes: int, write: Write) -> None:
         """Write padding for so many bytes of a tail that have arrived; at first with what is before it."""
-        if self._zeros is None:
+        if self._padding_left is None:
             head = blank_head(self._layout, tail_bytes)
             write(b"".join((before, head)))
-            self._zeros = tail_bytes - len(head)
-        zeros = min(arrived_bytes, self._zeros)
-        self._zeros -= zeros
+            self._padding_left = tail_bytes - len(head)
+        zeros = min(arrived_bytes, self._padding_left)
+        self._padding_left -= zeros
         if zeros:
             write(bytes(zeros))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fleet.config.settings import Limits
-from fleet.core.errors import LimitReached, TimeLimit
+from fleet.core.errors import LimitExceeded, TimeLimit
 
 SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its value into the code
 """Between two sweeps at least."""
@@ -27,7 +27,7 @@ _SAID: Final[dict[TimeLimit, str]] = {
 }
 
 
-class Patience:
+class TimeoutPolicy:
     """The time limits of a worker.
 
     Args:
@@ -48,14 +48,14 @@ class Patience:
         self.rare_sweep_s = max(SWEEP_S, min(rare_s, RAREST_SWEEP_S))
         """Between two sweeps else."""
 
-    def over(self, limit: TimeLimit, waited_s: float) -> LimitReached | None:
+    def over(self, limit: TimeLimit, waited_s: float) -> LimitExceeded | None:
         """The error where a limit has passed."""
         if waited_s < self._limit_s[limit] - _TIMERS_S:
             return None
-        return LimitReached(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
+        return LimitExceeded(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
 
 
-class Watch:
+class ClientTimeout:
     """What one client owes, and since when."""
 
     __slots__ = ("_limit", "_progress", "_since_s")
@@ -65,9 +65,9 @@ class Watch:
         self._progress = 0
         self._since_s = 0.0
 
-    def look(
-        self, limit: TimeLimit | None, progress: int, patience: Patience, now_s: float
-    ) -> LimitReached | None:
+    def check(
+        self, limit: TimeLimit | None, progress: int, patience: TimeoutPolicy, now_s: float
+    ) -> LimitExceeded | None:
         """Whether it has owed that for too long.
 
         Args:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from fleet.core.errors import HandshakeFailed, LimitReached, MemoryLimit, WireError
+from fleet.core.errors import HandshakeFailed, LimitExceeded, MemoryLimit, WireError
 from fleet.core.model import Broker, BrokerId, Directory
 from fleet.core.traffic import ConnectionEnd
 from fleet.proxy.addresses import AddressSource
@@ -22,13 +22,13 @@ from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.brokers import Upstreams
 from fleet.proxy.budget import IN_FLIGHT_BYTES, Backlogs, MemoryBudget
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.control_channel import Feed
+from fleet.proxy.control_channel import ControlChannel
 from fleet.proxy.counters import Counters
 from fleet.proxy.deadlines import Deadlines
 from fleet.proxy.departures import Departures, Party
 from fleet.proxy.dialer import Dialler
 from fleet.proxy.host import Host, State
-from fleet.proxy.limits import Guard
+from fleet.proxy.limits import ConnectionLimiter
 from fleet.proxy.quota import Quota
 from fleet.proxy.session import Session
 from fleet.proxy.sessions import Sessions
@@ -41,7 +41,7 @@ from fleet.proxy.turns import TurnQueue
 from fleet.runtime import ipc
 from fleet.runtime.child import ChildSpec
 from fleet.runtime.ipc import BOOTSTRAP, ConnectionRow, Hello, TrafficMessage, WorkerCounters
-from fleet.runtime.ticker import Regularly
+from fleet.runtime.ticker import PeriodicCallback
 from fleet.tls import listeners
 from fleet.tls.brokers import to_brokers
 
@@ -119,7 +119,7 @@ class Worker(Host):
             self._log = TrafficLog(life, self._counters.rows, time.monotonic())
             self.sampling.look_again()
         self._upstreams = Upstreams(spec.settings.bootstrap_servers)
-        self._guard = Guard(spec.settings, self._member, self._everyone)
+        self._limiter = ConnectionLimiter(spec.settings, self._member, self._everyone)
         self._connections: dict[BrokerId, set[ClientConnection]] = {}
         self._servers: list[asyncio.Server | TlsServer] = []
         self._tls = listeners.servers(spec.settings, spec.proxy_id)
@@ -148,12 +148,14 @@ class Worker(Host):
         }
         hello = Hello(spec.index, os.getpid())
         passed = None if self._log is None else partial(self._passed, self._log)
-        self._feed = Feed(spec.control_socket, hello, self.apply, self._told, self.count, passed)
+        self._control_channel = ControlChannel(
+            spec.control_socket, hello, self.apply, self._told, self.count, passed
+        )
         tls = to_brokers(spec.settings.upstream)
         context = None if tls is None else tls.get
-        timeout_s = self._timing.upstream_connect_timeout_s
+        timeout_s, control = self._timing.upstream_connect_timeout_s, self._control_channel
         self._dialler = Dialler(
-            self._upstreams, context, self._tls_room, timeout_s, self._feed.lost, self._feed.want
+            self._upstreams, context, self._tls_room, timeout_s, control.lost, control.want
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -161,14 +163,14 @@ class Worker(Host):
         stored = ipc.read_directory(self._spec.folder / ipc.DIRECTORY_FILE)
         if stored is not None:
             self.apply(stored)
-        following = asyncio.create_task(self._feed.run())
-        sweeping = self._guard.start()
-        forgetting = Regularly(OLD_NEWS_S, self._forget_moves)
-        telling = self._feed.tell_regularly()
+        following = asyncio.create_task(self._control_channel.run())
+        sweeping = self._limiter.start()
+        forgetting = PeriodicCallback(OLD_NEWS_S, self._forget_moves)
+        telling = self._control_channel.tell_regularly()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._first_directory_s):
-                    await self._feed.first_directory.wait()
+                    await self._control_channel.first_directory.wait()
             await self._listen()
             log.info(
                 "serving %d ports, directory generation %d", len(self._servers), self._directory.generation
@@ -188,11 +190,11 @@ class Worker(Host):
                     end.result()  # none is done but by an error
             await self._drain_all()
         finally:
-            self._feed.send_counters()
+            self._control_channel.send_counters()
             following.cancel()
             for each in (forgetting, *telling):
                 each.stop()
-            self._guard.stop()
+            self._limiter.stop()
             await asyncio.wait([following])
             self._dialler.stop()
 
@@ -301,7 +303,7 @@ class Worker(Host):
 
     def _saw(self, broker: Broker) -> None:
         """A response names it otherwise than the directory: control asks the cluster."""
-        self._feed.saw([broker])
+        self._control_channel.saw([broker])
 
     def _told(self, reachable: Mapping[BrokerId, bool]) -> None:
         self._upstreams.told(reachable, time.monotonic())
@@ -377,7 +379,7 @@ class Worker(Host):
         connection.traffic.opened += 1
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
         self._connections.setdefault(key, set()).add(connection)
-        self._guard.opened(connection)
+        self._limiter.opened(connection)
         if self._draining:
             self._waited_for.add(connection)
             connection.drain(0.0)
@@ -413,7 +415,7 @@ class Worker(Host):
 
     def closed(self, connection: ClientConnection) -> None:
         connection.traffic.connections -= 1
-        self._guard.closed(connection)
+        self._limiter.closed(connection)
         if connection.number:
             self._note(connection, connection.end)
         key = BOOTSTRAP if connection.broker_id is None else connection.broker_id
@@ -429,10 +431,10 @@ class Worker(Host):
 
     def broker_gone(self, connection: ClientConnection) -> None:
         if connection.broker_id is not None:
-            self._feed.lost(connection.broker_id)
+            self._control_channel.lost(connection.broker_id)
 
-    def refused(self, connection: ClientConnection, error: WireError | LimitReached) -> None:
-        self._counters.refused(error, connection.ends, time.monotonic())
+    def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
+        self._counters.refused(error, connection.describe_peers, time.monotonic())
         if self._log is not None and not self.sampling.reads:
             self.sampling.look_again()  # it was to be looked at, and counting goes on from there for ever
 
@@ -445,7 +447,7 @@ class Worker(Host):
             f"and together they are above {self.responses.limit_bytes}; ask for less, or raise the limit"
         )
         # Later: it may be the one whose bytes are being looked at.
-        self._loop.call_soon(connection.evict, LimitReached("max_patched_response_bytes", detail))
+        self._loop.call_soon(connection.evict, LimitExceeded("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
         in_responses = 2 * connection.session.held_bytes > held_bytes
@@ -455,7 +457,7 @@ class Worker(Host):
             f"are behind more than {self.backlogs.limit_bytes}"
         )
         limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
-        connection.evict(LimitReached(limit, detail))
+        connection.evict(LimitExceeded(limit, detail))
 
     def _evict_requests(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
@@ -463,10 +465,10 @@ class Worker(Host):
             f"which has the most of all, and together they take more than {self.requests.limit_bytes} bytes"
         )
         # At once: one turn of the event loop may read from hundreds of such clients.
-        connection.evict(LimitReached("write_buffer_bytes", detail))
+        connection.evict(LimitExceeded("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
-        self._guard.overdrawn(connection, quota)
+        self._limiter.overdrawn(connection, quota)
 
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
@@ -502,7 +504,7 @@ class Worker(Host):
     # ---- brokers
 
     def dial(self, connection: ClientConnection) -> None:
-        error = self._guard.ask_for_broker(connection)
+        error = self._limiter.ask_for_broker(connection)
         if error is not None:
             connection.refuse(error)
             return
@@ -544,7 +546,7 @@ class Worker(Host):
             await self._wait_for(everyone, 3 * phase_s)
             await asyncio.sleep(min(RETURN_S, phase_s))
         self._draining = True
-        self._feed.send_counters()
+        self._control_channel.send_counters()
         for server in self._servers:
             server.close()
         back = self._everyone()

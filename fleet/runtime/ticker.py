@@ -22,7 +22,7 @@ EARLY: Final = 0.1
 """By so much of its time a tick may come before it is due."""
 
 
-class Regularly:
+class PeriodicCallback:
     """Calls a function at each multiple of a time, until it is stopped or the function fails.
 
     With a timer and no task: what wakes up a process that has nothing else to do costs by how much code and

@@ -68,7 +68,7 @@ def access_to(settings: Settings | None, environ: Mapping[str, str], *, writes: 
     if token is None and tokens is not None:
         places = (tokens.write,) if writes else (tokens.read, tokens.write)
         token = _first(places, settings.source, environ)
-    return Access(token, _believed(settings))
+    return Access(token, _trust(settings))
 
 
 def without_token(settings: Settings) -> Access:
@@ -77,12 +77,12 @@ def without_token(settings: Settings) -> Access:
     Raises:
         ConfigError: the file ``admin.tls.ca`` cannot be used.
     """
-    return Access(tls=_believed(settings))
+    return Access(tls=_trust(settings))
 
 
-def _believed(settings: Settings) -> ssl.SSLContext | None:
+def _trust(settings: Settings) -> ssl.SSLContext | None:
     tls = settings.admin.tls
-    return None if tls is None else believing(tls, settings.source)
+    return None if tls is None else member_verification(tls, settings.source)
 
 
 def _of_environment(environ: Mapping[str, str]) -> str | None:
@@ -103,7 +103,7 @@ def _first(places: tuple[Secret, ...], source: str, environ: Mapping[str, str]) 
     raise ConfigError(f"{mistakes[0]}; {TOKEN_ENV} and {TOKEN_FILE_ENV} stand in for it")
 
 
-def believing(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
+def member_verification(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
     """How a member's certificate is verified.
 
     Raises: ConfigError: the file ``admin.tls.ca`` cannot be used

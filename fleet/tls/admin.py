@@ -7,7 +7,7 @@ import ssl
 
 from fleet.config import AdminTlsSettings
 from fleet.tls.pem import load_pair
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def following(files: AdminTlsSettings) -> ssl.SSLContext:
     A handshake fails where the files cannot be used, and never could.
     """
     paths = (files.certificate, files.key)
-    followed = Followed(paths, lambda: make_context(files), "certificate of the admin address")
+    followed = Reloading(paths, lambda: make_context(files), "certificate of the admin address")
     try:
         followed.get()
     except OSError as error:

@@ -8,9 +8,9 @@ from typing import Final, TypeAlias
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.tls.peers import explain
 from fleet.tls.pem import load_pair, verifying_context
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
-BrokerTls: TypeAlias = Followed[ssl.SSLContext]
+BrokerTls: TypeAlias = Reloading[ssl.SSLContext]
 
 
 def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
@@ -18,7 +18,7 @@ def to_brokers(upstream: UpstreamSettings) -> BrokerTls | None:
     tls = upstream.tls
     if tls is None:
         return None
-    return Followed(tls.files.values(), lambda: _context(tls), "certificates for brokers")
+    return Reloading(tls.files.values(), lambda: _context(tls), "certificates for brokers")
 
 
 def _context(tls: UpstreamTlsSettings) -> ssl.SSLContext:

@@ -34,7 +34,7 @@ from fleet.core.model import Endpoint, ProxyId
 from fleet.tls.brokers import broker_context
 from fleet.tls.issuing import T
 from fleet.tls.listeners import probe_context, server_context
-from fleet.tls.peers import explain, make_contexts, member_uri, rehearse
+from fleet.tls.peers import check_handshake, explain, make_contexts, member_uri
 from fleet.tls.pem import UnusableInput, What, load_pair, pem_fault, verifying_context
 
 # ------------------------------------------------------------------------------------------------- making
@@ -261,7 +261,7 @@ def _peer_problems(
         reader.report("certificate", rule, "issue it with that URI as a subject alternative name")
     if not reader.problems and reader.complete:
         try:
-            rehearse(*make_contexts(own))
+            check_handshake(*make_contexts(own))
         except UnusableInput as error:
             reader.report_unusable(error)
         except OSError as error:
@@ -281,7 +281,7 @@ def _listener_problems(name: str, tls: ListenerTlsSettings, must_be_there: bool)
     if reader.problems or not reader.complete:
         return reader.problems
     try:
-        rehearse(server_context(tls), probe_context(tls))
+        check_handshake(server_context(tls), probe_context(tls))
     except UnusableInput as error:
         reader.report_unusable(error)
     except OSError as error:
@@ -307,7 +307,7 @@ def _admin_problems(tls: AdminTlsSettings, at: Endpoint, must_be_there: bool) ->
         client = verifying_context(judge, "certificate" if judge is tls.certificate else "ca")
         client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         client.check_hostname = not is_wildcard(at.host)
-        rehearse(server, client, at.tls_name)
+        check_handshake(server, client, at.tls_name)
     except UnusableInput as error:
         reader.report_unusable(error)
     except OSError as error:

@@ -10,7 +10,7 @@ from typing import Final
 from fleet.config import ListenerTlsSettings, Settings
 from fleet.core.model import ProxyId
 from fleet.tls.pem import load_authorities, load_pair, set_ciphers
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -55,21 +55,21 @@ def probe_context(tls: ListenerTlsSettings) -> ssl.SSLContext:
     return context
 
 
-def servers(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Followed[ssl.SSLContext]]:
+def servers(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Reloading[ssl.SSLContext]]:
     """By listener, how one member meets clients; those that are missing are plaintext."""
     return _followed(settings, proxy_id, server_context)
 
 
-def probes(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Followed[ssl.SSLContext]]:
+def probes(settings: Settings, proxy_id: ProxyId) -> Mapping[str, Reloading[ssl.SSLContext]]:
     """By listener, how one member asks the others."""
     return _followed(settings, proxy_id, probe_context)
 
 
 def _followed(
     settings: Settings, proxy_id: ProxyId, make: Callable[[ListenerTlsSettings], ssl.SSLContext]
-) -> Mapping[str, Followed[ssl.SSLContext]]:
+) -> Mapping[str, Reloading[ssl.SSLContext]]:
     own = {name: tls.of(proxy_id) for name, tls in settings.listener_tls.items()}
     return {
-        name: Followed(tls.files.values(), partial(make, tls), f"certificates of listener {name}")
+        name: Reloading(tls.files.values(), partial(make, tls), f"certificates of listener {name}")
         for name, tls in own.items()
     }

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from fleet.config import PeerTlsFiles, Settings
 from fleet.core.model import ProxyId
 from fleet.tls.pem import load_authorities, load_pair
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
 _PLAINTEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "BAD_RECORD_TYPE"})
 """What OpenSSL calls the first bytes of a peer that speaks something else."""
@@ -39,7 +39,7 @@ class PeerTls:
 
     def __init__(self, files: PeerTlsFiles) -> None:
         paths = (files.ca, files.certificate, files.key)
-        self._contexts = Followed(paths, lambda: make_contexts(files), "certificates of this member's links")
+        self._contexts = Reloading(paths, lambda: make_contexts(files), "certificates of this member's links")
 
     def context(self, *, server: bool) -> ssl.SSLContext:
         """The context for a connection that is made now.
@@ -73,7 +73,9 @@ def make_contexts(files: PeerTlsFiles) -> Contexts:
     return server, client
 
 
-def rehearse(server_context: ssl.SSLContext, client_context: ssl.SSLContext, host: str | None = None) -> None:
+def check_handshake(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext, host: str | None = None
+) -> None:
     """Have the two sides of a connection meet in memory.
 
     Args:   host: whom the client asks for

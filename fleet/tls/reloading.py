@@ -13,7 +13,7 @@ T = TypeVar("T")
 Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
-class Followed(Generic[T]):
+class Reloading(Generic[T]):
     """Something made of files.
 
     Args:

@@ -14,7 +14,7 @@ from fleet.config import Settings, TokenSettings
 from fleet.config.document import Problem
 from fleet.core.errors import ConfigError
 from fleet.core.log_limit import LogLimit
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class Gate:
                 raise OSError(str(error)) from None
 
         files = [each.file for each in (settings.read, settings.write) if each.file is not None]
-        self._tokens = Followed(files, make, "tokens of the admin address")
+        self._tokens = Reloading(files, make, "tokens of the admin address")
         try:
             self._tokens.get()
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from fleet.drills.game_day.clients import PROMISE
 from fleet.drills.game_day.plan import Options, Plan
 from fleet.drills.game_day.timeline import Span
-from fleet.drills.game_day.verdict import Broken, Report, Seen
+from fleet.drills.game_day.verdict import Broken, ClientReport, Seen
 from fleet.drills.workload.checker import Sighting, Stream, View
 from fleet.drills.workload.history import Event, Record
 
@@ -66,7 +66,7 @@ def seen(**changes: Any) -> Seen:
             Sighting(BACK_S + 3.0, "p1", 6, owners),
         ],
         "views": {"p1": [around[0], around[2]], "p2": around, "p3": around},
-        "reports": [Report(BROKEN_S + 0.1, "p1:9101/1: Connection refused (_TRANSPORT)")],
+        "reports": [ClientReport(BROKEN_S + 0.1, "p1:9101/1: Connection refused (_TRANSPORT)")],
         "refused": {},
         "troubles": (),
         "steps": [(BROKEN_S, "breaking p1, the Raft leader"), (BACK_S, "mending p1")],

@@ -15,7 +15,7 @@ from fleet.core.errors import ConfigError, GameDayError
 from fleet.drills.game_day import clients
 from fleet.drills.game_day.clients import Topic, reports_in
 from fleet.drills.game_day.plan import Options
-from fleet.drills.game_day.verdict import Report
+from fleet.drills.game_day.verdict import ClientReport
 from fleet.drills.workload.clients import WorkloadSpec, properties
 from tests.drills.sample_game_day import PLAN
 
@@ -131,4 +131,4 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | No
 
 def test_what_clients_report_has_a_time() -> None:
     lines = ["12.500 p1:9101/1: Connection refused (_TRANSPORT)", "Traceback (most recent call last):"]
-    assert reports_in(lines) == [Report(12.5, "p1:9101/1: Connection refused (_TRANSPORT)")]
+    assert reports_in(lines) == [ClientReport(12.5, "p1:9101/1: Connection refused (_TRANSPORT)")]

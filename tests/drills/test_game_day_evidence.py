@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.admin.documents import OwnershipDocument
-from fleet.core.errors import NotProved
+from fleet.core.errors import FaultNotObserved
 from fleet.core.model import Liveness, MemberStatus
 from fleet.drills.game_day.evidence import Glimpse, proof_of, what_is_missing
 from fleet.drills.game_day.scenarios import Effect
@@ -68,14 +68,14 @@ def test_less_than_that_proves_nothing(effect: Effect, seen: Glimpse, why: str) 
 def test_a_member_that_is_back_already_was_killed_but_not_silenced() -> None:
     back = glimpse({**HEARD, "p1": told("p1", incarnation=LIFE + 1)}, silent_s=0.0)
     assert proof_of("killed", back) == "p1 is in another life already"
-    with pytest.raises(NotProved, match="started anew"):
+    with pytest.raises(FaultNotObserved, match="started again"):
         proof_of("silent", back)
     assert proof_of("killed", replace(back, answers={**HEARD, "p1": told("p1", incarnation=LIFE)})) == ""
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
 def test_a_member_that_says_goodbye_was_not_killed(effect: Effect) -> None:
-    with pytest.raises(NotProved, match="p1 has said goodbye"):
+    with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
         proof_of(effect, glimpse(saying(status=MemberStatus.DRAINING)))
 
 

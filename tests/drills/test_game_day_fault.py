@@ -15,7 +15,7 @@ import yaml
 from fleet.admin import client, rolling_restart
 from fleet.admin.documents import OwnershipDocument
 from fleet.config.file import load
-from fleet.core.errors import CommandFailed, NotProved, RestartFailed
+from fleet.core.errors import CommandFailed, FaultNotObserved, RestartFailed
 from fleet.core.model import MemberStatus
 from fleet.drills.game_day import fault
 from fleet.drills.game_day.fault import Breaker
@@ -102,7 +102,7 @@ async def test_what_is_broken_is_proved_held_and_mended(outside: Outside, said: 
 @pytest.mark.parametrize(
     ("template", "error", "why"),
     [
-        ("true", NotProved, "--break has had no effect .* p1 answers clients as before"),
+        ("true", FaultNotObserved, "--break has had no effect .* p1 answers clients as before"),
         ("false", CommandFailed, "p1: false exited with 1"),
         ("sleep 60", CommandFailed, "sleep 60 is not through after 0.5 s"),
     ],
@@ -119,7 +119,7 @@ async def test_a_command_without_an_effect_ends_it_and_is_mended(
 async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said: list[str]) -> None:
     outside.while_stopping = saying(status=MemberStatus.DRAINING)
     stops = f"sh -c 'touch {outside.stopping}; sleep 0.4; rm {outside.stopping}; touch {outside.broken}'"
-    with pytest.raises(NotProved, match="p1 has said goodbye"):
+    with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
         await breaker(outside, said, "leader-kill", templates={"break": stops}).perform()
     assert outside.mended.exists()
 
@@ -137,7 +137,7 @@ async def test_what_comes_back_unmended_was_not_silent(outside: Outside, said: l
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
     assert await happens(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
-    with pytest.raises(NotProved, match=r"p1 answers again, .* unmended"):
+    with pytest.raises(FaultNotObserved, match=r"p1 answers again .* not healed"):
         await held
 
 

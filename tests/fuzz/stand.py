@@ -422,7 +422,7 @@ class Stand:
         elif state in (S.DRAINING, S.LEAVING):
             scene.connection.drain(DRAIN_S)
             if state == S.LEAVING:
-                scene.connection._run_out()  # what is in flight has had its time
+                scene.connection._on_drain_deadline()  # what is in flight has had its time
             assert (scene.connection.state is State.LEAVING) == (state == S.LEAVING)
         elif state == S.GOODBYE:
             scene.connection.close()

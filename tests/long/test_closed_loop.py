@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.core.event_schema import EVENTS, Event, OwnershipEvent, TrafficEvent
 from fleet.core.model import BrokerId, IdentitySpace, ProxyId
-from fleet.core.weights import Weighing
+from fleet.core.weights import Weights
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from tests.chaos.harness import wait_for
@@ -78,7 +78,7 @@ def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_
         changed = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}ownership")]
         assert owners_after(changed) == last
         moves = moves_since(changed, generation)
-        anew = dealt_anew(Weighing(weights), dict.fromkeys(fleet.members))
+        anew = dealt_anew(Weights(weights), dict.fromkeys(fleet.members))
         anew_moves = sum(first[each] != anew[each].owners for each in broker_ids)
         print(f"greatest load beside the mean: {was:.2f}, then {now:.2f}; {moves} moves, anew {anew_moves}")
         assert now <= was / 2

@@ -16,7 +16,7 @@ from fleet.core.event_schema import TrafficEvent
 from fleet.core.traffic import ApiTraffic
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
-from fleet.pipeline.forecast import MINUTE_MS, Season
+from fleet.pipeline.forecast import MINUTE_MS, SeasonalForecast
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights
 from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
 from fleet.pipeline.streams import Kafka
@@ -92,7 +92,7 @@ def written(spark: SparkSession, site: Site) -> Sums:
 
 
 def twin(loads: Sums, broker_id: int) -> float:
-    known = Season()
+    known = SeasonalForecast()
     for (identity, minute_ms), (requests, passed) in sorted(loads.items()):
         if identity == broker_id:
             known = known.learn(minute_ms, requests * CPU_US_PER_REQUEST + passed * CPU_US_PER_BYTE)

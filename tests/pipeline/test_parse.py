@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fleet.core.event_schema import LivenessEvent, OwnershipEvent
-from fleet.pipeline.event_decoder import Decoder
+from fleet.pipeline.event_decoder import EventDecoder
 from fleet.pipeline.load import Passed, Summed
 from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.parse import events, only, parse
@@ -68,7 +68,7 @@ def samples(but: str = "") -> list[bytes | None]:
 
 @pytest.mark.parametrize("kind", EVENTS)
 def test_what_is_decoded_is_what_would_have_been_parsed(spark: SparkSession, kind: str) -> None:
-    decode = Decoder(PLAIN[kind])
+    decode = EventDecoder(PLAIN[kind])
     # A field that is not decoded is null in the one, and may make no event of the other.
     values = samples(but="apis")
 
@@ -98,13 +98,13 @@ def test_what_is_decoded_is_what_would_have_been_parsed(spark: SparkSession, kin
 def test_numbers_of_more_than_64_bits_are_left_to_be_parsed() -> None:
     good = {**GOOD["ledger"], "kind": "ledger", "version": 1, "offset": 1}
     values = [json.dumps({**good, "number": number}).encode() for number in (1, 2**70)]
-    told, left = Decoder(LedgerEntry)(values)
+    told, left = EventDecoder(LedgerEntry)(values)
     assert (len(told), left) == (0, values)
 
 
 def test_only_plain_events_can_be_decoded() -> None:
     with pytest.raises(TypeError, match=r"Passed\.apis is not plain"):
-        Decoder(Passed)
+        EventDecoder(Passed)
 
 
 @pytest.mark.parametrize("kind", EVENTS)

@@ -23,7 +23,7 @@ from fleet.core.model import (
     Ownership,
     ProxyId,
 )
-from fleet.core.weights import Weighing
+from fleet.core.weights import Weights
 from tests.examples import examples
 
 Rule: TypeAlias = Callable[..., dict[BrokerId, Ownership]]
@@ -35,7 +35,7 @@ Restricted: TypeAlias = tuple[
     dict[BrokerId, ProxyId],
     frozenset[tuple[ProxyId, BrokerId]],
 ]
-WEIGHTS = Weighing({broker_id: (broker_id * 37 % 11) ** 2 for broker_id in range(1, 12)})
+WEIGHTS = Weights({broker_id: (broker_id * 37 % 11) ** 2 for broker_id in range(1, 12)})
 weigh: Rule = partial(assign, weighing=WEIGHTS)
 
 ALL_IDS = IdentitySpace(1, 40)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.control.leader import Leader
-from fleet.control.reports import Report
+from fleet.control.reports import MemberReport
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -102,9 +102,9 @@ class World:
         self.commands += len(commands)
         self.log += commands
 
-    def _report(self, name: ProxyId, dead: tuple[ProxyId, ...]) -> Report:
+    def _report(self, name: ProxyId, dead: tuple[ProxyId, ...]) -> MemberReport:
         listeners = (AdvertisedListener("external", name, 9100, 9101),)
-        return Report(
+        return MemberReport(
             proxy_id=name,
             incarnation=self.incarnations[name],
             member=Member(name, listeners=listeners, identities=IdentitySpace(1, 40)),

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.control.detector import ALONE_PERIODS, Detector
+from fleet.control.detector import ALONE_PERIODS, FailureDetector
 from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 from tests.examples import examples
@@ -58,7 +58,7 @@ class World:
 
     def __init__(self, peers: list[str]) -> None:
         self.now_s = 50.0
-        self.detector = Detector("me", peers, Timing(), self.now_s)
+        self.detector = FailureDetector("me", peers, Timing(), self.now_s)
         self.modes = dict.fromkeys(peers, Mode.KILLED)
         self.lives = dict.fromkeys(peers, 0)
         self.transitions: list[Transition] = []

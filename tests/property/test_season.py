@@ -10,25 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet.pipeline.forecast import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, Season, slot_of
+from fleet.pipeline.forecast import DAY_MS, LONGEST_GAP, MINUTE_MS, SLOTS, SeasonalForecast, slot_of
 from tests.examples import examples
 
 AHEAD = 30
 START_MS = 1_790_000_000_000 // DAY_MS * DAY_MS
 MINUTES = DAY_MS // MINUTE_MS
 
-NOTHING = Season()
+NOTHING = SeasonalForecast()
 
 Load = Callable[[int], float]
 
 
-def follow(load: Load, minutes: int, known: Season = NOTHING, first: int = 0) -> Season:
+def follow(load: Load, minutes: int, known: SeasonalForecast = NOTHING, first: int = 0) -> SeasonalForecast:
     for number in range(first, first + minutes):
         known = known.learn(START_MS + number * MINUTE_MS, load(number))
     return known
 
 
-def error(load: Load, days: int, tell: Callable[[Season, int], float]) -> float:
+def error(load: Load, days: int, tell: Callable[[SeasonalForecast, int], float]) -> float:
     """The mean error of what is told for the half hours of one day, after some days."""
     known, wrong = follow(load, days * MINUTES), 0.0
     for number in range(days * MINUTES, (days + 1) * MINUTES, AHEAD):
@@ -84,7 +84,7 @@ def test_after_a_long_silence_the_level_begins_anew() -> None:
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP), st.floats(0.0, 1e12)), max_size=40))
 def test_what_is_told_is_never_below_zero_nor_without_bounds(seen: list[tuple[int, float]]) -> None:
-    known = Season()
+    known = SeasonalForecast()
     for minute, load in seen:
         known = known.learn(START_MS + minute * MINUTE_MS, load)
     assert 0.0 <= known.ahead(AHEAD) <= 3 * max((load for _, load in seen), default=0.0)

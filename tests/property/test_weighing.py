@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleet.assign import assign
 from fleet.core.model import Broker, BrokerId, IdentitySpace, Ownership, ProxyId
-from fleet.core.weights import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weighing
+from fleet.core.weights import IDLE_SHARE, MOST_SHARE, STEP_GAIN, Weights
 from tests.examples import examples
 from tests.property.test_assign import Restricted, clusters, fleets, histories, member, removals, restricted
 
@@ -24,7 +24,7 @@ gains = st.floats(0.05, 0.5)
 
 
 def loads(
-    weighing: Weighing, after: Mapping[BrokerId, Ownership], proxy_ids: list[ProxyId]
+    weighing: Weights, after: Mapping[BrokerId, Ownership], proxy_ids: list[ProxyId]
 ) -> dict[ProxyId, float]:
     """The naive twin: what idle identities weigh included."""
     given = {b: weighing.weights.get(b, 0.0) for b in after}
@@ -40,9 +40,9 @@ def test_a_proposal_gains_enough_or_is_not_made(
     case: Restricted, weights: dict[int, float], min_gain: float
 ) -> None:
     members, brokers, previous, pins, unreachable = case
-    weighing = Weighing(weights, min_gain)
+    weighing = Weights(weights, min_gain)
     # What had to move has moved: from here on it is for balance alone.
-    settled = assign(members, brokers, previous, pins, unreachable, Weighing(weights, 1.0))
+    settled = assign(members, brokers, previous, pins, unreachable, Weights(weights, 1.0))
     after = assign(members, brokers, settled, pins, unreachable, weighing)
     # A proxy without a port for any of them owns what nobody else may, and is no part of the balance.
     # Found by an example with one that had more than it could ever be relieved of.
@@ -61,9 +61,7 @@ def test_the_greatest_load_is_near_the_least_that_there_can_be(data: st.DataObje
     members = data.draw(fleets(3, least=2))
     brokers = data.draw(clusters(6, least=len(members)))
     previous = data.draw(histories(members, brokers, owners=1))
-    weighing = Weighing(
-        {b: chance.choice((1.0, chance.random(), 10 * chance.random())) for b in brokers}, 0.0
-    )
+    weighing = Weights({b: chance.choice((1.0, chance.random(), 10 * chance.random())) for b in brokers}, 0.0)
     after = assign(members, brokers, previous, {}, weighing=weighing)
     best = min(
         max(
@@ -92,7 +90,7 @@ def test_a_skewed_load_is_halved_with_few_moves(seed: int) -> None:
     members = {f"p{n}": member(f"p{n}", space=IdentitySpace(1, BROKERS)) for n in range(1, PROXIES + 1)}
     brokers = {n: Broker(n, "broker", 9000 + n) for n in range(1, BROKERS + 1)}
     counted = {b: Ownership((f"p{(b - 1) * PROXIES // BROKERS + 1}",)) for b in brokers}
-    weighing = Weighing(zipf(seed))
+    weighing = Weights(zipf(seed))
     after = assign(members, brokers, counted, {}, weighing=weighing)
     anew = dealt_anew(weighing, members)
     was, now = (skew(loads(weighing, each, [*members])) for each in (counted, after))
@@ -108,7 +106,7 @@ def skew(each: Mapping[ProxyId, float]) -> float:
     return max(each.values()) * len(each) / sum(each.values())
 
 
-def dealt_anew(weighing: Weighing, members: Mapping[ProxyId, object]) -> dict[BrokerId, Ownership]:
+def dealt_anew(weighing: Weights, members: Mapping[ProxyId, object]) -> dict[BrokerId, Ownership]:
     """The heaviest first, each to who has least; whatever was before."""
     sums = dict.fromkeys(members, 0.0)
     after = {}

@@ -44,7 +44,7 @@ from fleet.pipeline.documents import (
     TakenDocument,
 )
 from tests.chaos.seeded import report
-from tests.chaos.seeded.spark_crosscheck import JUDGED, AuditTotals, JudgedDocument
+from tests.chaos.seeded.spark_crosscheck import CROSSCHECK, AuditTotals, CrossCheckDocument
 from tests.drills.sample_game_day import seen
 from tests.tools.sample_chaos import chaos_run
 from tests.unit.admin.sample_snapshot import view
@@ -109,7 +109,7 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
         "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
-        "judged": [JUDGED.encode(JudgedDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "judged": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
         "outside": [

@@ -15,7 +15,7 @@ from fleet.admin.client import ask_all
 from fleet.admin.documents import MemberDocument, OwnershipDocument
 from fleet.admin.status import Answers, best_answer
 from fleet.cli.doctor import certificate_expiry
-from fleet.cli.doctor.facts import Address, Asked, Facts, Shown
+from fleet.cli.doctor.facts import Address, Asked, Facts, ShownCertificate
 from fleet.config import Settings
 from fleet.control.probes import Target, probe_member, resolve
 from fleet.core.errors import FleetError, WireError
@@ -37,7 +37,7 @@ SeenT = TypeVar("SeenT")
 
 
 @dataclass(frozen=True, slots=True)
-class Looker:
+class Collector:
     """One look at a fleet, from here.
 
     Args:
@@ -123,7 +123,7 @@ class Looker:
             for proxy_id, member in self.settings.members.items():
                 yield f"{proxy_id} admin", member.admin, None
 
-    async def _certificate(self, asked: tuple[str, Endpoint, Address | None]) -> Shown:
+    async def _certificate(self, asked: tuple[str, Endpoint, Address | None]) -> ShownCertificate:
         who, endpoint, address = asked
         try:
             way = _unverified() if address is None else self._way(address)
@@ -134,10 +134,10 @@ class Looker:
             finally:
                 writer.transport.abort()
         except TimeoutError:
-            return Shown(who, None, f"no answer within {self.timeout_s:g} s")
+            return ShownCertificate(who, None, f"no answer within {self.timeout_s:g} s")
         except OSError as error:
-            return Shown(who, None, str(error))
-        return Shown(who, expires(found))
+            return ShownCertificate(who, None, str(error))
+        return ShownCertificate(who, expires(found))
 
     async def _reach(self, endpoint: Endpoint) -> str | None:
         try:

@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownCertificate:
     """A certificate that somebody shows, or has; where it could not be seen, ``why`` says so."""
 
     who: str
@@ -71,5 +71,5 @@ class Facts:
     addresses: Mapping[Address, str | None]
     metadata: tuple[Asked, ...]
     brokers: Mapping[tuple[BrokerId, Endpoint], str | None]
-    certificates: tuple[Shown, ...]
+    certificates: tuple[ShownCertificate, ...]
     now: datetime

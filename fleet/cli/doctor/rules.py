@@ -8,7 +8,7 @@ from typing import Final
 
 from fleet.admin.documents import Finding, OwnershipDocument, Verdict
 from fleet.admin.status import best_answer
-from fleet.cli.doctor.facts import Facts, Shown
+from fleet.cli.doctor.facts import Facts, ShownCertificate
 from fleet.core.errors import FleetError
 from fleet.core.model import BrokerId, Endpoint
 
@@ -186,7 +186,7 @@ def _unreached(by_others: bool) -> tuple[str, Verdict]:
     return "no member can reach it", "failed"
 
 
-def _certificate_fix(shown: Shown, *, expired: bool) -> str:
+def _certificate_fix(shown: ShownCertificate, *, expired: bool) -> str:
     if shown.who.endswith("ca"):
         return "add a new authority's certificate next to it, at all members; then issue the others with it"
     if expired:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.core.errors import DemoError, GameDayError
 from fleet.drills.game_day.plan import Options, Plan
-from fleet.drills.game_day.verdict import Report
+from fleet.drills.game_day.verdict import ClientReport
 from fleet.drills.workload.checker import Promise, Stream
 from fleet.drills.workload.clients import Workload, WorkloadSpec, properties, read_log
 from fleet.drills.workload.history import HistoryReader
@@ -138,7 +138,7 @@ class Clients:
             found[reason] = found.get(reason, 0) + 1
         return found
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[ClientReport]:
         """The errors that were reported so far."""
         return reports_in(self.workload.reported())
 
@@ -159,11 +159,11 @@ class Clients:
         )
 
 
-def reports_in(lines: Iterable[str]) -> list[Report]:
+def reports_in(lines: Iterable[str]) -> list[ClientReport]:
     """What clients have said, and when; what else is printed there has no time."""
     found = []
     for line in lines:
         at_s, _, text = line.partition(" ")
         with suppress(ValueError):
-            found.append(Report(float(at_s), text))
+            found.append(ClientReport(float(at_s), text))
     return found

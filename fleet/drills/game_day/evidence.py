@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.admin.documents import MemberDocument, OwnershipDocument
-from fleet.core.errors import NotProved
+from fleet.core.errors import FaultNotObserved
 from fleet.core.model import BrokerId, Liveness, MemberStatus, ProxyId
 from fleet.drills.game_day.scenarios import Effect
 
@@ -56,13 +56,13 @@ def proof_of(effect: Effect, glimpse: Glimpse) -> str:
         return _drained(glimpse)
     survivors = glimpse.of_survivors
     if any(each.status is MemberStatus.DRAINING for each in survivors.values()):
-        raise NotProved(
+        raise FaultNotObserved(
             f"{glimpse.victim} has said goodbye: it was told to stop, and hands its identities over; "
             "--break has to send SIGKILL"
         )
     if glimpse.in_another_life:
         if effect == "silent":
-            raise NotProved(f"{glimpse.victim} has been started anew: it was to say nothing, not to die")
+            raise FaultNotObserved(f"{glimpse.victim} was started again: it was to say nothing, not to die")
         return f"{glimpse.victim} is in another life already"
     silent = glimpse.silent_s >= SILENT_S
     if silent and survivors and all(each.liveness is not Liveness.UP for each in survivors.values()):

@@ -11,7 +11,7 @@ from typing import Final
 from fleet.admin import client, rolling_restart
 from fleet.admin.operator_commands import command_for, run_command
 from fleet.config import Settings, bootstrap_endpoints
-from fleet.core.errors import FleetError, NotProved, RestartFailed
+from fleet.core.errors import FaultNotObserved, FleetError, RestartFailed
 from fleet.core.model import ProxyId
 from fleet.drills.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_missing
 from fleet.drills.game_day.plan import Options, Plan
@@ -109,7 +109,7 @@ class Breaker:
                 heard_s = self._observer.heard_s(victim)
                 return proof, heard_s if glimpse.silent_s >= SILENT_S else since_s
             if time.monotonic() > deadline_s:
-                raise NotProved(
+                raise FaultNotObserved(
                     f"--break has had no effect that can be seen within {PROOF_LIMIT_S:.0f} s: "
                     + what_is_missing(effect, glimpse)
                 )
@@ -128,7 +128,10 @@ class Breaker:
                 self._say(f"{victim} is back already")
                 return now_s
             if effect == "silent" and glimpse.silent_s < SILENT_S:
-                raise NotProved(f"{victim} answers again, {now_s - at_s:.1f} s after it was broken, unmended")
+                after_s = now_s - at_s
+                raise FaultNotObserved(
+                    f"{victim} answers again {after_s:.1f} s after it was broken, not healed"
+                )
             await asyncio.sleep(_LOOK_EVERY_S)
         return now_s
 

@@ -56,7 +56,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ClientReport:
     """What a client has told its application."""
 
     at_s: float
@@ -92,7 +92,7 @@ class Seen:
     stream: Stream
     sightings: Sequence[Sighting]
     views: Mapping[ProxyId, Sequence[View]]
-    reports: Sequence[Report]
+    reports: Sequence[ClientReport]
     refused: Mapping[str, int]
     troubles: Sequence[str]
     steps: Sequence[tuple[float, str]]

@@ -40,10 +40,10 @@ from tests.chaos.seeded.command import run_alone, say
 from tests.chaos.seeded.run import prepare, remove, witness
 from tests.chaos.seeded.schedule import CHOSEN, OUTAGES, Plan, chosen, plan_of
 from tests.chaos.seeded.spark_crosscheck import (
-    JUDGED,
+    CROSSCHECK,
     AuditTotals,
-    Judged,
-    JudgedDocument,
+    CrossCheckDocument,
+    CrossCheckedRun,
     page,
     text,
     total,
@@ -100,7 +100,7 @@ def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) ->
 
 def judge(
     spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
-) -> Judged:
+) -> CrossCheckedRun:
     """Run the jobs on what is in the topics, and compare.
 
     Args:
@@ -139,8 +139,8 @@ def judge(
         sum(each.out_of_order for each in audits.values()),
     )
     within = [each for each in covers if each is not None]
-    return Judged(
-        JudgedDocument(
+    return CrossCheckedRun(
+        CrossCheckDocument(
             events=found.events,
             gaps=found.gaps,
             overlaps=found.overlaps,
@@ -277,11 +277,11 @@ def command(seed: int | None, runs: int, outages: bool, name: str, report: Path 
     except FleetError as error:
         raise click.ClickException(str(error)) from error
     together = total(list(judged.values()))
-    click.echo(JUDGED.encode(together.document) if as_json else text(together))
+    click.echo(CROSSCHECK.encode(together.document) if as_json else text(together))
     return 1 if violations or together.document.differs_from_checker else 0
 
 
-async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, Judged], int]:
+async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, CrossCheckedRun], int]:
     """Returns: by plan, what came out; and how many promises were broken.
 
     Args:
@@ -289,7 +289,7 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, J
     """
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
-    judged: dict[str, Judged] = {}
+    judged: dict[str, CrossCheckedRun] = {}
     violations = 0
     try:
         async with prepare(folder, say) as ground:

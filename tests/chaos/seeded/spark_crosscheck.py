@@ -20,7 +20,7 @@ class AuditTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedDocument:
+class CrossCheckDocument:
     """What ``make pipeline ARGS=--json`` prints.
 
     Args:
@@ -39,7 +39,7 @@ class JudgedDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CrossCheckedRun:
     """What came of a run, with what the page says of identities beside it.
 
     Args:
@@ -48,7 +48,7 @@ class Judged:
         before_ms, after_ms: of these, by how much what operators are told begins earlier, and ends later.
     """
 
-    document: JudgedDocument
+    document: CrossCheckDocument
     takeovers: int
     outages: int
     seen_missing: int
@@ -56,7 +56,7 @@ class Judged:
     after_ms: tuple[int, ...]
 
 
-JUDGED: Final = Codec(JudgedDocument)
+CROSSCHECK: Final = Codec(CrossCheckDocument)
 
 _PAGE: Final = """\
 # Judged twice
@@ -85,12 +85,12 @@ these runs everything shares two cores.
 """
 
 
-def total(runs: Sequence[Judged]) -> Judged:
+def total(runs: Sequence[CrossCheckedRun]) -> CrossCheckedRun:
     """All of them together."""
     documents = [each.document for each in runs]
     audits = [each.audit for each in documents]
-    return Judged(
-        JudgedDocument(
+    return CrossCheckedRun(
+        CrossCheckDocument(
             events=sum(each.events for each in documents),
             gaps=sum(each.gaps for each in documents),
             overlaps=sum(each.overlaps for each in documents),
@@ -110,7 +110,7 @@ def total(runs: Sequence[Judged]) -> Judged:
     )
 
 
-def page(runs: Mapping[str, Judged]) -> str:
+def page(runs: Mapping[str, CrossCheckedRun]) -> str:
     """The report, in Markdown."""
     together = total(list(runs.values()))
     heads = (
@@ -143,7 +143,7 @@ def page(runs: Mapping[str, Judged]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def text(run: Judged) -> str:
+def text(run: CrossCheckedRun) -> str:
     """The same in a line."""
     document, audit = run.document, run.document.audit
     return (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fleet.admin.operator_commands import check_program, command_for, run_command
-from fleet.core.errors import CommandFailed, TemplateError
+from fleet.core.errors import CommandFailed, CommandTemplateError
 from fleet.drills.workload.waiting import happens
 
 URL = "http://10.0.0.2:7201"
@@ -43,13 +43,13 @@ def test_braces_that_name_nothing_are_left_alone() -> None:
     ],
 )
 def test_what_is_no_command_is_said(template: str, why: str) -> None:
-    with pytest.raises(TemplateError, match=why):
+    with pytest.raises(CommandTemplateError, match=why):
         command_for(template, "p2", URL, "--break")
 
 
 def test_a_program_that_is_not_here_is_said_before_it_is_wanted() -> None:
     check_program(["sh"], "--mend")
-    with pytest.raises(TemplateError, match="--mend: there is no program no-such-program here"):
+    with pytest.raises(CommandTemplateError, match="--mend: there is no program no-such-program here"):
         check_program(["no-such-program"], "--mend")
 
 

@@ -34,7 +34,7 @@ from fleet.config.file import load
 from fleet.core import errors
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Endpoint
-from fleet.core.weights import Weighing
+from fleet.core.weights import Weights
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.tls import admin as tls
 from fleet.tls.tokens import Gate
@@ -294,7 +294,7 @@ def test_a_plan_keeps_identities_from_members_that_cannot_reach_the_broker() -> 
 
 def test_a_plan_by_weight_gives_to_who_has_least() -> None:
     told = ownership_document(view(me="p1"))
-    weighing = Weighing({1: 100.0, 2: 1.0, 3: 1.0})
+    weighing = Weights({1: 100.0, 2: 1.0, 3: 1.0})
     plan = status.plan({"p1": told}, (), weighing)
     assert plan.weighed
     before, after = ([getattr(each, f"weight_{when}") for each in plan.loads] for when in ("before", "after"))
@@ -423,7 +423,7 @@ def test_demo_names_what_is_not_installed(capsys: Out, monkeypatch: pytest.Monke
 def test_every_error_has_a_kind_and_a_code(
     error: type[FleetError], config: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_connections = issubclass(error, (errors.WireError, errors.LimitReached))
+    of_connections = issubclass(error, (errors.WireError, errors.LimitExceeded))
     raised = error("client", "x") if of_connections else error("x")
 
     def run(settings: object, proxy_id: str) -> int:

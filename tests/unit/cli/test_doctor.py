@@ -19,7 +19,7 @@ from fleet.admin.documents import (
 )
 from fleet.admin.ownership import ownership_document
 from fleet.cli.doctor.certificate_expiry import read, told
-from fleet.cli.doctor.facts import Address, Asked, Facts, Shown
+from fleet.cli.doctor.facts import Address, Asked, Facts, ShownCertificate
 from fleet.cli.doctor.rules import judge
 from fleet.core.errors import AdminError
 from fleet.core.model import Endpoint
@@ -57,7 +57,7 @@ WELL: Final = Facts(
     addresses=OWN,
     metadata=tuple(Asked(each, TABLE) for each in DOORS),
     brokers=BROKERS,
-    certificates=(Shown("p1 external", NOW + timedelta(days=15)),),
+    certificates=(ShownCertificate("p1 external", NOW + timedelta(days=15)),),
     now=NOW,
 )
 
@@ -138,23 +138,23 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
             *("brokers", "broker 2", "warning", "kafka2.test:9092 answers from here"),
         ),
         (
-            {"certificates": (Shown("p1 admin", NOW - timedelta(seconds=1)),)},
+            {"certificates": (ShownCertificate("p1 admin", NOW - timedelta(seconds=1)),)},
             *("certificates", "p1 admin", "failed", "expired at 2026-11-23 11:59"),
         ),
         (
-            {"certificates": (Shown("p1 admin", NOW + timedelta(days=13, hours=1)),)},
+            {"certificates": (ShownCertificate("p1 admin", NOW + timedelta(days=13, hours=1)),)},
             *("certificates", "p1 admin", "warning", "in 13 days"),
         ),
         (
-            {"certificates": (Shown("p2 peer_tls.certificate", NOW + timedelta(days=1)),)},
+            {"certificates": (ShownCertificate("p2 peer_tls.certificate", NOW + timedelta(days=1)),)},
             *("certificates", "p2 peer_tls.certificate", "warning", "in 1 days"),
         ),
         (
-            {"certificates": (Shown("p2 upstream.tls.ca", NOW - timedelta(days=1)),)},
+            {"certificates": (ShownCertificate("p2 upstream.tls.ca", NOW - timedelta(days=1)),)},
             *("certificates", "p2 upstream.tls.ca", "failed", "expired at 2026-11-22 12:00"),
         ),
         (
-            {"certificates": (Shown("p1 admin", None, "refused"),)},
+            {"certificates": (ShownCertificate("p1 admin", None, "refused"),)},
             *("certificates", "p1 admin", "warning", "not seen: refused"),
         ),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fleet import cli
-from fleet.core.errors import AdminError, GameDayError, NotProved
+from fleet.core.errors import AdminError, FaultNotObserved, GameDayError
 from fleet.drills.game_day import run
 from fleet.drills.game_day.verdict import Seen
 from tests.drills.sample_game_day import PLAN, seen, without
@@ -156,7 +156,7 @@ def test_a_fleet_that_is_not_fit_is_left_alone(
 def test_no_effect_and_an_interruption_have_codes_of_their_own(
     config: Path, capsys: Out, stage: Stage
 ) -> None:
-    stage.comes = NotProved("--break has had no effect")
+    stage.comes = FaultNotObserved("--break has had no effect")
     assert cli.run([*KILL, "-c", str(config)]) == 1
     assert "fleet: --break has had no effect" in capsys.readouterr().err
     stage.comes = asyncio.CancelledError()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.control.detector import DOUBT_S, Detector
+from fleet.control.detector import DOUBT_S, FailureDetector
 from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 
@@ -30,7 +30,7 @@ class Play:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.detector = Detector("p1", ("p1", "p2"), Timing(), self.now_s)
+        self.detector = FailureDetector("p1", ("p1", "p2"), Timing(), self.now_s)
         self.beating = False
         self.ready = True
         self.incarnation = 1
@@ -653,7 +653,7 @@ def test_who_is_alone_goes_around_all_that_it_suspects(up: Play) -> None:
 
 
 def test_nobody_watches_himself() -> None:
-    assert Detector("p1", ("p1", "p2", "p3"), Timing(), 0.0).liveness.keys() == {"p2", "p3"}
+    assert FailureDetector("p1", ("p1", "p2", "p3"), Timing(), 0.0).liveness.keys() == {"p2", "p3"}
 
 
 def test_nobody_is_known_to_have_been_alive_whose_worker_has_answered_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.control.flap_damping import LIMIT_S, SOON_S, Flaps
+from fleet.control.flap_damping import LIMIT_S, SOON_S, FlapDamper
 from fleet.core.model import FleetState, Member, MemberStatus
 
 STEADY_S = 2.0
@@ -15,7 +15,7 @@ class Play:
     """One member whose committed status the play sets."""
 
     def __init__(self) -> None:
-        self.flaps = Flaps(STEADY_S)
+        self.flaps = FlapDamper(STEADY_S)
         self.now_s = 100.0
         self.state = FleetState()
 
@@ -65,7 +65,7 @@ def test_a_member_that_leaves_in_order_does_not_flap() -> None:
 
 
 def test_a_wait_above_the_limit_stays_what_it_is() -> None:
-    flaps = Flaps(2 * LIMIT_S)
+    flaps = FlapDamper(2 * LIMIT_S)
     up = FleetState(members={"p1": Member("p1", status=UP)})
     down = FleetState(members={"p1": Member("p1", status=DOWN)})
     flaps.committed(FleetState(), up, 0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from fleet.config import BalanceSettings
 from fleet.control.leader import RETRY_S, Leader
-from fleet.control.reports import Report
+from fleet.control.reports import MemberReport
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -66,7 +66,7 @@ class Play:
         self.now_s = 100.0
         self.leader = Leader(Timing(), names if voters is None else voters, names, balance)
         self.state = FleetState()
-        self.reports: dict[str, Report] = {}
+        self.reports: dict[str, MemberReport] = {}
         self.live: dict[str, Liveness] = {"p1": Liveness.UP}
         self.proposed: list[Command] = []
         self.losing = False
@@ -76,7 +76,7 @@ class Play:
         """A member reports, and is heard."""
         if name not in self.reports:
             member = Member(name, listeners=LISTENERS, identities=SPACE)
-            self.reports[name] = Report(name, 1, member, ready=True, brokers=brokers(1, 2, 3))
+            self.reports[name] = MemberReport(name, 1, member, ready=True, brokers=brokers(1, 2, 3))
         self.reports[name] = replace(self.reports[name], **changes)
         self.live[name] = Liveness.UP
         return self

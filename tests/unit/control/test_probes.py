@@ -379,7 +379,7 @@ async def test_a_held_connection_ends_with_the_worker() -> None:
         assert not holding.done(), "the limit is for the first answer alone"
         gone.set()
         async with asyncio.timeout(PATIENT_S):
-            assert await holding is HoldEnd.LET_GO
+            assert await holding is HoldEnd.CLOSED
     assert len(server.asked) == 1, "all over one connection"
 
 
@@ -397,8 +397,8 @@ async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up()
 
 async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
     heard = Heard()
-    assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.NOBODY
+    assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert await held(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.NOBODY
+            assert await held(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
     assert heard == Heard()

@@ -12,7 +12,7 @@ import yaml
 
 from fleet.config.file import parse_text
 from fleet.control import status
-from fleet.control.status import ControlSource
+from fleet.control.status import StatusSource
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.tls import checking, issuing
 from tests.unit.config.test_file import tree
@@ -31,7 +31,7 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
     settings = SimpleNamespace(
         listener_tls={}, peer_tls=None, admin=SimpleNamespace(tls=None), upstream=upstream
     )
-    source = ControlSource(cast(Any, SimpleNamespace(settings=settings, me="p1")))
+    source = StatusSource(cast(Any, SimpleNamespace(settings=settings, me="p1")))
     first = [source._certificate_expiry() for _ in range(3)]
     expires = look(path)
     assert expires is not None
@@ -48,7 +48,7 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
 def test_ports_are_judged_again_once_the_kernel_has_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_text(yaml.safe_dump(tree(1)), {}, "fleet.yaml", Path("/fleet"))
     control = SimpleNamespace(settings=settings, mine=settings.members["p1"], me="p1")
-    source = ControlSource(cast(Any, control))
+    source = StatusSource(cast(Any, control))
     judged: list[EphemeralPorts | None] = []
 
     def judge(_: object, kernel: EphemeralPorts | None) -> None:

@@ -20,7 +20,7 @@ from fleet.proxy import limits as guard
 from fleet.proxy import timeouts
 from fleet.proxy.connection import _OVERDRAWN_TO_BROKER, ClientConnection
 from fleet.proxy.host import Host, State
-from fleet.proxy.limits import Guard
+from fleet.proxy.limits import ConnectionLimiter
 from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.runtime.ipc import BOOTSTRAP
@@ -85,7 +85,7 @@ async def asked(client: Client, number: int) -> None:
 
 async def swept(at: Running, seconds: int) -> None:
     """As if so much time had passed since the sweep before."""
-    watch: Guard = at.worker._guard
+    watch: ConnectionLimiter = at.worker._limiter
     for _ in range(seconds):
         watch._sweeps_s += 1.0
         watch.sweep(watch._sweeps_s)
@@ -115,7 +115,7 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
     everyone = [unconnected() for _ in range(guard.SWEPT_AT_ONCE + 2)]
     everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
-    watch = Guard(spec.settings, spec.member, lambda: everyone)
+    watch = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
     sweeping = watch.start()
     if new:
         watch.opened(everyone[0])
@@ -191,7 +191,7 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
         assert not held.done()
         for each in at.connections():
             each.transport.abort()
-        assert await held is HoldEnd.LET_GO
+        assert await held is HoldEnd.CLOSED
 
 
 # ---- time
@@ -231,7 +231,7 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
         assert at.worker.count().limited == {}
         assert not held.done()
         await swept(at, 600)
-        assert await held is HoldEnd.LET_GO  # it asked nothing for ten minutes
+        assert await held is HoldEnd.CLOSED  # it asked nothing for ten minutes
 
 
 @pytest.mark.parametrize("sent", [6, 40, 200])
@@ -247,7 +247,7 @@ async def test_a_request_that_stops_in_its_midst_is_closed(
         writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
         before = at.worker.count().bytes_to_broker[BROKER]
         await eventually(
-            lambda: any(each.awaits()[0] == "request_timeout_s" for each in at.connections()), ""
+            lambda: any(each.active_timeout()[0] == "request_timeout_s" for each in at.connections()), ""
         )
         await swept(at, 60)
         assert at.worker.count().limited == {}
@@ -348,7 +348,7 @@ async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
-        watch: Guard = at.worker._guard
+        watch: ConnectionLimiter = at.worker._limiter
         old = await at.connect(BROKER)
         assert watch._sweeping_soon is not None
         await asked(old, 1)
@@ -366,7 +366,7 @@ async def test_one_above_a_limit_keeps_sweeps_frequent(
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        watch: Guard = at.worker._guard
+        watch: ConnectionLimiter = at.worker._limiter
         first = await at.connect(BROKER)
         await asked(first, 1)
         _, writer = await at.connect(BROKER)
@@ -387,7 +387,7 @@ async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
     """Found by a review: members hold a connection to each other's workers for ever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: Guard = at.worker._guard
+        watch: ConnectionLimiter = at.worker._limiter
         _, writer = await at.connect(BROKER)
         await eventually(at.connections, "it has come")
         watch.sweep(watch._sweeps_s)
@@ -405,7 +405,7 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     monkeypatch.setattr(guard, "SWEPT_AT_ONCE", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: Guard = at.worker._guard
+        watch: ConnectionLimiter = at.worker._limiter
         there = [await at.connect(BROKER) for _ in range(3)]
         for number, each in enumerate(there):
             await asked(each, number)
@@ -419,7 +419,7 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
 async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     new = unconnected()
-    watch = Guard(spec.settings, spec.member, lambda: [new])
+    watch = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
     watch.sweep(0.0)
     assert watch._sweeping_soon is not None
 
@@ -427,7 +427,7 @@ async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path
 async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     before = set(os.listdir("/proc/self/fd"))
-    watch = Guard(spec.settings, spec.member, list)
+    watch = ConnectionLimiter(spec.settings, spec.member, list)
     watch.start()
     watch.opened(unconnected())
     assert len(set(os.listdir("/proc/self/fd")) - before) == 2
@@ -438,7 +438,7 @@ async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_pat
 async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
     limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
-    watch = Guard(spec.settings, spec.member, list)
+    watch = ConnectionLimiter(spec.settings, spec.member, list)
     now_s = watch._swept_s
     for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.7), (90.0, 12.0, 16.9)):
         now_s += elapsed_s
@@ -534,7 +534,7 @@ async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
         for number in range(5):
             await asked(other, number)
         (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
-        assert slow.awaits() == (None, 0)
+        assert slow.active_timeout() == (None, 0)
         # A second connection is no way out of its debt.
         _, more = await at.connect(BROKER)
         more.write(produce(2, acks=0))
@@ -555,9 +555,9 @@ async def test_what_is_known_of_an_address_is_forgotten(tmp_path: Path, by_hand:
         client = await at.connect(BROKER)
         await asked(client, 1)
         await swept(at, 1)
-        assert len(at.worker._guard._to_broker) == 1
+        assert len(at.worker._limiter._to_broker) == 1
         client[1].close()
         await eventually(lambda: not at.connections(), "it is gone")
         async with asyncio.timeout(LIMIT_S):
-            while at.worker._guard._to_broker:
+            while at.worker._limiter._to_broker:
                 await swept(at, 1)

@@ -23,7 +23,7 @@ from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import Session
-from fleet.proxy.splice import LARGE_BYTES, READS, Passage, Pipe, pipe
+from fleet.proxy.splice import LARGE_BYTES, READS, Pipe, SplicedBody, pipe
 from fleet.proxy.splice import MOST as MOST_AT_ONCE
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.runtime import sockets
@@ -205,7 +205,7 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
         assert broker is not None
         assert on.connection.transport.is_reading()
         assert broker.transport.is_reading()
-        assert on.connection.awaits()[0] == "idle_timeout_s"
+        assert on.connection.active_timeout()[0] == "idle_timeout_s"
         writer.close()
 
 
@@ -396,10 +396,10 @@ async def test_a_request_that_passes_has_its_time_limit(ground: MakeGround) -> N
     """A client that is not read from has none: this one is, though not by its transport."""
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
-        limit, spoken = on.connection.awaits()
+        limit, spoken = on.connection.active_timeout()
         assert limit == "request_timeout_s"
         writer.write(bytes(10))
-        await eventually(lambda: on.connection.awaits()[1] > spoken, "it is seen to go on")
+        await eventually(lambda: on.connection.active_timeout()[1] > spoken, "it is seen to go on")
         writer.close()
 
 
@@ -454,7 +454,7 @@ class Leaves:
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
-        self.passage: Passage | None = None
+        self.passage: SplicedBody | None = None
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
         self.events.append(f"{size_bytes} passed")
@@ -487,7 +487,7 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
     body = records(32_000)
     assert broker.send(body) == len(body)
     to, leaves = Side(target, events), Leaves(events)
-    leaves.passage = Passage(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
+    leaves.passage = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
     await eventually(lambda: events, "it has passed")
     assert events == ["written", f"{len(body)} passed"]
     assert pipe.passages == 0
@@ -511,7 +511,7 @@ async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes
     broker.send(records(1000))
     leaves = Leaves(events)
     sides = Side(source, events), Side(target, events, waiting_bytes=1)
-    leaves.passage = Passage(pipe, *sides, left_bytes, leaves, to_broker=False)
+    leaves.passage = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
     await eventually(lambda: events, "it is called")
     assert events == ["ends"]
     assert source.recv(2000) == records(1000)
@@ -707,7 +707,7 @@ async def test_nothing_stays_of_a_connection_with_large_bodies(
 
 
 def alive() -> int:
-    return sum(isinstance(each, (ClientConnection, Session, Passage)) for each in gc.get_objects())
+    return sum(isinstance(each, (ClientConnection, Session, SplicedBody)) for each in gc.get_objects())
 
 
 def test_there_are_files_for_them() -> None:

@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 from fleet.config.settings import Limits
 from fleet.core.errors import TimeLimit
-from fleet.proxy.timeouts import Patience, Watch
+from fleet.proxy.timeouts import ClientTimeout, TimeoutPolicy
 
-PATIENCE = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
+PATIENCE = TimeoutPolicy(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
 
 Play: TypeAlias = tuple[TimeLimit | None, int]
 
@@ -19,9 +19,9 @@ def lasting(limit: TimeLimit | None, progress: int, for_s: int) -> list[Play]:
 
 def looked(*plays: Play) -> list[str]:
     """What passed, and when, with a sweep a second; a play is what is owed, and the client's progress."""
-    watch, passed = Watch(), []
+    watch, passed = ClientTimeout(), []
     for now_s, (limit, progress) in enumerate(plays, start=1):
-        error = watch.look(limit, progress, PATIENCE, float(now_s))
+        error = watch.check(limit, progress, PATIENCE, float(now_s))
         if error is not None:
             passed.append(f"{now_s} {error.reason}: {error}")
     return passed
@@ -59,20 +59,20 @@ def test_what_is_owed_has_a_time_of_its_own() -> None:
 
 
 def test_a_limit_is_looked_at_five_times_in_it() -> None:
-    usual = Patience(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
+    usual = TimeoutPolicy(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
     assert (usual.sweep_s, usual.rare_sweep_s) == (2.0, 12.0)
     # Found by a review: sweeps that were to be frequent were the rarer ones.
-    odd = Patience(Limits(first_request_timeout_s=120.0, request_timeout_s=10.0, idle_timeout_s=30.0))
+    odd = TimeoutPolicy(Limits(first_request_timeout_s=120.0, request_timeout_s=10.0, idle_timeout_s=30.0))
     assert (odd.sweep_s, odd.rare_sweep_s) == (2.0, 2.0)
-    short = Patience(Limits(first_request_timeout_s=0.5, request_timeout_s=0.5, idle_timeout_s=0.5))
+    short = TimeoutPolicy(Limits(first_request_timeout_s=0.5, request_timeout_s=0.5, idle_timeout_s=0.5))
     assert (short.sweep_s, short.rare_sweep_s) == (1.0, 1.0)
-    long = Patience(Limits(first_request_timeout_s=3600, request_timeout_s=3600, idle_timeout_s=3600))
+    long = TimeoutPolicy(Limits(first_request_timeout_s=3600, request_timeout_s=3600, idle_timeout_s=3600))
     assert (long.sweep_s, long.rare_sweep_s) == (30.0, 30.0)
 
 
 def test_five_sweeps_that_come_a_little_early_are_enough() -> None:
-    watch, ends_s = Watch(), []
+    watch, ends_s = ClientTimeout(), []
     for sweep in range(1, 9):
-        if watch.look("first_request_timeout_s", 0, PATIENCE, sweep * 1.999) is not None:
+        if watch.check("first_request_timeout_s", 0, PATIENCE, sweep * 1.999) is not None:
             ends_s.append(sweep)
     assert ends_s[0] == 6  # it was seen first by sweep 1

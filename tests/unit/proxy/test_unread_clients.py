@@ -114,7 +114,7 @@ async def test_idle_client_that_reads_no_replies_is_not_read_from(
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
         assert connection.state is State.IDLE
         assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * (REPLY_BYTES + 30)
-        assert connection.awaits() == ("first_request_timeout_s", connection.answered)
+        assert connection.active_timeout() == ("first_request_timeout_s", connection.answered)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             for _ in range(connection.answered):
@@ -169,7 +169,7 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
         await is_joined(at, writer)
         connection = await flood(at, writer, fetch(1))
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * DATA_BYTES
-        assert connection.awaits() == ("idle_timeout_s", connection.waiting_bytes)
+        assert connection.active_timeout() == ("idle_timeout_s", connection.waiting_bytes)
         in_flight = connection.session.in_flight
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
@@ -232,7 +232,7 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         (connection,) = at.connections()
         await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
         assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
-        assert connection.awaits() == (None, 0)
+        assert connection.active_timeout() == (None, 0)
         goes_on.set()
         async with asyncio.timeout(2 * LIMIT_S):
             for number in range(count):

@@ -383,10 +383,10 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        at.worker._guard.sweep(0.0)
+        at.worker._limiter.sweep(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # it is too young
         monkeypatch.setattr(guard, "SETTLED_S", -1.0)
-        at.worker._guard.sweep(0.0)
+        at.worker._limiter.sweep(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
@@ -1107,13 +1107,13 @@ async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
 ) -> None:
     """Found by reading: what needs no answer was discarded once the move had had its time; then, what
     needs one had only the rest of another such time to get it."""
-    run_out, times, answer_s = ClientConnection._run_out, [], 0.2
+    run_out, times, answer_s = ClientConnection._on_drain_deadline, [], 0.2
 
     def counted(connection: ClientConnection) -> None:
         times.append((connection.state, asyncio.get_running_loop().time()))
         run_out(connection)
 
-    monkeypatch.setattr(ClientConnection, "_run_out", counted)
+    monkeypatch.setattr(ClientConnection, "_on_drain_deadline", counted)
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([nobody if refused else one]))
         released = hold_dials(at, monkeypatch)
@@ -1803,8 +1803,8 @@ async def test_what_control_could_not_be_told_is_told_later(
         await eventually(lambda: control.said, "hello")
         waiting_bytes = 1
         at.worker._draining = True
-        at.worker._feed.send_counters()
-        at.worker._feed.send_counters()
+        at.worker._control_channel.send_counters()
+        at.worker._control_channel.send_counters()
         assert not control.counted()
         waiting_bytes = 0
         await eventually(lambda: control.counted() and control.counted()[-1].draining, "the drain")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fleet.runtime import timerfd
-from fleet.runtime.ticker import Regularly, until_tick
+from fleet.runtime.ticker import PeriodicCallback, until_tick
 from tests.unit.proxy.test_worker import LIMIT_S, eventually
 
 
@@ -57,7 +57,7 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
     woken: list[float] = []
     regular = []
     for _ in range(3):
-        regular.append(Regularly(0.5, lambda: woken.append(time.monotonic())))
+        regular.append(PeriodicCallback(0.5, lambda: woken.append(time.monotonic())))
         await a_tick(0.001)
     await eventually(lambda: len(woken) >= 3, "all of them, once")
     for each in regular:
@@ -70,7 +70,7 @@ async def test_whoever_has_begun_at_other_times_wakes_up_together() -> None:
 @pytest.mark.usefixtures("timers")
 async def test_it_goes_on_until_it_is_stopped() -> None:
     woken: list[float] = []
-    regular = Regularly(0.01, lambda: woken.append(time.monotonic()))
+    regular = PeriodicCallback(0.01, lambda: woken.append(time.monotonic()))
     await eventually(lambda: len(woken) >= 5, "five times")
     regular.stop()
     so_far = len(woken)
@@ -88,7 +88,7 @@ async def test_what_fails_is_told_and_not_tried_again() -> None:
         tried += 1
         raise RuntimeError("no")
 
-    regular = Regularly(0.01, fail)
+    regular = PeriodicCallback(0.01, fail)
     with pytest.raises(RuntimeError, match="no"):
         await asyncio.wait_for(regular.failed, LIMIT_S)
     await a_tick(0.03)
@@ -116,7 +116,7 @@ async def test_the_loop_has_no_timer_to_set_before_each_wait() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_later", call_later)
-        regular = Regularly(0.01, wake)
+        regular = PeriodicCallback(0.01, wake)
         await enough.wait()
     assert timed == []
     regular.stop()
@@ -127,6 +127,6 @@ async def test_the_loop_has_no_timer_to_set_before_each_wait() -> None:
 async def a_tick(every_s: float) -> None:
     """One of another."""
     there = asyncio.Event()
-    regular = Regularly(every_s, there.set)
+    regular = PeriodicCallback(every_s, there.set)
     await asyncio.wait_for(there.wait(), LIMIT_S)
     regular.stop()

@@ -29,7 +29,7 @@ from fleet.config import Settings
 from fleet.config.file import load
 from fleet.core.errors import CertificateError, ConfigError
 from fleet.tls import checking, issuing
-from fleet.tls.peers import make_contexts, rehearse
+from fleet.tls.peers import check_handshake, make_contexts
 from tests.certificates import Authority
 from tests.unit.config.test_file import tree
 
@@ -136,7 +136,7 @@ class TestMaking:
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         assert certificate.not_valid_after_utc == (NOW + timedelta(days=30)).replace(microsecond=0)
         for proxy_id in MEMBERS:
-            rehearse(*make_contexts(issuing.files_in(folder, proxy_id)))
+            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
 
     def test_keys_are_for_their_owner_alone(self, folder: Path) -> None:
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
@@ -184,7 +184,7 @@ class TestMaking:
             "p4.key",
         }
         for proxy_id in ("p1", "p4"):
-            rehearse(*make_contexts(issuing.files_in(folder, proxy_id)))
+            check_handshake(*make_contexts(issuing.files_in(folder, proxy_id)))
             assert checking.expiry(folder / f"{proxy_id}.crt") == (NOW + timedelta(days=90)).replace(
                 microsecond=0
             )

@@ -28,7 +28,7 @@ from fleet.control.links import Hello, Kind
 from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
 from fleet.tls import issuing
-from fleet.tls.peers import PeerTls, explain, make_contexts, rehearse
+from fleet.tls.peers import PeerTls, check_handshake, explain, make_contexts
 from tests.integration.relay import Relays
 from tests.unit.control.test_links import Member, Network, Stranger, until
 
@@ -433,11 +433,11 @@ class TestRotation:
 
 class TestFiles:
     def test_a_member_verifies_itself_as_its_peers_will(self, folder: Path, tmp_path: Path) -> None:
-        rehearse(*make_contexts(issuing.files_in(folder, "p1")))
+        check_handshake(*make_contexts(issuing.files_in(folder, "p1")))
         foreign = made(tmp_path / "foreign")
         mixed = PeerTlsFiles(foreign / "ca.pem", folder / "p1.crt", folder / "p1.key")
         with pytest.raises(ssl.SSLCertVerificationError):
-            rehearse(*make_contexts(mixed))
+            check_handshake(*make_contexts(mixed))
 
     def test_an_encrypted_key_is_an_error_and_no_question(self, folder: Path) -> None:
         key = load_pem_private_key((folder / "p1.key").read_bytes(), None)

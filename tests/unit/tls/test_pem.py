@@ -21,7 +21,7 @@ from fleet.config.settings import ListenerTlsSettings
 from fleet.tls.listeners import server_context
 from fleet.tls.peers import explain
 from fleet.tls.pem import UnusableInput, load_authorities, load_pair, pem_fault, set_ciphers
-from fleet.tls.reloading import Followed
+from fleet.tls.reloading import Reloading
 from tests.certificates import Authority, Pair
 
 
@@ -123,7 +123,7 @@ def test_member_that_runs_logs_the_field_and_the_fix(
     pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tls = ListenerTlsSettings(pair.certificate, pair.key)
-    followed = Followed(tls.files.values(), lambda: server_context(tls), "certificates of listener external")
+    followed = Reloading(tls.files.values(), lambda: server_context(tls), "certificates of listener external")
     before = followed.get()
     pair.key.write_bytes(b"\xef\xbb\xbf" * 2 + pair.key.read_bytes())
     assert followed.get() is before
