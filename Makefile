@@ -52,7 +52,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/gen_tables.py --check build/kafka/definitions/kafka-clients-*.jar
 	@$(BIN)/python tools/gen_dashboard.py --check
-	@$(BIN)/python tools/gen_schemas.py --check
+	@$(BIN)/python -m tools.gen_schemas --check
 	@$(BIN)/python tools/gen_reference.py --check
 
 unit: ready-test ## Unit and property tests

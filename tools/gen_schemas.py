@@ -1,7 +1,7 @@
 """Writes docs/schemas/*.schema.json, the JSON Schemas of what members serve and commands print with --json.
 
-python tools/gen_schemas.py           write them
-python tools/gen_schemas.py --check   exit with 1 where one differs
+python -m tools.gen_schemas           write them
+python -m tools.gen_schemas --check   exit with 1 where one differs
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     ]
     if "--check" in arguments:
         for path in differing:
-            print(f"{path.name} differs; run: python tools/gen_schemas.py", file=sys.stderr)
+            print(f"{path.name} differs; run: python -m tools.gen_schemas", file=sys.stderr)
         return 1 if differing else 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path, text in render().items():

@@ -68,10 +68,10 @@ class _Commands(UserDict[str, Any]):
 
 _COMMANDS: Final = _Commands(
     {
-        "node": ("member", "node"),
-        "check": ("member", "check"),
+        "node": ("node", "node"),
+        "check": ("node", "check"),
         "certs": ("certs", "certs_group"),
-        "client-config": ("clients", "client_config"),
+        "client-config": ("client_config", "client_config"),
         "status": ("ownership", "status"),
         "top": ("top", "top"),
         "plan": ("ownership", "plan"),
