@@ -3,7 +3,7 @@
 Of the hot path of a session, and of the two connections around it, by case: instructions of Python, and bytes
 that are held at most. Of a compiled worker by itself: instructions of the processor, as a multiple of a bare
 forwarder's, and allocations. Of a whole member under `sync`: system calls that read and write, of its worker.
-What was counted before is in `benchmarks/counted.json`, by Python; `--write` puts it there.
+What was counted before is in `benchmarks/instruction_counts.json`, by Python; `--write` puts it there.
 """
 
 from __future__ import annotations

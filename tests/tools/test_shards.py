@@ -73,7 +73,9 @@ def test_collected_tests_are_all_run_by_the_command_of_their_size(collected: set
     makefile = (ROOT / "Makefile").read_text()
     (listed,) = re.findall(r"^SERVER_TESTS = (.*)$", makefile, re.MULTILINE)
     assert listed.split() == list(shards.SERVER_FOLDERS)
-    make_test = ("tests/unit", "tests/property", *shards.SERVER_FOLDERS)
+    (units,) = re.findall(r"^UNIT_TESTS = (.*)$", makefile, re.MULTILINE)
+    assert units.split() == list(shards.UNIT_FOLDERS)
+    make_test = (*shards.UNIT_FOLDERS, "tests/property", *shards.SERVER_FOLDERS)
     for file, size in collected:
         assert size != "test" or file.startswith(make_test), f"make test does not run {file}"
     assert "pytest -s --size=test-long tests " in makefile
