@@ -160,7 +160,7 @@ def chaos(
         return INTERRUPTED
     if options.audit == "spark":
         print_progress("Spark audits the records")
-        audited = importlib.import_module("tests.chaos.seeded.spark_check").audit_alone(seen.stream)
+        audited = importlib.import_module("fleet.drills.spark_audit").audit_alone(seen.stream)
         seen = replace(seen, audited=audited)
     verdict = importlib.import_module("fleet.drills.game_day.verdict")
     if options.picture is not None:

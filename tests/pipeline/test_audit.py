@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from fleet.drills.spark_audit import ledger
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import Promise, Stream, audit_of
 from fleet.drills.workload.history import NO_OFFSET, Event, Record
 from fleet.pipeline.audit import audit, by_record, by_takeover
 from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.spark_schema import ddl_of
-from tests.chaos.seeded.spark_check import ledger
 
 pytestmark = pytest.mark.size("test")
 

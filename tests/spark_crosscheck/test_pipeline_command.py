@@ -22,6 +22,7 @@ from fleet import cli
 from fleet.cli.pipeline import JOBS as OFFERED
 from fleet.core import event_schema
 from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.spark_audit import ledger
 from fleet.drills.workload.checker import Stream, audit_of
 from fleet.pipeline.jobs import JOBS, Site
 from fleet.pipeline.observations import EVENTS, LedgerEntry
@@ -29,7 +30,6 @@ from fleet.pipeline.streams import Kafka
 from tests.browser import chromium, complaints, pictures, text
 from tests.browser import rows as rows_of
 from tests.chaos.harness import await_flow
-from tests.chaos.seeded.spark_check import ledger
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 from tests.conftest import MakeFleet, MakeTopic
 from tests.integration.clients import wait_for

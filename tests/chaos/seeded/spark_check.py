@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -24,15 +24,13 @@ from pyspark.sql import SparkSession
 
 from fleet.core.errors import FleetError
 from fleet.core.event_schema import OUTSIDE, TOPICS
+from fleet.drills.spark_audit import Clocks, keys_of, ledger, to_us
 from fleet.drills.workload.audit import Audit
-from fleet.drills.workload.checker import History, Outage, Stream, View, audit_of, takeover_s
-from fleet.drills.workload.history import NO_OFFSET, Event
+from fleet.drills.workload.checker import History, Outage, View, audit_of, takeover_s
 from fleet.drills.workload.waiting import in_thread
-from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.batch_audit import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.observations import EVENTS, KINDS, LedgerEntry, OutageEvent, Outside, ViewEvent
-from fleet.pipeline.parse import events, parse
+from fleet.pipeline.observations import EVENTS, OutageEvent, Outside, ViewEvent
 from fleet.pipeline.streams import session
 from tests.chaos.seeded import availability_windows
 from tests.chaos.seeded.availability_windows import Told
@@ -65,37 +63,11 @@ def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
         for number, view in enumerate(views):
             for broker_id in sorted(history.broker_ids):
                 yield ViewEvent(
-                    proxy_id, number, broker_id, view.owners.get(broker_id), wall_us + _us(view.at_s)
+                    proxy_id, number, broker_id, view.owners.get(broker_id), wall_us + to_us(view.at_s)
                 )
     for number, outage in enumerate(history.outages):
-        times = (wall_us + _us(outage.at_s), wall_us + _us(outage.until_s))
+        times = (wall_us + to_us(outage.at_s), wall_us + to_us(outage.until_s))
         yield OutageEvent(str(number), outage.victims, outage.survivors, *times)
-
-
-def ledger(stream: Stream, wall_us: int = 0) -> Iterator[LedgerEntry]:
-    """What one client was told and given, and what its topic holds."""
-    yield from _ledger(stream, "acknowledged", stream.acknowledged, wall_us)
-    received: Iterable[Event] = stream.received
-    if not stream.promise.in_turn:
-        received = sorted(received, key=lambda event: (event.partition, event.offset))
-    yield from _ledger(stream, "received", received, wall_us)
-    yield from _ledger(stream, "log", stream.log, wall_us)
-
-
-def _ledger(stream: Stream, what: Any, events: Iterable[Event], wall_us: int) -> Iterator[LedgerEntry]:
-    for number, event in enumerate(events):
-        offset = None if event.offset == NO_OFFSET else event.offset
-        record = event.record
-        yield LedgerEntry(
-            stream.name,
-            what,
-            event.partition,
-            record.producer_id,
-            record.sequence,
-            offset,
-            number,
-            wall_us + _us(event.at_s),
-        )
 
 
 def judge(
@@ -167,52 +139,15 @@ def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(name): figure for name, figure in figures.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """The machine's two clocks in a run.
-
-    Args:
-        wall_us: how far the wall clock is before the monotonic one, at the end.
-        drift_us: by how much that has changed since its beginning.
-    """
-
-    wall_us: int
-    drift_us: int
-
-
-def audit_alone(stream: Stream) -> Audit:
-    """What the data pipeline says of one client, without Kafka: its ledger goes through a file.
-
-    Raises: PipelineError: it cannot be read.
-    """
-    with tempfile.TemporaryDirectory(prefix="fleet-ledger-") as folder:
-        path = Path(folder, "ledger.jsonl")
-        with path.open("wb") as file:
-            file.writelines(EVENTS.encode(entry) + b"\n" for entry in ledger(stream))
-        spark = session()
-        try:
-            entries = events(parse(spark.read.text(str(path)), KINDS), "ledger")
-            keys = {stream.name: stream.keys} if stream.keys else {}
-            (row,) = audit(by_record(entries).persist(), keys).collect()
-        finally:
-            spark.stop()
-    return Audit(**{name: count for name, count in row.asDict().items() if name != "client"})
-
-
-def keys_of(history: History) -> dict[str, int]:
-    """Of clients with a compacted topic, how many keys each partition has."""
-    return {stream.name: stream.keys for stream in history.streams if stream.keys}
-
-
 def took_us(history: History) -> dict[str, int | None]:
     """The checker's verdict on each outage, from times in whole microseconds, as Spark has them."""
     views = {
-        proxy_id: [View(_us(view.at_s), view.owners) for view in seen]
+        proxy_id: [View(to_us(view.at_s), view.owners) for view in seen]
         for proxy_id, seen in history.views.items()
     }
     found = {}
     for number, outage in enumerate(history.outages):
-        rounded: Outage = replace(outage, at_s=_us(outage.at_s), until_s=_us(outage.until_s))
+        rounded: Outage = replace(outage, at_s=to_us(outage.at_s), until_s=to_us(outage.until_s))
         took = takeover_s(rounded, history.broker_ids, views)
         found[str(number)] = None if took is None else int(took)
     return found
@@ -246,13 +181,9 @@ def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: His
             yield f"identity {broker_id} in generation {generation}: {says} and {owners}"
 
 
-def _us(at_s: float) -> int:
-    return round(at_s * 1_000_000)
-
-
 def _wall_us() -> int:
     """How far the wall clock is before the machine's monotonic one."""
-    return _us(time.time() - time.monotonic())
+    return to_us(time.time() - time.monotonic())
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
