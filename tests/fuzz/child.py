@@ -15,7 +15,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["fleet.proxy"]):
-    for module in ("rewriter", "session", "stream"):
+    for module in ("rewriter", "session", "streaming_patch"):
         importlib.import_module(f"fleet.proxy.{module}")
 
 from tests.fuzz.corpus import AGAIN
