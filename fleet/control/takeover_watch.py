@@ -32,7 +32,7 @@ class TakeoverWatch:
     def detected(
         self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment, alive_s: float | None = None
     ) -> None:
-        """This member stopped to believe in an owner, or learnt that it is to own nothing.
+        """This member suspected an owner, or learnt that it is to own nothing.
 
         Args:
             state: what was committed at that moment.

@@ -214,7 +214,7 @@ WEIGHTS: Final = TOPICS["weight"]
 EXPENDABLE: Final = frozenset((TOPICS["traffic"], TOPICS["connection"]))
 """There is much of it: where there is no room it goes before anything else does."""
 OUTSIDE: Final = "outside"
-"""What applications, and whoever looks on, have seen of the fleet; see `fleet.pipeline.observations`."""
+"""What applications and external observers have seen of the fleet; see `fleet.pipeline.observations`."""
 DEAD_LETTERS: Final = "dead_letters"
 """Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
 

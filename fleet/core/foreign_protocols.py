@@ -104,7 +104,7 @@ def at_listener(protocol: Protocol, listener: str, *, secured: bool) -> str | No
     )
 
 
-def explained(
+def explain_refusal(
     error: WireError | LimitExceeded, received: bytes, listener: str, *, secured: bool
 ) -> WireError | LimitExceeded:
     """The error of a client; it names the protocol where the client's first bytes are not Kafka."""

@@ -62,8 +62,8 @@ class Takeover:
         proxy_id: whose identities moved.
         reason: why, in a word that does as a metric label: "reset", "silent", "drain" …
         broker_ids: the identities that moved.
-        detected: when this member stopped to believe in the owner (or learnt of the drain).
-        advertised: when the directory that goes around it was handed to this member's workers.
+        detected: when this member suspected the owner (or learnt of the drain).
+        advertised: when the directory that bypasses the owner was handed to this member's workers.
         committed: when Raft had committed it here; None until then.
         alive: the last moment at which this member is sure that the owner's worker was alive; None where it
             is of none, and of a drain.

@@ -252,5 +252,5 @@ class Backlogs(Generic[ReaderT]):
 
 
 def most_in_flight(limit_bytes: int, clients: int) -> int:
-    """With how many requests in flight a client is read from no more, where so many clients have many."""
+    """How many requests a client may have in flight, if this many clients have many."""
     return min(MOST_IN_FLIGHT, limit_bytes // (2 * IN_FLIGHT_BYTES * max(1, clients)))

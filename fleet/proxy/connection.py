@@ -22,7 +22,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from fleet.core.errors import LimitExceeded, TimeLimit, TruncatedFrame, WireError
-from fleet.core.foreign_protocols import explained
+from fleet.core.foreign_protocols import explain_refusal
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES, BrokerConnection
 from fleet.proxy.budget import IN_FLIGHT_BYTES, most_in_flight
 from fleet.proxy.host import BODY_PASSES, LEAVING, Host, State
@@ -288,9 +288,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.note_vanished(exc)
-        if self.bodies is not None:
-            self.bodies.stop()
-            self.bodies = None
+        self._stop_bodies()
         self.drop_response()
         self.host.backlogs.end(self)
         if self.session.crowded:
@@ -356,8 +354,7 @@ class ClientConnection(asyncio.Protocol):
 
         Args: kept: the beginning of a response, if there was too little of it to be looked at.
         """
-        if self.bodies is not None:
-            self.bodies.stop()
+        self._stop_bodies()
         if self.state is State.LEAVING:
             self.broker = None
             return
@@ -492,8 +489,7 @@ class ClientConnection(asyncio.Protocol):
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
         if self.transport.is_closing():
             return
-        if self.bodies is not None:
-            self.bodies.stop()
+        self._stop_bodies()
         self.drop_response()
         self.state = State.LEAVING
         self.transport.close()
@@ -508,7 +504,12 @@ class ClientConnection(asyncio.Protocol):
         """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
         if self.state is not State.IDLE or self.answered:
             return error
-        return explained(error, received, self.listener, secured=is_secured(self.transport))
+        return explain_refusal(error, received, self.listener, secured=is_secured(self.transport))
+
+    def _stop_bodies(self) -> None:
+        if self.bodies is not None:
+            self.bodies.stop()
+            self.bodies = None  # the two refer to each other, and references alone free memory
 
     def note_vanished(self, exc: Exception | None) -> None:
         if is_gone(exc):
@@ -669,8 +670,7 @@ class ClientConnection(asyncio.Protocol):
         """Nothing more is to come from here: say so to the client, and wait until it has read it."""
         if self.state in (State.LEAVING, State.CLOSED) or self.transport.is_closing():
             return
-        if self.bodies is not None:
-            self.bodies.stop()
+        self._stop_bodies()
         self.state = State.LEAVING
         self.moving = self.alert = True
         self.end = "unanswered" if self.session.in_flight else "moved"

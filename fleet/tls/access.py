@@ -82,7 +82,7 @@ def without_token(settings: Settings) -> Access:
 
 def _trust(settings: Settings) -> ssl.SSLContext | None:
     tls = settings.admin.tls
-    return None if tls is None else member_verification(tls, settings.source)
+    return None if tls is None else admin_client_context(tls, settings.source)
 
 
 def _of_environment(environ: Mapping[str, str]) -> str | None:
@@ -103,7 +103,7 @@ def _first(places: tuple[Secret, ...], source: str, environ: Mapping[str, str]) 
     raise ConfigError(f"{mistakes[0]}; {TOKEN_ENV} and {TOKEN_FILE_ENV} stand in for it")
 
 
-def member_verification(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
+def admin_client_context(tls: AdminTlsSettings, source: str) -> ssl.SSLContext:
     """How a member's certificate is verified.
 
     Raises: ConfigError: the file ``admin.tls.ca`` cannot be used

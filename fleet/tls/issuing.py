@@ -160,7 +160,7 @@ def next_steps(settings: Settings, members: Sequence[ProxyId], folder: Path) -> 
             "add `peer_tls:` to the configuration; without fields below it, members look into certs/ beside "
             "the file"
         )
-    steps.append(f"keep {folder / CA_KEY} off these machines: whoever has it can be any member")
+    steps.append(f"keep {folder / CA_KEY} off these machines: anyone who has it can impersonate any member")
     return tuple(steps)
 
 

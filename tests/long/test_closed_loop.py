@@ -24,7 +24,7 @@ from tests.integration.clients import count
 from tests.integration.test_events import everything
 from tests.integration.test_weights import owners
 from tests.long.many_brokers import ManyBrokers
-from tests.property.test_weighing import BROKERS, PROXIES, ZIPF, dealt_anew, skew
+from tests.property.test_weighing import BROKERS, PROXIES, ZIPF, dealt_from_scratch, skew
 
 HOSTS = tuple(f"127.0.0.{number}" for number in range(11, 17))
 """Of the clients: those of an identity with several owners are spread by their address."""
@@ -78,8 +78,8 @@ def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_
         changed = [EVENTS.decode(each) for each in everything(kafka, f"{PREFIX}ownership")]
         assert owners_after(changed) == last
         moves = moves_since(changed, generation)
-        anew = dealt_anew(Weights(weights), dict.fromkeys(fleet.members))
-        anew_moves = sum(first[each] != anew[each].owners for each in broker_ids)
+        from_scratch = dealt_from_scratch(Weights(weights), dict.fromkeys(fleet.members))
+        anew_moves = sum(first[each] != from_scratch[each].owners for each in broker_ids)
         print(f"greatest load beside the mean: {was:.2f}, then {now:.2f}; {moves} moves, anew {anew_moves}")
         assert now <= was / 2
         assert 0 < moves <= anew_moves

@@ -92,13 +92,13 @@ def test_a_skewed_load_is_halved_with_few_moves(seed: int) -> None:
     counted = {b: Ownership((f"p{(b - 1) * PROXIES // BROKERS + 1}",)) for b in brokers}
     weighing = Weights(zipf(seed))
     after = assign(members, brokers, counted, {}, weighing=weighing)
-    anew = dealt_anew(weighing, members)
+    from_scratch = dealt_from_scratch(weighing, members)
     was, now = (skew(loads(weighing, each, [*members])) for each in (counted, after))
     least = 1.0 + STEP_GAIN
     assert now <= max(was / 2, least + 0.02)
-    assert now < skew(loads(weighing, anew, [*members]))
+    assert now < skew(loads(weighing, from_scratch, [*members]))
     moved = removals(counted, {b: o.owners for b, o in after.items()}, set(members))
-    assert 0 < moved <= removals(counted, {b: o.owners for b, o in anew.items()}, set(members)) / 3
+    assert 0 < moved <= removals(counted, {b: o.owners for b, o in from_scratch.items()}, set(members)) / 3
 
 
 def skew(each: Mapping[ProxyId, float]) -> float:
@@ -106,7 +106,7 @@ def skew(each: Mapping[ProxyId, float]) -> float:
     return max(each.values()) * len(each) / sum(each.values())
 
 
-def dealt_anew(weighing: Weights, members: Mapping[ProxyId, object]) -> dict[BrokerId, Ownership]:
+def dealt_from_scratch(weighing: Weights, members: Mapping[ProxyId, object]) -> dict[BrokerId, Ownership]:
     """The heaviest first, each to who has least; whatever was before."""
     sums = dict.fromkeys(members, 0.0)
     after = {}

@@ -2,7 +2,7 @@
 
     with LocalFleet(folder, kafka.endpoints, proxies=3) as fleet:       # started, and ready
         fleet.bootstrap()                       # for a client's bootstrap.servers
-        killed_at_s = fleet.kill(fleet.control.leader())
+        killed_at_s = fleet.kill(fleet.leader())
         fleet.await_settled({1, 2, 3}, fleet.running)
 
 Start members from the main thread (see `fleet.drills.cluster.spawn`); the rest may be called from any.
