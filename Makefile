@@ -54,6 +54,7 @@ lint: ready-test ## Style, types, import contracts, and whether generated files 
 	@$(BIN)/python tools/gen_dashboard.py --check
 	@$(BIN)/python -m tools.gen_schemas --check
 	@$(BIN)/python tools/gen_reference.py --check
+	@$(BIN)/python -m tools.module_list --check
 
 unit: ready-test ## Unit and property tests
 	@$(ALL_CORES) $(UNIT_TESTS) tests/property

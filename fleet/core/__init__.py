@@ -1,0 +1,1 @@
+"""Values, state and rules without I/O, which every other package shares."""

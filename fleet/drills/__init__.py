@@ -1,0 +1,1 @@
+"""Local clusters and fleets, the demo and game days: everything that breaks a fleet on purpose."""

@@ -1,0 +1,1 @@
+"""Processes, sockets, threads and files of a member."""

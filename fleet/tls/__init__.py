@@ -1,0 +1,1 @@
+"""Certificates, TLS contexts, tokens and credentials."""

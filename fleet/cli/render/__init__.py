@@ -1,0 +1,1 @@
+"""How commands print documents as tables and text."""

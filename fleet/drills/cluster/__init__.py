@@ -1,0 +1,1 @@
+"""Kafka brokers and members of a fleet as processes of this machine."""

@@ -1,4 +1,4 @@
-"""What a demo has measured, and the JSON object that `fleet demo --json` prints.
+"""What a demo has measured, and the JSON object that its option `--json` prints.
 
 Source: docs/schemas/demo.schema.json
 """

@@ -1,0 +1,1 @@
+"""Clients under test, observers, and the audit of what they saw."""

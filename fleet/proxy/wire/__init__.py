@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: headers, frames, and patches of addresses, without I/O."""
