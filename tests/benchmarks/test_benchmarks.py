@@ -68,7 +68,7 @@ def samples(measure: str, **by_target: list[float]) -> list[Sample]:
 # ---- figures
 
 
-def test_a_figure_is_the_median_with_its_spread_and_the_median_of_each_rounds_ratio() -> None:
+def test_figure_is_the_median_with_its_spread() -> None:
     found = figures(samples("cpu_us_per_request", haproxy=[10, 40, 20], fleet=[15, 44, 40]))
     haproxy_, fleet = found
     assert (haproxy_.value, haproxy_.least, haproxy_.most, haproxy_.to_haproxy) == (20, 10, 40, 1)
@@ -85,7 +85,7 @@ def test_only_rounds_in_which_both_were_measured_make_a_ratio() -> None:
     assert figures([*direct, *other_measure])[1].to_direct is None
 
 
-def test_figures_stand_by_measure_and_then_by_target_whatever_the_order_of_rounds() -> None:
+def test_figures_are_sorted_by_measure_then_target() -> None:
     mixed = [
         *(Sample("sync", measure, "b", 0, 1) for measure in ("m1", "m2")),
         *(Sample("sync", measure, "a", 0, 1) for measure in ("m1", "m2")),
@@ -101,7 +101,7 @@ def test_figures_stand_by_measure_and_then_by_target_whatever_the_order_of_round
     ]
 
 
-def test_cpu_is_told_per_request_or_per_gigabyte() -> None:
+def test_cpu_is_reported_per_request_or_per_gigabyte() -> None:
     small = measures("small", Measured(1_000, 100_000, 2.0), 0.05, 0.06)
     assert small == {
         "cpu_us_per_request": pytest.approx(50),
@@ -149,7 +149,7 @@ def race_metadata() -> list[Sample]:
     return list(race.metadata(rounds=1))
 
 
-def test_metadata_is_measured_by_its_own_program_and_costs_a_fraction_of_decoding() -> None:
+def test_metadata_has_a_program_and_costs_less_than_decoding() -> None:
     by_target = {each.target: each.value for each in race_metadata() if each.measure == "cpu_us_3x10000"}
     assert by_target.keys() == {"fleet", "patch", "kio"}
     assert 0 < by_target["fleet"] < by_target["kio"] / 20
@@ -158,7 +158,7 @@ def test_metadata_is_measured_by_its_own_program_and_costs_a_fraction_of_decodin
 # ---- assign
 
 
-def test_a_death_moves_what_the_dead_proxy_owned_and_nothing_else() -> None:
+def test_kill_moves_only_identities_of_the_dead_proxy() -> None:
     found = one_size(30, 5)
     assert (found["death_moved"], found["death_moved_of_others"]) == (6, 0)
     assert found["fresh_max_to_mean"] == 1 <= found["death_max_to_mean"]
@@ -398,7 +398,7 @@ def connect(port: int) -> socket.socket:
 # ---- samples that are kept
 
 
-def test_what_a_part_measured_outlives_the_failure_of_another(
+def test_results_of_one_part_outlive_the_failure_of_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     # Found: 66 minutes of a benchmark were lost with a part that found no ports.
@@ -430,7 +430,7 @@ def test_what_a_part_measured_outlives_the_failure_of_another(
     assert [json.loads(line)["value"] for line in before] == [1.0, 34.0]
 
 
-def test_a_file_that_holds_no_samples_is_told_of_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_file_without_samples_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text('{"workload": "sync"}\n')
     with pytest.raises(BenchError, match=r"notes\.txt, line 1: no sample of a benchmark: b'{\"workload"):
@@ -531,7 +531,7 @@ def test_a_round_has_several_runs_which_share_its_records(monkeypatch: pytest.Mo
         ("deep", 3, "requests_per_s"),
     ],
 )
-def test_clients_of_small_records_are_ready_together_and_take_turns(
+def test_small_record_clients_start_together_and_alternate(
     monkeypatch: pytest.MonkeyPatch, workload: Name, partitions: int, measure: str
 ) -> None:
     # Found: of runs one after another, those of one target differed by two thirds, whatever the machine did.
@@ -568,7 +568,7 @@ def test_clients_of_small_records_are_ready_together_and_take_turns(
     assert stage.events == [*ready, one, other, other, one, *gone, *ready, one, other, *gone]
 
 
-def test_what_proxies_do_at_rest_is_told_apart() -> None:
+def test_idle_proxies_report_each_figure_separately() -> None:
     # 100 records in 10 s and 40 ms of CPU time, of which 5 ms are what 0.5 ms in a second come to.
     share = race.Share({"cpu_us_per_record": 400.0}, s_per_record=0.1)
     assert share.beside(0.0005) == {
@@ -579,7 +579,7 @@ def test_what_proxies_do_at_rest_is_told_apart() -> None:
     assert race.Share({"p50_us": 900.0}, s_per_record=0.1).beside(0.0) == {"p50_us": 900.0}  # no proxies
 
 
-def test_a_client_that_fails_in_its_turn_is_told_of() -> None:
+def test_client_that_fails_in_its_turn_is_reported() -> None:
     dead = "import sys; print('ready', flush=True); sys.stdin.readline(); sys.exit(1)"
     with (
         pytest.raises(BenchError, match="sync failed with fleet"),
@@ -613,7 +613,7 @@ def test_of_the_sparse_workload_by_tls_there_is_less() -> None:
     ("processes", "allowed", "enough"),
     [(0, 20_000, True), (0, 10_000, False), (1, 20_000, False), (1, 25_000, True), (2, 20_000, True)],
 )
-def test_ten_thousand_connections_want_open_files_of_clients_and_proxies(
+def test_ten_thousand_connections_need_open_files_on_both_sides(
     monkeypatch: pytest.MonkeyPatch, *, processes: int, allowed: int, enough: bool
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (allowed, allowed))
@@ -621,7 +621,7 @@ def test_ten_thousand_connections_want_open_files_of_clients_and_proxies(
     assert fits(target, 10_000) is enough
 
 
-def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first_time(
+def test_crowds_repeat_in_a_round_and_memory_is_of_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fake_crowd(target: Target, size: int, empty_bytes: int) -> dict[str, float]:
@@ -646,7 +646,7 @@ def test_crowds_come_several_times_in_a_round_and_memory_is_of_the_first_time(
     ]  # fmt: skip
 
 
-def test_each_round_has_a_folder_of_its_own_which_is_gone_after_it(tmp_path: Path) -> None:
+def test_each_round_has_its_own_folder_removed_afterwards(tmp_path: Path) -> None:
     told: list[str] = []
     places = []
     for number, say, place in in_rounds(2, told.append, tmp_path):
@@ -771,7 +771,7 @@ def verdict(what: str, ran: list[Sample]) -> tuple[float, bool]:
     return found.value, found.met
 
 
-def test_a_goal_beside_another_target_is_the_median_of_the_ratios_of_rounds() -> None:
+def test_goal_against_a_target_is_the_median_of_round_ratios() -> None:
     both = {"haproxy": (1.0, 10.0, 2.0), "fleet": (0.9, 8.0, 4.0)}
     ran = [
         Sample("produce", "cpu_s_per_gb", target, number, value)
@@ -782,7 +782,7 @@ def test_a_goal_beside_another_target_is_the_median_of_the_ratios_of_rounds() ->
     assert verdict("CPU per GB produced, over HAProxy", ran[:3] + ran[5:]) == (2.0, False)
 
 
-def test_what_is_added_is_beside_what_haproxy_adds() -> None:
+def test_added_latency_is_compared_with_haproxys() -> None:
     ran = [
         Sample("sync", "p50_us", target, 0, value)
         for target, value in (("direct", 100.0), ("haproxy", 150.0), ("fleet", 165.0))
@@ -798,7 +798,7 @@ def test_what_is_added_is_beside_what_haproxy_adds() -> None:
     assert verdict(what, ran) == (0.0, True)
 
 
-def test_how_connections_are_spread_is_the_most_beside_the_mean() -> None:
+def test_spread_of_connections_is_the_maximum_over_the_mean() -> None:
     assert most_to_mean([10, 12], [110, 112]) == 1.0
     assert most_to_mean([10, 10], [10, 210]) == 2.0
 

@@ -26,7 +26,7 @@ def moves(*stalls_ms: float) -> tuple[Move, ...]:
 MEASURED = Measured(0.5, moves(100.0, 140.0, 900.0), {"java": CLEAN}, 0)
 
 
-def test_each_client_and_its_group_have_figures_for_each_kind_of_time() -> None:
+def test_each_client_and_group_has_figures_for_each_kind_of_time() -> None:
     figures = MEASURED.figures()
     assert set(figures) == {
         f"java{who}, {when}" for who in ("", " group") for when in ("calm", "drain", "undrain")
@@ -36,7 +36,7 @@ def test_each_client_and_its_group_have_figures_for_each_kind_of_time() -> None:
     assert MEASURED.missed() == []
 
 
-def test_a_median_above_the_goal_is_missed_but_not_where_nobody_moved() -> None:
+def test_median_above_the_goal_misses_unless_nothing_moved() -> None:
     slower = replace(MEASURED, moves=moves(160.0))
     assert slower.missed() == [
         "java group, drain: median 160 ms, wanted 150 ms",
@@ -49,9 +49,7 @@ def test_a_median_above_the_goal_is_missed_but_not_where_nobody_moved() -> None:
     ("changes", "failed"),
     [({}, False), ({"cut": 1}, True), ({"audits": {"java": replace(CLEAN, duplicated=1)}}, True)],
 )
-def test_a_request_that_was_cut_and_a_record_that_came_twice_are_failures(
-    changes: dict[str, Any], failed: bool
-) -> None:
+def test_cut_request_and_repeated_record_are_failures(changes: dict[str, Any], failed: bool) -> None:
     assert replace(MEASURED, **changes).failed is failed
 
 

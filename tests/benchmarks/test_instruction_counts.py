@@ -30,12 +30,12 @@ def test_a_frame_costs_no_more_than_it_did(case: Case) -> None:
     assert PYTHON not in read() or grown(counted, before) == []
 
 
-def test_there_is_a_baseline_of_the_python_that_everything_is_tested_with() -> None:
+def test_baseline_exists_for_the_reference_python() -> None:
     assert read().keys() >= {"3.11", "any"}
     assert {WORKER, *(case.name for case in cases())} == read()["3.11"].keys()
 
 
-def test_what_has_grown_by_more_than_a_twentieth_is_told() -> None:
+def test_growth_above_a_twentieth_is_reported() -> None:
     before = {"a": {"instructions": 100.0, "held_bytes": 200.0}}
     assert grown({"a": {"instructions": 105.0, "held_bytes": 90.0}}, before) == []
     (told,) = grown({"a": {"instructions": 106.0, "held_bytes": 200.0}}, before)
@@ -44,7 +44,7 @@ def test_what_has_grown_by_more_than_a_twentieth_is_told() -> None:
     assert "not counted before" in told
 
 
-def test_instructions_are_those_of_the_call_and_of_all_that_it_calls() -> None:
+def test_instructions_include_callees() -> None:
     def work(times: int) -> None:
         sum(each * each for each in range(times))
 
@@ -61,7 +61,7 @@ def test_held_is_what_a_call_takes_at_a_time() -> None:
     assert 100_000 <= held_bytes(one_after_the_other) < 110_000
 
 
-def test_what_is_written_is_compared_with(tmp_path: Path) -> None:
+def test_written_counts_become_the_baseline(tmp_path: Path) -> None:
     path = tmp_path / "counted.json"
     write({"a": {"instructions": 1.0}, SYSTEM_CALLS: {"system_calls": 4.0}}, path)
     write({"a": {"instructions": 2.0}}, path)

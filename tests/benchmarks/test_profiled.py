@@ -30,7 +30,7 @@ calls     syscall
 """
 
 
-def test_shares_are_of_libraries_and_the_kernel_and_small_ones_are_added_up() -> None:
+def test_shares_are_by_library_and_small_shares_are_summed() -> None:
     found = shares(REPORT)
     assert list(found) == [KERNEL, "libpython3.11.so.1.0", "libc.so.6", OTHERS]
     assert list(found.values()) == pytest.approx([0.5487, 0.3855, 0.054, 0.0118])
@@ -46,7 +46,7 @@ def test_a_wait_is_a_switch() -> None:
     assert switches([os.getpid()]).waits > before.waits
 
 
-def test_a_process_that_has_ended_is_told_of(tmp_path: Path) -> None:
+def test_ended_process_is_reported(tmp_path: Path) -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
     with pytest.raises(BenchError, match="a proxy has ended"):

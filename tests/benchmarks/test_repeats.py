@@ -29,7 +29,7 @@ def test_a_record_that_first_comes_late_is_out_of_order() -> None:
     assert examine(rows, [Seen([4])], BEGUN_MS) == Found(4, {}, {1: 1}, 0)
 
 
-def test_a_record_that_was_in_flight_counts_for_the_move_that_began_then() -> None:
+def test_record_in_flight_counts_for_the_move_that_began_then() -> None:
     produced_ms = BEGUN_MS[1] - SLACK_MS
     rows = [(0, 0, 0, at_ms) for at_ms in (0, produced_ms, produced_ms - 1, 0)]
     assert examine(rows, [Seen([1])], BEGUN_MS).twice == {1: 1, 0: 1, -1: 1}

@@ -59,7 +59,7 @@ class Members:
         ("follower", "p1 p2", "p2", "p2"),
     ],
 )
-def test_a_follower_is_killed_that_clients_have_known_for_a_while(
+def test_kill_chooses_a_follower_that_clients_know(
     wish: str, owners: str, back: str, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "owns", lambda _fleet, each, _ids: each in owners.split())

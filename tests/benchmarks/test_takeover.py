@@ -58,7 +58,7 @@ def test_the_longest_delivery_is_of_those_that_end_in_the_window(histories: Hist
     assert deliveries.longest_ms(10.0, 11.5) == pytest.approx(750.0)
 
 
-def test_a_record_that_has_not_arrived_counts_up_to_the_end_of_the_window(histories: Histories) -> None:
+def test_undelivered_record_counts_to_the_end_of_the_window(histories: Histories) -> None:
     deliveries = Deliveries(histories.workload)
     histories.write("produced", 0, 10.0)
     assert deliveries.longest_ms(9.0, 12.0) == pytest.approx(2000.0)
@@ -75,7 +75,7 @@ def test_an_acknowledgement_may_be_on_disk_before_its_production(histories: Hist
     assert deliveries.longest_ms(10.0, 20.0) == pytest.approx(500.0)
 
 
-async def test_what_a_client_asks_before_the_kill_is_not_counted(histories: Histories) -> None:
+async def test_requests_before_the_kill_are_not_counted(histories: Histories) -> None:
     """Found by looking when stale answers came: half a second before the kill, of one that lived."""
     stale = {Endpoint("h", 1)}
 
@@ -112,7 +112,7 @@ async def test_what_a_client_asks_before_the_kill_is_not_counted(histories: Hist
     assert (kill.was_leader, kill.metadata_requests, kill.stale_answers) == (True, 2, 1)
 
 
-def test_partitions_are_told_apart(histories: Histories) -> None:
+def test_partitions_are_measured_separately(histories: Histories) -> None:
     deliveries = Deliveries(histories.workload)
     for partition, took_s in ((0, 0.1), (1, 0.4)):
         histories.write("produced", 0, 10.0, partition)
@@ -135,7 +135,7 @@ def test_median_and_worst_and_what_they_miss() -> None:
     assert missed(slower, GOALS["default"]) == ["delivery_ms: median 700 ms, wanted 600 ms"]
 
 
-def test_what_never_came_about_is_no_figure_and_reaches_no_goal() -> None:
+def test_event_that_never_happened_has_no_figure_and_no_goal() -> None:
     kills = [kill(40.0, 100.0), kill(None, 100.0)]
     assert figures(kills)["advertised_ms"] == Figures(None, None)
     said = document("default", CLEAN, kills)["missed"]

@@ -8,5 +8,5 @@ from tests.compiled.passing import passes
 
 
 @pytest.mark.timeout(3600)
-def test_it_has_the_properties_of_its_modules() -> None:
+def test_compiled_plane_keeps_the_properties_of_its_modules() -> None:
     passes("property")

@@ -8,5 +8,5 @@ from tests.compiled.passing import passes
 
 
 @pytest.mark.timeout(900)
-def test_it_passes_the_tests_of_its_modules() -> None:
+def test_compiled_plane_passes_the_unit_tests_of_its_modules() -> None:
     passes("unit")

@@ -78,11 +78,11 @@ def test_tagged_fields_that_nobody_knows_pass(there: Ground, messages: list[Mess
     assert conformance.maker.made_unknown > 2 * flexible
 
 
-def test_what_is_not_offered_is_refused(there: Ground) -> None:
+def test_unoffered_version_is_refused(there: Ground) -> None:
     assert list(there.through_the_fleet().refused()) == []
 
 
-def test_a_client_that_expects_another_node_is_told_to_begin_anew(there: Ground) -> None:
+def test_client_that_expects_another_node_is_told_to_rebootstrap(there: Ground) -> None:
     """An identity's port leads to its broker, which says whether it is the expected one (KIP-1242)."""
     message = there.brokers.messages[API_VERSIONS]
     found = {}

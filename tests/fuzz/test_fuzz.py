@@ -71,15 +71,13 @@ def test_a_leak_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPa
     assert failures(corpus) == {"AssertionError": WITH_ADDRESSES}
 
 
-def test_what_depends_on_cuts_would_be_found(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_finds_a_dependence_on_cuts(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = Rewriter.go_on
     monkeypatch.setattr(Rewriter, "go_on", lambda *args: (args[-1](b"!") and go_on(*args)) or go_on(*args))
     assert failures(corpus)["AssertionError"] >= {"Metadata", "Fetch", "Produce"}
 
 
-def test_what_nobody_expects_to_be_raised_would_be_found(
-    corpus: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fuzz_finds_an_unexpected_exception(corpus: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KeyError
 

@@ -17,7 +17,7 @@ BROKERS = 300
 
 
 @pytest.mark.timeout(600)
-def test_hostile_brokers_end_in_closed_connections_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_hostile_brokers_are_closed_and_others_notice_nothing(tmp_path: Path) -> None:
     result = Result(seed=SEED)
     brokers(result, tmp_path, BROKERS, SEED, print)
     assert result.problems == []

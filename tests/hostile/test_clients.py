@@ -18,7 +18,7 @@ CLIENTS = 1_800
 
 
 @pytest.mark.timeout(600)
-def test_hostile_clients_end_in_closed_connections_and_nobody_else_notices(
+def test_hostile_clients_are_closed_and_others_notice_nothing(
     kafka: KafkaCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     result = Result(seed=SEED)

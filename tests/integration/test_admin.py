@@ -87,7 +87,7 @@ def test_status_and_plan_say_what_is_and_what_would_be(
 
 
 @pytest.mark.size("test")
-def test_a_drain_is_what_was_planned_and_a_producer_does_not_notice(
+def test_drain_follows_its_plan_and_producers_notice_nothing(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], fleet_command: FleetCommand
 ) -> None:
     before = fleet_command(fleet, "status")
@@ -165,7 +165,7 @@ def metadata_owners(fleet: LocalFleet, proxy_id: ProxyId) -> Owners:
     return {broker_id: [str(fleet.owner_of(endpoint))] for broker_id, endpoint in table.items()}
 
 
-def test_every_member_is_healthy_ready_and_exports_the_whole_table(
+def test_every_member_is_healthy_ready_and_exports_all_metrics(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     owners = committed(page(fleet, "p1", "/ownership"))

@@ -114,7 +114,7 @@ def test_a_token_is_replaced_while_members_run(guarded: LocalFleet, fleet_comman
     file.write_text(former)
 
 
-def test_it_says_when_its_certificates_expire(guarded: LocalFleet) -> None:
+def test_admin_address_reports_when_its_certificates_expire(guarded: LocalFleet) -> None:
     found = expiries(guarded, "p1")
     assert found.keys() == {
         f"{section}.{field}" for section in ("peer_tls", "admin.tls") for field in ("ca", "certificate")
@@ -125,9 +125,7 @@ def test_it_says_when_its_certificates_expire(guarded: LocalFleet) -> None:
         assert lasts - 1 < (found[f"admin.tls.{field}"] - time.time()) / 86_400 < lasts
 
 
-def test_doctor_warns_of_certificates_of_links_as_of_those_that_it_sees(
-    guarded: LocalFleet, fleet_command: FleetCommand
-) -> None:
+def test_doctor_warns_of_expiring_link_certificates(guarded: LocalFleet, fleet_command: FleetCommand) -> None:
     told = fleet_command(guarded, "doctor")["findings"]
     soon = {
         each["subject"] for each in told if (each["check"], each["verdict"]) == ("certificates", "warning")

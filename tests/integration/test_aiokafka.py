@@ -78,7 +78,9 @@ async def test_a_transaction(fleet: LocalFleet, make_topic: MakeTopic) -> None:
 
 
 @pytest.mark.proves("aiokafka", "administration", "addresses")
-async def test_what_it_learns_of_the_cluster(fleet: LocalFleet, kafka: KafkaCluster) -> None:
+async def test_aiokafka_learns_only_fleet_addresses_of_the_cluster(
+    fleet: LocalFleet, kafka: KafkaCluster
+) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=fleet.bootstrap())
     async with asyncio.timeout(LIMIT_S):
         await admin.start()

@@ -141,7 +141,7 @@ def test_a_fleet_at_rest_raises_nothing(own: LocalFleet, watching: Prometheus) -
     assert watching.fired(FLEET, 3600) == set()
 
 
-def test_a_broker_without_a_port_and_a_certificate_that_ends_are_told_of(watching: Prometheus) -> None:
+def test_alerts_report_missing_port_and_expiring_certificate(watching: Prometheus) -> None:
     expected = {
         ("FleetIdentityWithoutOwner", "3"),
         ("FleetCertificateExpires", "peer_tls.certificate"),
@@ -151,7 +151,7 @@ def test_a_broker_without_a_port_and_a_certificate_that_ends_are_told_of(watchin
     wait_for(lambda: watching.firing(NARROW) == expected, f"{expected}, and nothing else", ALERT_LIMIT_S)
 
 
-def test_a_member_that_is_killed_is_told_of_and_its_takeover_is_not(
+def test_alerts_report_a_killed_member_but_not_its_takeover(
     own: LocalFleet, kafka: KafkaCluster, watching: Prometheus
 ) -> None:
     victim = follower(own)
@@ -168,7 +168,7 @@ def test_a_member_that_is_killed_is_told_of_and_its_takeover_is_not(
     wait_for(lambda: not watching.firing(FLEET), "no alert any more", ALERT_LIMIT_S)
 
 
-def test_a_takeover_is_seen_and_every_panel_of_the_dashboard_has_data(
+def test_takeover_is_seen_and_every_dashboard_panel_has_data(
     own: LocalFleet, kafka: KafkaCluster, watching: Prometheus, make_topic: MakeTopic
 ) -> None:
     """Found: a reason was counted from its first takeover on, and of that Prometheus saw no increase."""
@@ -210,7 +210,7 @@ def has_data(watching: Prometheus, expression: str) -> bool:
     return any(not math.isnan(value) for _, value in watching.ask(as_asked(expression)))
 
 
-def test_a_member_that_misses_a_commit_is_told_of(
+def test_alert_reports_a_member_that_misses_a_commit(
     own: LocalFleet,
     linked: tuple[LocalFleet, Network],
     kafka: KafkaCluster,
@@ -240,7 +240,7 @@ def test_a_member_that_misses_a_commit_is_told_of(
     assert watching.fired(FLEET, time.monotonic() - began_s) - late == expected
 
 
-def test_a_broker_that_is_down_is_told_of_and_costs_nothing_of_the_budget(
+def test_alert_reports_a_dead_broker_and_no_budget_is_spent(
     own: LocalFleet, kafka: KafkaCluster, watching: Prometheus
 ) -> None:
     began_s = time.monotonic()
@@ -255,9 +255,7 @@ def test_a_broker_that_is_down_is_told_of_and_costs_nothing_of_the_budget(
     wait_for(lambda: not watching.firing(FLEET), "no alert any more", ALERT_LIMIT_S)
 
 
-def test_members_that_die_again_and_again_are_told_of(
-    own: LocalFleet, kafka: KafkaCluster, watching: Prometheus
-) -> None:
+def test_alert_reports_members_that_flap(own: LocalFleet, kafka: KafkaCluster, watching: Prometheus) -> None:
     """Two take turns, because one that flaps is taken in later each time; the leader counts them all."""
     leader, expected = own.leader(), {("FleetTakeoverRate", "")}
     assert watching.firing(FLEET) == set()
@@ -272,9 +270,7 @@ def test_members_that_die_again_and_again_are_told_of(
     wait_for(lambda: watching.firing(FLEET) == expected, f"{expected}", ALERT_LIMIT_S)
 
 
-def test_too_few_voters_are_told_of_and_then_a_fleet_that_is_gone(
-    own: LocalFleet, watching: Prometheus
-) -> None:
+def test_alerts_report_too_few_voters_and_then_a_dead_fleet(own: LocalFleet, watching: Prometheus) -> None:
     last = follower(own)
     dead = [each for each in own.members if each != last]
     own.kill(*dead)

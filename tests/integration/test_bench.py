@@ -184,7 +184,7 @@ def test_the_control_plane_commits_hands_out_and_takes_over(
     assert not any(each.drained for each in fleet.ownership(fleet.members[0]).members)
 
 
-async def test_others_than_librdkafka_wait_and_lose_nothing_when_a_member_is_killed(
+async def test_other_clients_wait_through_a_kill_without_loss(
     kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
 ) -> None:
     fleet, folder = make_fleet(3), tmp_path / "clients"

@@ -40,7 +40,7 @@ def upstream_up(fleet: LocalFleet, proxy_id: str) -> dict[int, bool | None]:
 
 
 @pytest.mark.usefixtures("whole_again")
-def test_a_broker_that_is_down_closes_its_own_port_alone_and_comes_back(
+def test_dead_broker_closes_only_its_own_port_and_comes_back(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     topic, values = make_topic(partitions=6), [b"%02d" % number for number in range(60)]

@@ -46,7 +46,7 @@ def at(kafka: KafkaCluster, broker_id: int) -> tuple[str, int]:
     return kafka.brokers[broker_id].host, kafka.brokers[broker_id].port
 
 
-def test_a_cluster_that_comes_back_at_other_addresses_is_found_through_the_bootstrap_list(
+def test_cluster_at_new_addresses_is_found_by_the_bootstrap_list(
     tmp_path: Path,
 ) -> None:
     (port,) = free_ports(1)
@@ -78,9 +78,7 @@ def brokers_through(fleet: LocalFleet) -> dict[int, Endpoint]:
     return {broker_id: Endpoint(each.host, each.port) for broker_id, each in brokers.items()}
 
 
-def test_a_broker_that_appears_gets_an_owner_and_an_address_and_one_that_goes_is_named_no_more(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_new_broker_gets_an_owner_and_removed_broker_disappears(kafka: KafkaCluster, tmp_path: Path) -> None:
     kafka.stop_broker(LATE)
     others = kafka.brokers.keys() - {LATE}
     try:

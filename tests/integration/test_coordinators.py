@@ -20,7 +20,7 @@ GROUP = "asked-for"
 QUESTIONS = 10
 
 
-def test_client_that_asks_on_new_connections_is_answered_after_a_drain(
+def test_client_on_new_connections_is_answered_after_a_drain(
     kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand
 ) -> None:
     """Found by kafka-go: for ten minutes each new connection was told that there is no coordinator."""

@@ -61,7 +61,7 @@ def nothing_left(folder: Path, limit_s: float = 20.0) -> bool:
     return True
 
 
-def test_one_kill_on_an_existing_cluster(
+def test_demo_with_an_existing_cluster_survives_one_kill(
     kafka: KafkaCluster, start_demo: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """Prints one object that its schema knows, exits with 0, and leaves neither processes nor topics."""

@@ -45,9 +45,7 @@ def findings(fleet: LocalFleet) -> tuple[int, list[dict[str, Any]]]:
     return done.returncode, [each for each in told["findings"] if each["verdict"] != "ok"]
 
 
-def test_a_fleet_that_is_well_has_brokers_that_can_be_reached_from_here(
-    fleet: LocalFleet, kafka: KafkaCluster
-) -> None:
+def test_doctor_on_a_healthy_fleet_reaches_every_broker(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     code, found = findings(fleet)
     assert code == 0
     assert {(each["check"], each["subject"], each["verdict"]) for each in found} == {
@@ -60,7 +58,7 @@ def test_a_fleet_that_is_well_has_brokers_that_can_be_reached_from_here(
 
 
 @pytest.mark.timeout(300)
-def test_members_that_are_gone_and_addresses_that_lead_to_brokers_are_found(
+def test_doctor_finds_dead_members_and_addresses_of_brokers(
     kafka: KafkaCluster, relays: Relays, tmp_path: Path
 ) -> None:
     leaky = LocalFleet(

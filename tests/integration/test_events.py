@@ -73,9 +73,7 @@ def values(kafka: KafkaCluster, topic: str, expected: int) -> list[bytes]:
     return [each.value() or b"" for each in read_all(kafka.bootstrap_servers, topic, expected, partitions=3)]
 
 
-def test_topics_are_made_and_records_arrive_in_the_order_of_their_keys(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_events_arrive_in_the_order_of_their_keys(kafka: KafkaCluster, tmp_path: Path) -> None:
     with publisher("events-a.", lambda: kafka.endpoints, tmp_path) as made:
         made.put(records(0, 2000))
         wait_for(lambda: made.progress.sent == 2000, "all records are sent")
@@ -95,9 +93,7 @@ def test_topics_are_made_and_records_arrive_in_the_order_of_their_keys(
         assert {each: config[each].value for each in topic.config} == dict(topic.config)
 
 
-def test_what_kafka_cannot_take_now_waits_on_the_disk_over_a_restart_as_well(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_events_wait_on_disk_across_a_restart_without_kafka(kafka: KafkaCluster, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     front = Endpoint("127.0.0.1", port)
     with publisher("events-b.", lambda: (front,), tmp_path) as made:
@@ -116,7 +112,7 @@ def test_what_kafka_cannot_take_now_waits_on_the_disk_over_a_restart_as_well(
     assert sorted(values(kafka, "events-b.members", 200)) == [each.value for each in records(0, 200)]
 
 
-def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path) -> None:
+def test_flood_of_events_is_dropped_and_counted_without_blocking(tmp_path: Path) -> None:
     made = Publisher("test-events", tuple, PLAINTEXT, "events-c.", tmp_path / "spool", ROOM)
     made.put(records(0, QUEUE_LIMIT + 7))
     made.start()
@@ -127,7 +123,7 @@ def test_whoever_tells_too_much_is_not_held_up_and_it_is_counted(tmp_path: Path)
         made.stop(LIMIT_S)
 
 
-def test_what_is_expendable_leaves_room_for_the_rest(tmp_path: Path) -> None:
+def test_expendable_events_leave_room_for_the_others(tmp_path: Path) -> None:
     made = Publisher("test-events", tuple, PLAINTEXT, "events-g.", tmp_path / "spool", ROOM)
     made.put(Record("traffic", None, b"%d" % number) for number in range(QUEUE_LIMIT))
     made.put(records(0, QUEUE_LIMIT - EXPENDABLE_LIMIT + 1))

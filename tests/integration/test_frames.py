@@ -41,7 +41,7 @@ def connection(request: pytest.FixtureRequest, fleet: LocalFleet) -> Iterator[Co
         yield made
 
 
-def test_produce_without_acknowledgement_has_no_response_and_the_connection_goes_on(
+def test_produce_without_acks_has_no_response_and_continues(
     connection: Connection,
 ) -> None:
     connection.send(wire.produce(1, acks=0) + wire.metadata(2) + wire.produce(3, acks=0))
@@ -61,7 +61,7 @@ def test_sasl_handshake_v0_closes_the_connection(connection: Connection) -> None
     assert connection.ends()
 
 
-def test_api_versions_of_an_unknown_version_is_answered_with_a_version_to_use(connection: Connection) -> None:
+def test_unknown_version_of_api_versions_gets_a_usable_one(connection: Connection) -> None:
     refused = ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, 32767, 1)))
     assert refused.error_code == UNSUPPORTED_VERSION
     assert refused.ranges.keys() == {wire.API_VERSIONS}
@@ -72,9 +72,7 @@ def test_api_versions_of_an_unknown_version_is_answered_with_a_version_to_use(co
     assert accepted.error_code == 0
 
 
-def test_what_is_offered_is_what_the_broker_has_and_the_fleet_can_pass_on(
-    connection: Connection, kafka: KafkaCluster
-) -> None:
+def test_offered_versions_are_those_of_broker_and_fleet(connection: Connection, kafka: KafkaCluster) -> None:
     offered = ApiVersions.parse(connection.ask(wire.request(wire.API_VERSIONS, 0, 1))).ranges
     with Connection(kafka.endpoints[0]) as broker:
         of_broker = ApiVersions.parse(broker.ask(wire.request(wire.API_VERSIONS, 0, 1))).ranges
@@ -91,7 +89,7 @@ def test_what_is_offered_is_what_the_broker_has_and_the_fleet_can_pass_on(
     ("key", "version"),
     [(999, 0), (-1, 0), (wire.FETCH, 19), (wire.DESCRIBE_QUORUM, 3), (wire.METADATA, 99)],
 )
-def test_what_is_not_offered_closes_the_connection(
+def test_unoffered_request_closes_the_connection(
     fleet: LocalFleet, connection: Connection, key: int, version: int
 ) -> None:
     """And does so before a broker could answer: what it would say cannot be made safe."""

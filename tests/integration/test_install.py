@@ -119,7 +119,7 @@ def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, m
         ("pipeline", ["report", "--tables", ".", "--out", "report.html"]),
     ],
 )
-def test_what_is_extra_is_named(installed: Path, tmp_path: Path, extra: str, command: list[str]) -> None:
+def test_missing_extra_is_named(installed: Path, tmp_path: Path, extra: str, command: list[str]) -> None:
     tracing = "\ntracing:\n  endpoint: http://127.0.0.1:4318\n"
     (tmp_path / TRACED).write_text(EXAMPLE.read_text() + tracing)
     done = subprocess.run(

@@ -31,7 +31,7 @@ def test_a_request_takes_no_more_system_calls_than_it_did(kafka: KafkaCluster, m
     assert grown({SYSTEM_CALLS: {"system_calls": calls}}, known()) == []
 
 
-def test_a_compiled_worker_does_no_more_for_a_request_and_a_connection_than_it_did(tmp_path: Path) -> None:
+def test_compiled_worker_needs_no_more_instructions_than_before(tmp_path: Path) -> None:
     found = compiled_worker(tmp_path)
     # A request takes two reads and two writes: what a forwarder has to do for them, a worker has, too.
     assert (

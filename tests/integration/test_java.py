@@ -155,7 +155,7 @@ def test_a_consumer_follows_a_leader_that_moves(
 
 
 @pytest.mark.proves("Java", "administration", "addresses")
-def test_configurations_are_described_without_addresses_and_altered(
+def test_configurations_are_described_without_addresses_and_set(
     fleet: LocalFleet, kafka_tool: Tool, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     bootstrap = ("--bootstrap-server", fleet.bootstrap())

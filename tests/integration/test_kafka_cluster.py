@@ -26,7 +26,7 @@ from tests.chaos.seeded.epochs import lives, read_again
 pytestmark = pytest.mark.size("test-all")
 
 
-def test_all_brokers_are_registered_at_the_addresses_they_were_given(kafka: KafkaCluster) -> None:
+def test_brokers_register_at_the_addresses_they_were_given(kafka: KafkaCluster) -> None:
     for endpoint in kafka.endpoints:
         seen = AdminClient({"bootstrap.servers": str(endpoint)}).list_topics(timeout=20).brokers
         assert {(each.id, each.host, each.port) for each in seen.values()} == {
@@ -44,7 +44,7 @@ def test_kafkas_own_tools_run(kafka: KafkaCluster) -> None:
         kafka.tool("kafka.Kafka", limit_s=0.01)
 
 
-def test_a_dump_says_which_epoch_of_a_producer_has_written_a_record(
+def test_log_dump_names_the_producer_epoch_of_each_record(
     kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(partitions=1)

@@ -73,7 +73,7 @@ def test_administration_has_the_results_of_a_direct_connection(
 
 
 @pytest.mark.proves("kafka-python", "transactions")
-def test_transactions_are_committed_aborted_and_fenced_as_directly(
+def test_transactions_commit_abort_and_fence_as_without_fleet(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     def outcome(bootstrap: str) -> tuple[Output, list[str]]:

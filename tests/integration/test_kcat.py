@@ -34,7 +34,7 @@ def kcat(fleet: LocalFleet, *arguments: str, stdin: str = "") -> str:
 
 
 @pytest.mark.proves("kcat", "administration", "addresses")
-def test_it_lists_the_fleets_addresses_alone(
+def test_kcat_lists_only_fleet_addresses(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
@@ -55,7 +55,7 @@ def test_it_lists_the_fleets_addresses_alone(
         pytest.param(True, marks=pytest.mark.proves("kcat", "produce", "classic group")),
     ],
 )
-def test_what_it_produces_it_consumes(
+def test_kcat_consumes_what_it_produces(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic, group: bool
 ) -> None:
     topic, lines = make_topic(), [f"line {number}" for number in range(300)]

@@ -65,9 +65,7 @@ def test_records_pass_as_they_are(fleet: LocalFleet, make_topic: MakeTopic, code
     assert message.headers() == [("name", b"\xff\0"), ("none", None)]
 
 
-def test_large_records_pass_as_they_are_and_most_of_them_are_never_read(
-    fleet: LocalFleet, make_topic: MakeTopic
-) -> None:
+def test_large_records_pass_unchanged_and_mostly_unread(fleet: LocalFleet, make_topic: MakeTopic) -> None:
     """They pass inside the kernel, both ways; what a worker reads itself is counted there."""
     topic = make_topic(partitions=1)
     values = [b"%08d" % number * 112_500 for number in range(40)]  # random bytes would have some address
@@ -186,9 +184,7 @@ def test_transactions_are_committed_aborted_and_fenced(fleet: LocalFleet, make_t
 
 @pytest.mark.size("test")
 @pytest.mark.proves("librdkafka", "addresses")
-def test_every_advertised_address_is_of_the_fleet_and_the_same_at_every_member(
-    fleet: LocalFleet, kafka: KafkaCluster
-) -> None:
+def test_advertised_addresses_are_the_fleets_at_every_member(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     seen = []
     for proxy_id in fleet.members:
         admin = AdminClient({"bootstrap.servers": fleet.bootstrap([proxy_id])})
@@ -204,9 +200,7 @@ def test_every_advertised_address_is_of_the_fleet_and_the_same_at_every_member(
 
 
 @pytest.mark.proves("librdkafka", "administration", "addresses")
-def test_an_identitys_port_leads_to_its_broker_and_configurations_hide_addresses(
-    fleet: LocalFleet, kafka: KafkaCluster
-) -> None:
+def test_identity_port_reaches_its_broker_and_hides_addresses(fleet: LocalFleet, kafka: KafkaCluster) -> None:
     """A broker describes its own configuration alone, and refuses to describe another's."""
     through = AdminClient({"bootstrap.servers": fleet.bootstrap()})
     directly = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -49,7 +49,7 @@ def takeovers(fleet: LocalFleet) -> float:
     return sum(number for _, number in scrape(fleet, WATCHING).get("fleet_takeovers_total", []))
 
 
-def test_a_flood_of_connections_ends_in_their_closing_and_nobody_else_notices(
+def test_connection_flood_is_closed_and_others_notice_nothing(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic
 ) -> None:
     """Neither a client that was there before, nor the other member, which probes while nobody gets in."""
@@ -82,7 +82,7 @@ def test_a_flood_of_connections_ends_in_their_closing_and_nobody_else_notices(
     assert any("more unlogged" in each and "; 0 more" not in each for each in lines)
 
 
-def test_who_is_late_is_closed_and_who_waits_is_not(
+def test_late_client_is_closed_and_waiting_client_is_not(
     kafka: KafkaCluster, make_fleet: MakeFleet, make_topic: MakeTopic
 ) -> None:
     """A Fetch that waits for longer than all of the limits, beside one client that reaches each of them."""

@@ -102,7 +102,7 @@ def choose(browser: Chrome, label: str, member: str = "") -> None:
     browser.find_element(By.ID, "do").click()
 
 
-def test_a_member_is_drained_by_keyboard_and_undrained_by_a_click(own: LocalFleet, browser: Chrome) -> None:
+def test_member_is_drained_by_keyboard_and_undrained_by_click(own: LocalFleet, browser: Chrome) -> None:
     told_by, other = own.members[0], own.members[1]
     show(browser, own, told_by)
     tab_to(browser, f"Drain {other}")

@@ -112,7 +112,7 @@ def large(moved: dict[BrokerId, ProxyId], generation: int) -> FleetView:
     return view(directory=directory)
 
 
-def test_moves_are_told_of_brokers_that_are_not_shown(browser: Chrome, member: Served) -> None:
+def test_moves_are_reported_for_brokers_out_of_view(browser: Chrome, member: Served) -> None:
     """Those above the first 200 were not, and what a filter had hidden was new when it was cleared."""
 
     def told(generation: int) -> bool:
@@ -140,7 +140,7 @@ def test_moves_are_told_of_brokers_that_are_not_shown(browser: Chrome, member: S
     assert serious(browser) == []
 
 
-def test_a_host_that_is_lost_silently_is_asked_anew(
+def test_host_that_is_lost_silently_is_asked_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read then never came to an end."""

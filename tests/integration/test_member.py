@@ -114,7 +114,7 @@ class Callers:
 
 @pytest.mark.size("test")
 @pytest.mark.parametrize("kind", ["worker", "control"])
-def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kind: Kind) -> None:
+def test_killed_child_is_replaced_while_the_other_serves(own: LocalFleet, kind: Kind) -> None:
     victim = own.leader()
     assert victim is not None
     killed, spared = (child(own, victim, each) for each in (kind, *(MODULES.keys() - {kind})))
@@ -148,7 +148,7 @@ def test_what_is_killed_is_replaced_and_the_other_serves_on(own: LocalFleet, kin
 # ---- stops
 
 
-def test_a_member_that_is_told_to_stop_hands_over_and_no_producer_notices(
+def test_stopped_member_hands_over_and_producers_notice_nothing(
     own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     leader = own.leader()
@@ -227,7 +227,7 @@ def is_refused(endpoint: Endpoint) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
+def test_restarted_fleet_comes_back_with_the_same_owners(
     own: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand, number: signal.Signals
 ) -> None:
     # First a history: a fleet that had lost its state would start again at generation 1.

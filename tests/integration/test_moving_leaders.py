@@ -121,7 +121,7 @@ def far(kafka: KafkaCluster, relays: Relays, tmp_path: Path) -> Iterator[LocalFl
         yield made
 
 
-def test_a_producer_is_told_where_to(
+def test_producer_learns_the_new_leader(
     fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(PARTITIONS)
@@ -141,7 +141,7 @@ def test_a_producer_is_told_where_to(
     assert load.acknowledged == records_in(kafka.bootstrap_servers, topic, range(PARTITIONS))
 
 
-def test_a_consumer_is_told_where_to(
+def test_consumer_learns_the_new_leader(
     fleet: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
 ) -> None:
     """The producer beside it knows the brokers: what is recorded are answers to Fetch."""
@@ -150,7 +150,7 @@ def test_a_consumer_is_told_where_to(
         follow(fleet, kafka, Mover(way, topic), topic, lambda: told(recording))
 
 
-def test_a_consumer_finds_out_where_the_fleets_addresses_do_not_fit(
+def test_consumer_retries_where_the_fleets_addresses_do_not_fit(
     far: LocalFleet, kafka: KafkaCluster, relays: Relays, way: Way, make_topic: MakeTopic
 ) -> None:
     """They are longer than the brokers': padding takes their place, and the client asks for Metadata."""
@@ -200,7 +200,7 @@ def follow(
 @pytest.mark.parametrize(
     ("api", "version"), [*(("Produce", each) for each in PRODUCE), *(("Fetch", each) for each in FETCH)]
 )
-def test_every_version_tells_of_the_new_leader_by_the_fleets_address(
+def test_every_version_names_the_new_leader_by_fleet_address(
     fleet: LocalFleet, way: Way, led: tuple[Mover, str], api: str, version: int
 ) -> None:
     """Asked of brokers that have just led."""
@@ -233,7 +233,7 @@ def test_every_version_tells_of_the_new_leader_by_the_fleets_address(
 
 
 @pytest.mark.parametrize("version", SHARED)
-def test_who_shares_records_is_told_of_the_new_leader(
+def test_share_consumer_learns_the_new_leader(
     fleet: LocalFleet, way: Way, led: tuple[Mover, str], version: int
 ) -> None:
     """By ShareFetch: to ShareAcknowledge a broker that has just led says that it has no such partition."""

@@ -81,7 +81,7 @@ def test_administration_has_the_results_of_a_direct_connection(
         pytest.param("platformatic", marks=pytest.mark.proves("@platformatic/kafka", "transactions")),
     ],
 )
-def test_transactions_are_committed_aborted_and_fenced_as_directly(
+def test_transactions_commit_abort_and_fence_as_without_fleet(
     client: str, fleet: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     def outcome(bootstrap: str) -> tuple[Output, dict[str, list[str]]]:

@@ -29,7 +29,7 @@ def linked(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
     return {each.proxy_id for each in fleet.ownership(proxy_id).members if each.connected}
 
 
-def test_a_fleet_over_tls_takes_over_rotates_and_keeps_strangers_out(
+def test_tls_fleet_takes_over_rotates_and_keeps_strangers_out(
     kafka: KafkaCluster, make_fleet: MakeFleet, tmp_path: Path
 ) -> None:
     fleet, brokers = make_fleet(peer_tls=True), frozenset(kafka.brokers)

@@ -352,7 +352,7 @@ def test_a_delegation_token_is_made_and_used_through_the_fleet(
 
 
 @pytest.mark.size("test")
-def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Ways, issuer: Issuer) -> None:
+def test_client_refused_directly_is_refused_through_the_fleet(both: Ways, issuer: Issuer) -> None:
     refused = {
         "a wrong password": Credentials("PLAIN", "app", "wrong"),
         "an unknown user": Credentials("PLAIN", "nobody", password("app")),
@@ -386,7 +386,7 @@ def test_who_is_not_believed_directly_is_not_believed_through_the_fleet(both: Wa
         assert said[why, "direct"] == said[why, "fleet"]
 
 
-def test_the_fleets_own_principal_may_have_a_token_that_is_renewed(
+def test_fleets_own_principal_may_use_a_renewed_token(
     cluster: KafkaCluster, issuer: Issuer, tmp_path: Path
 ) -> None:
     """Read from its file for each connection: that brokers refuse one is said."""
@@ -501,9 +501,7 @@ def renewing(again: Ways, issuer: Issuer, tmp_path_factory: pytest.TempPathFacto
     end([process], 0.0)
 
 
-def test_a_connection_that_authenticates_again_goes_on_and_one_that_does_not_is_ended(
-    again: Ways, renewing: Any
-) -> None:
+def test_reauthenticating_connection_stays_the_other_is_closed(again: Ways, renewing: Any) -> None:
     """As by the broker itself; `renewing` is for the test after this one, and at work meanwhile."""
     ended: dict[str, float] = {}
     changed: dict[str, Authenticated] = {}
@@ -538,9 +536,7 @@ def test_a_connection_that_authenticates_again_goes_on_and_one_that_does_not_is_
 
 
 @pytest.mark.proves("Java", "re-authentication")
-def test_clients_go_on_over_several_authentications_on_the_same_connections(
-    again: Ways, renewing: Any
-) -> None:
+def test_clients_reauthenticate_repeatedly_on_one_connection(again: Ways, renewing: Any) -> None:
     process, log = renewing
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, log.read_text()

@@ -143,7 +143,7 @@ def test_librdkafka_finds_every_broker_by_name(
 
 
 @pytest.mark.proves("Java", "TLS", "SNI")
-def test_java_finds_every_broker_by_name_and_a_survivor_when_one_has_died(
+def test_java_finds_brokers_by_name_and_a_survivor_after_a_death(
     named: LocalFleet,
     kafka: KafkaCluster,
     authority: Authority,

@@ -150,7 +150,7 @@ def exemplars(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
     ]
 
 
-def test_survivors_tell_of_a_takeover_in_one_trace_which_metrics_name(
+def test_survivors_report_a_takeover_in_one_trace(
     kafka: KafkaCluster, make_fleet: MakeFleet, fleet_command: FleetCommand, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)

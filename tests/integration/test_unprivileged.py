@@ -42,7 +42,7 @@ def confined(kafka: KafkaCluster, tmp_path: Path) -> Iterator[LocalFleet]:
         yield fleet
 
 
-def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
+def test_member_serves_without_rights_and_one_writable_folder(
     confined: LocalFleet, make_topic: MakeTopic, fleet_command: FleetCommand
 ) -> None:
     supervisor = psutil.Process(confined.pid("p1"))
@@ -69,7 +69,7 @@ def test_a_member_serves_without_any_right_and_with_one_folder_to_write_to(
     assert not [each for each in ("Read-only file system", "Permission denied", "Traceback") if each in log]
 
 
-def test_the_image_has_a_user_of_its_own_starts_a_member_and_asks_it_how_it_is() -> None:
+def test_image_has_its_own_user_and_a_working_health_check() -> None:
     text = CONTAINERFILE.read_text().replace("\\\n", " ")
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
     last_stage = lines[max(at for at, line in enumerate(lines) if line[0] == "FROM") :]

@@ -238,7 +238,7 @@ def commit_indices(fleet: LocalFleet) -> set[int | None]:
     return {None if document is None else document.commit_index for document in documents}
 
 
-def test_copies_of_all_data_bring_back_what_was_known_when_they_were_made(
+def test_copies_of_all_data_restore_what_was_known_then(
     make_fleet: MakeFleet, kafka: KafkaCluster, fleet_command: FleetCommand, tmp_path: Path
 ) -> None:
     fleet = make_fleet(3, timing=PATIENT)

@@ -151,7 +151,7 @@ def refusal(bootstrap: str, topic: str, **config: Any) -> int:
     return int(refused[0].code())
 
 
-def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_now(
+def test_brokers_are_trusted_only_by_current_certificates(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured, tmp_path: Path
 ) -> None:
     foreign, ca, own = (
@@ -183,7 +183,7 @@ def test_brokers_are_believed_by_their_certificates_alone_and_as_the_files_say_n
 
 
 @pytest.mark.proves("librdkafka", "SASL SCRAM", "ACLs")
-def test_a_principal_with_the_rights_that_are_documented_has_events_and_weights_and_clients_have_theirs(
+def test_documented_rights_suffice_for_fleet_and_clients(
     secured: KafkaCluster,
     authority: Authority,
     make_secured: MakeSecured,
@@ -269,7 +269,7 @@ def test_none_of_the_rights_that_are_documented_can_be_spared(
         wait_for(lambda: says(fleet, denied), "what may not be done in the log")
 
 
-def test_without_a_principal_brokers_are_learned_from_what_passes_and_owned_by_all(
+def test_without_a_principal_brokers_are_learned_from_traffic(
     secured: KafkaCluster, authority: Authority, make_secured: MakeSecured
 ) -> None:
     fleet = make_secured("scram", 3, {"tls": {"ca": str(authority.certificate)}})

@@ -39,7 +39,7 @@ SETTLE_LIMIT_S = 1_200.0
 
 
 @pytest.mark.timeout(2_400)
-def test_a_skewed_load_is_halved_with_no_more_moves_than_dealing_anew_takes(tmp_path: Path) -> None:
+def test_skewed_load_is_halved_with_few_moves(tmp_path: Path) -> None:
     with ManyBrokers(BROKERS, tmp_path / "kafka") as kafka:
         broker_ids = sorted(kafka.brokers)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

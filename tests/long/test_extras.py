@@ -52,5 +52,5 @@ def test_a_report_is_written_with_what_pipeline_brings(wheel: Path, tables: Path
     assert "p2" in page.read_text()
 
 
-def test_what_the_tests_need_fits_together(wheel: Path, tmp_path: Path) -> None:
+def test_extras_of_tests_fit_together(wheel: Path, tmp_path: Path) -> None:
     install(wheel, "dev", tmp_path / "venv")

@@ -274,7 +274,7 @@ def test_racks_are_those_that_are_named_or_zones_or_none(made: Made, values: Pat
             assert member.rack == (zone or "unknown" if from_zone else named[number % len(named)])
 
 
-def test_they_keep_apart_and_go_one_at_a_time(made: Made) -> None:
+def test_pods_are_spread_and_restart_one_at_a_time(made: Made) -> None:
     (budget,) = made.of("PodDisruptionBudget").values()
     assert budget["spec"]["maxUnavailable"] == 1
     labels = made.pod["metadata"]["labels"].items()
@@ -297,7 +297,7 @@ def test_they_keep_apart_and_go_one_at_a_time(made: Made) -> None:
             assert any(first <= port <= last for first, last in opened.items()), port
 
 
-def test_prometheus_is_told_where_and_with_all_rules(made: Made) -> None:
+def test_prometheus_finds_members_and_all_rules(made: Made) -> None:
     rules = made.of("PrometheusRule")
     assert bool(rules) == bool(made.of("ServiceMonitor"))
     for each in rules.values():
@@ -331,7 +331,7 @@ def test_prometheus_is_told_where_and_with_all_rules(made: Made) -> None:
         ({"image": {"digest": DIGEST, "tag": "0.3.0"}}, "image.tag: 0.3.0, and image.digest says already"),
     ],
 )
-def test_what_cannot_be_is_refused_and_named(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_impossible_values_are_refused_and_named(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
     path = tmp_path / "values.yaml"
     path.write_text(yaml.safe_dump({**THERE, **wrong}))
     done = helm("template", RELEASE, CHART, "--values", path)

@@ -150,7 +150,7 @@ def test_all_that_helm_makes_is_there_as_it_was_sent(case: Place) -> None:
     assert [each for key in sent for each in losses(sent[key], kept[key], str(key))] == []
 
 
-def test_an_upgrade_restarts_pods_where_something_is_changed_for_them_and_only_there(case: Place) -> None:
+def test_upgrade_restarts_only_pods_whose_settings_changed(case: Place) -> None:
     case.helm("install")
     before = case.stateful
     case.helm("upgrade")
@@ -233,7 +233,7 @@ def changed_chart(folder: Path, template: str, text: str, instead: str) -> Path:
         ({"nodeSelector": {"kafka": "not a value"}}, "spec.template.spec.nodeSelector: Invalid value"),
     ],
 )
-def test_what_the_server_alone_knows_to_be_wrong_is_refused(
+def test_faults_that_only_the_server_knows_are_refused(
     place: Place, wrong: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     place.values.write_text(yaml.safe_dump({**THERE, **wrong}))
@@ -245,7 +245,7 @@ def test_what_the_server_alone_knows_to_be_wrong_is_refused(
     assert said in done.stderr
 
 
-def test_what_the_server_does_not_know_is_found(place: Place, tmp_path: Path) -> None:
+def test_unknown_fields_are_found(place: Place, tmp_path: Path) -> None:
     changed = changed_chart(tmp_path, "statefulset.yaml", "minReadySeconds: 20", "minReadySecond: 20")
     done = place.tried("install", chart=changed)
     assert "minReadySecond" in done.stderr

@@ -164,7 +164,7 @@ def test_pins_are_respected_where_the_pinned_member_may_own(case: Restricted) ->
 
 
 @given(restricted())
-def test_every_member_that_can_own_something_besides_pins_does_own_something(case: Restricted) -> None:
+def test_every_member_that_can_own_something_owns_something(case: Restricted) -> None:
     members, brokers, previous, pins, unreachable = case
     after = assign(members, brokers, previous, pins, unreachable)
     for proxy_id, load in loads(members, after).items():
@@ -324,7 +324,7 @@ def test_the_order_of_dicts_does_not_matter(case: Restricted, rule: Rule, random
 
 @settings(max_examples=examples(80))
 @given(fleets(4), clusters(6))
-def test_a_fresh_assignment_matches_as_many_racks_as_balance_allows(
+def test_fresh_assignment_matches_racks_as_balance_allows(
     members: dict[ProxyId, Member], brokers: dict[BrokerId, Broker]
 ) -> None:
     after = assign(members, brokers, {}, {})
@@ -376,9 +376,7 @@ def test_the_commit_after_any_single_death_equals_the_overlay(
 
 
 @given(situations(), st.data())
-def test_the_commit_after_one_death_after_another_equals_the_overlay(
-    case: Situation, data: st.DataObject
-) -> None:
+def test_commit_after_successive_deaths_equals_the_overlay(case: Situation, data: st.DataObject) -> None:
     members, brokers, previous = case
     ownership = assign(members, brokers, previous, {})
     for dead in data.draw(st.permutations(sorted(members)))[:-1]:

@@ -46,7 +46,7 @@ def test_members_that_suspect_the_same_advertise_the_same(state: FleetState, sus
 
 
 @given(states(), suspicions, st.sampled_from(NAMES))
-def test_nobody_who_looks_dead_is_advertised_where_somebody_lives(
+def test_suspects_are_not_advertised_while_a_live_member_exists(
     state: FleetState, suspects: set[str], me: str
 ) -> None:
     member = state.members.get(me, Member(me, identities=IdentitySpace(1, 8)))
@@ -63,7 +63,7 @@ def test_nobody_who_looks_dead_is_advertised_where_somebody_lives(
 
 
 @given(states(), suspicions, st.sampled_from(NAMES))
-def test_every_identity_is_advertised_and_the_committed_view_is_the_state(
+def test_every_identity_is_advertised_and_commits_are_the_state(
     state: FleetState, suspects: set[str], me: str
 ) -> None:
     directory = build(state, suspects, Member(me, identities=IdentitySpace(1, 8)), 5)

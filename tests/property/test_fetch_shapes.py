@@ -91,7 +91,7 @@ def test_no_records_and_no_partitions_are_recognized() -> None:
     size=st.one_of(st.none(), st.integers(0, 2**31)),
 )
 @example(records=b"", aborted=b"\0", tail=b"\0\0\0", changes={72: 0}, size=None)
-def test_what_is_recognized_stays(
+def test_recognized_response_stays_unchanged(
     records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None
 ) -> None:
     frame = bent(records, aborted, tail, changes, size)
@@ -104,7 +104,7 @@ HEAD_BYTES = 73
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 16_382, 16_383, 2_097_152])
-def test_one_partition_is_recognized_once_the_length_of_its_records_is_there(length: int) -> None:
+def test_one_partition_is_recognized_with_its_record_length(length: int) -> None:
     # Found: brokers write the records by themselves, so of ten a second every tenth response came in two
     # reads, and was walked through.
     frame = response(b"\xab" * 30, b"\x01", encode_varint(length + 1) + b"\xff" * length)
@@ -126,7 +126,7 @@ def test_one_partition_is_recognized_once_the_length_of_its_records_is_there(len
     read=st.integers(0, 400),
 )
 @example(records=b"r", aborted=b"\0", tail=b"\0\0\0", changes={}, size=None, read=73)
-def test_what_is_recognized_by_its_beginning_stays_where_it_ends_in_zeros(
+def test_response_recognized_by_its_head_keeps_its_zero_tail(
     records: bytes, aborted: bytes, tail: bytes, changes: dict[int, int], size: int | None, read: int
 ) -> None:
     frame = bent(records, aborted, tail, changes, size)

@@ -35,7 +35,7 @@ def advertised(broker_id: int, host: str = "", port: int = 0) -> tuple[str, int]
     base=st.integers(0, 2**32),
     cuts=st.lists(st.integers(0, 3_000), max_size=8),
 )
-def test_answers_that_begin_alike_are_rewritten_as_the_oracle_does(
+def test_answers_with_equal_heads_are_rewritten_as_by_the_oracle(
     key: int, version: int, seeds: list[int], base: int, cuts: list[int]
 ) -> None:
     play = Play.new(ONE_OWNER_EACH)
@@ -52,7 +52,7 @@ def test_answers_that_begin_alike_are_rewritten_as_the_oracle_does(
 
 
 @pytest.mark.parametrize(("key", "version"), CASES)
-def test_every_answer_is_counted_and_what_nobody_serves_each_time(key: int, version: int) -> None:
+def test_every_answer_is_counted_and_each_unserved_one(key: int, version: int) -> None:
     play, answers = Play.new(ONE_OWNER_EACH), 3
     for seed in range(20):
         entity = kio_samples.make(key, version, seed)

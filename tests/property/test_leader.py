@@ -158,7 +158,7 @@ events = st.tuples(
 
 @settings(max_examples=examples(60))
 @given(st.integers(3, 5), st.integers(1, 9), st.lists(events, max_size=8))
-def test_whatever_happens_identities_end_balanced_on_the_living_and_then_nothing_moves(
+def test_identities_end_balanced_on_live_members_and_rest(
     count: int, identities: int, play: list[tuple[Callable[[World, ProxyId], None], int, float]]
 ) -> None:
     world = World(count, identities)
@@ -191,7 +191,7 @@ def test_whatever_happens_identities_end_balanced_on_the_living_and_then_nothing
 
 @settings(max_examples=examples(60))
 @given(st.integers(3, 5), st.integers(1, 9), st.integers(0, 4))
-def test_one_death_and_return_cost_one_generation_each_way(count: int, identities: int, index: int) -> None:
+def test_death_and_return_cost_one_generation_each(count: int, identities: int, index: int) -> None:
     world = World(count, identities)
     world.run(5.0)
     name = world.names[index % count]
@@ -220,7 +220,7 @@ def test_one_death_and_return_cost_one_generation_each_way(count: int, identitie
     st.sampled_from([0.0, 0.05, 0.1]),
     st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=10, max_size=10),
 )
-def test_a_fleet_that_is_restarted_as_a_whole_comes_back_as_it_was(
+def test_restarted_fleet_comes_back_with_the_same_owners(
     count: int, identities: int, order: list[int], apart_s: float, delays: list[float]
 ) -> None:
     world = World(count, identities)

@@ -130,7 +130,7 @@ plays = st.lists(st.tuples(st.sampled_from(["p1", "p2"]), modes, durations), max
 
 @settings(max_examples=examples(150))
 @given(plays)
-def test_whatever_happened_before_the_verdict_is_right_after_a_while(play: Plays) -> None:
+def test_verdict_is_right_after_a_while_whatever_came_before(play: Plays) -> None:
     world = World(["p1", "p2"])
     world.run(0.5)
     for peer, mode, for_s in play:
@@ -158,7 +158,7 @@ def test_a_death_is_noticed_in_time_after_any_history(play: Plays, death: Mode) 
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.sampled_from(["p1", "p2"]), st.booleans(), durations), max_size=20))
-def test_what_fails_here_alone_changes_nothing(play: list[tuple[str, bool, float]]) -> None:
+def test_local_failures_change_nothing(play: list[tuple[str, bool, float]]) -> None:
     world = World(["p1", "p2"])
     world.run(0.5)
     for peer, fails, for_s in play:
@@ -170,9 +170,7 @@ def test_what_fails_here_alone_changes_nothing(play: list[tuple[str, bool, float
 
 
 @given(st.lists(st.floats(0.05, 0.65), min_size=5, max_size=60), st.lists(st.floats(0.0, 30.0), max_size=4))
-def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(
-    gaps: list[float], pauses: list[float]
-) -> None:
+def test_live_peer_with_uneven_heartbeats_is_never_suspected(gaps: list[float], pauses: list[float]) -> None:
     world = World(["p1"])
     world.run(0.5)
     for index, gap_s in enumerate(gaps):
@@ -190,7 +188,7 @@ def test_a_live_peer_is_never_suspected_however_uneven_its_heartbeats(
 
 
 @given(plays, st.lists(st.booleans(), min_size=12, max_size=12), st.sets(st.sampled_from(["p1", "p2"])))
-def test_the_overlay_goes_around_suspects_only_and_around_all_of_them_without_a_quorum(
+def test_overlay_bypasses_suspects_alone_and_all_without_quorum(
     play: Plays, quorums: list[bool], down: set[str]
 ) -> None:
     world = World(["p1", "p2"])

@@ -69,7 +69,7 @@ def test_the_answer_to_one_batch_is_recognized(
 
 
 @pytest.mark.parametrize("version", RESPONSES)
-def test_what_is_too_short_to_be_one_is_looked_at_no_further(version: int) -> None:
+def test_short_request_is_examined_no_further(version: int) -> None:
     """Found by reading: nothing is behind a frame that has just arrived, and its end was read beyond."""
     for size in range(8, 60):
         assert not ONE_BATCH[version].passes(bytes(size), 0, size)
@@ -83,7 +83,7 @@ def test_what_is_too_short_to_be_one_is_looked_at_no_further(version: int) -> No
     changes=st.dictionaries(st.integers(8, 60), st.integers(0, 255), max_size=3),
 )
 @example(name=b"-" * 44, tail=b"\0" * 5, changes={11: 0x2D, 10: 0xAD})
-def test_what_is_recognized_has_no_address(
+def test_recognized_request_has_no_address(
     version: int, name: bytes, tail: bytes, changes: dict[int, int]
 ) -> None:
     frame = bytearray(response(version, name, b"\0" * 30, tail))

@@ -22,7 +22,7 @@ SCHEDULES = examples(500)
 
 
 @pytest.mark.timeout(3600)
-def test_no_fault_makes_members_differ_or_lose_what_was_acknowledged() -> None:
+def test_no_fault_makes_members_differ_or_lose_commits() -> None:
     counts: Counter[str] = Counter()
     broken: dict[int, tuple[str, ...]] = {}
     for outcome in play_all(0, SCHEDULES, os.cpu_count() or 1):

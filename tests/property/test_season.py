@@ -58,12 +58,12 @@ def test_a_day_is_learned(seed: int) -> None:
     assert told < 0.8 * last
 
 
-def test_a_load_that_stays_is_told_as_it_is() -> None:
+def test_constant_load_is_predicted_as_it_is() -> None:
     known = follow(lambda _: 500.0, 2 * MINUTES)
     assert known.ahead(AHEAD) == pytest.approx(500.0, rel=1e-3)
 
 
-def test_a_load_that_grows_is_told_ahead_of_where_it_is() -> None:
+def test_growing_load_is_predicted_ahead() -> None:
     known = follow(lambda number: 2.0 * number, 300)
     assert known.ahead(AHEAD) > 2.0 * 290
 
@@ -74,7 +74,7 @@ def test_a_load_that_ends_is_forgotten_within_an_hour() -> None:
     assert known.ahead(AHEAD) < 25.0
 
 
-def test_after_a_long_silence_the_level_begins_anew() -> None:
+def test_level_restarts_after_a_long_silence() -> None:
     known = follow(lambda _: 500.0, 300)
     known = known.learn(START_MS + (300 + LONGEST_GAP + 1) * MINUTE_MS, 80.0)
     assert known.level == pytest.approx(80.0, abs=10.0)
@@ -83,7 +83,7 @@ def test_after_a_long_silence_the_level_begins_anew() -> None:
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 3 * LONGEST_GAP), st.floats(0.0, 1e12)), max_size=40))
-def test_what_is_told_is_never_below_zero_nor_without_bounds(seen: list[tuple[int, float]]) -> None:
+def test_prediction_is_bounded_and_never_negative(seen: list[tuple[int, float]]) -> None:
     known = SeasonalForecast()
     for minute, load in seen:
         known = known.learn(START_MS + minute * MINUTE_MS, load)
@@ -91,7 +91,7 @@ def test_what_is_told_is_never_below_zero_nor_without_bounds(seen: list[tuple[in
     assert len(known.season) == SLOTS
 
 
-def test_what_is_past_changes_nothing() -> None:
+def test_past_observation_changes_nothing() -> None:
     known = follow(lambda _: 500.0, 10)
     assert known.learn(START_MS + 9 * MINUTE_MS, 9_999.0) == known
 

@@ -146,7 +146,7 @@ def test_addresses_of_any_length(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_what_has_no_address_stays(layout: Streamed) -> None:
+def test_response_without_addresses_stays_unchanged(layout: Streamed) -> None:
     nobody = endpoint(-1, "", -1)
     for tail in (
         tail_of(layout, array()),
@@ -156,7 +156,7 @@ def test_what_has_no_address_stays(layout: Streamed) -> None:
         assert rewrite(memoryview(tail), layout, Everywhere()) is None
 
 
-def test_two_fields_with_the_number_of_the_addresses_are_both_rewritten() -> None:
+def test_both_counts_of_addresses_are_rewritten() -> None:
     both = (tagged(0, array(endpoint(1, "A" * 20, 9092))), tagged(0, array(endpoint(2, "B" * 20, 9092))))
     found = rewritten(FETCH, section(*both))
     assert b"AA" not in found

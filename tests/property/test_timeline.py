@@ -60,7 +60,7 @@ def tellings(draw: st.DrawFn) -> tuple[list[Change], list[list[Change]]]:
 
 
 @given(tellings())
-def test_what_holds_in_the_end_is_what_the_naive_twin_finds(
+def test_final_timeline_equals_that_of_the_naive_twin(
     told: tuple[list[Change], list[list[Change]]],
 ) -> None:
     everything, batches = told
@@ -73,7 +73,7 @@ def test_what_holds_in_the_end_is_what_the_naive_twin_finds(
 
 
 @given(histories())
-def test_what_is_settled_is_forgotten_and_nothing_told_of_it_changes(history: Sequence[Change]) -> None:
+def test_settled_change_is_forgotten_and_repeats_are_ignored(history: Sequence[Change]) -> None:
     whole, table = Known(), dict[Any, Row]()
     for each in history:
         whole, rows = whole.learn([each], FAR_PAST)
@@ -97,7 +97,7 @@ def test_telling_everything_again_changes_nothing(told: tuple[list[Change], list
     assert (again, rows) == (known, [])
 
 
-def test_what_comes_when_all_is_settled_is_late() -> None:
+def test_change_after_settling_is_late() -> None:
     first = Change(3, ("p1",), None, "join", 3_000, 3_005)
     second = Change(7, ("p2",), ("p1",), "takeover", 7_000, 7_005)
     between = Change(5, ("p3",), ("p1",), "takeover", 5_000, 5_005)

@@ -89,7 +89,7 @@ def pretend(folder: Path, tool: str, says: str, code: int = 0) -> None:
     path.chmod(0o755)
 
 
-def test_everything_that_is_missing_is_named_at_once_with_its_command(bare_machine: Path) -> None:
+def test_missing_programs_are_named_at_once_with_their_commands(bare_machine: Path) -> None:
     found = prerequisites("test", bare_machine)
     assert found.returncode == 1
     assert found.stdout == ""
@@ -211,7 +211,7 @@ def test_bootstrap_runs_maven_in_no_other_way(tmp_path: Path, monkeypatch: pytes
     assert Path(bootstrap.__file__).read_text().count('"mvn"') == 1
 
 
-def test_what_steps_print_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_steps_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     bootstrap.run("echo", "installed")
     printed = capfd.readouterr()
     assert (printed.out, printed.err) == ("", "installed\n")

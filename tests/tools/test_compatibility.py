@@ -72,7 +72,7 @@ def test_that():
 """
 
 
-def test_what_passes_is_noted_and_what_fails_is_noted_no_more(tmp_path: Path) -> None:
+def test_passed_tests_are_recorded_and_failed_ones_removed(tmp_path: Path) -> None:
     noted = tmp_path / "noted.json"
     (tmp_path / "test_some.py").write_text(MARKED)
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")

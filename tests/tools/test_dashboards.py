@@ -90,7 +90,7 @@ def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.Monke
     assert gen_dashboard.main(["--check"]) == 0
 
 
-def test_every_query_of_the_dashboard_asks_for_what_is_exposed_or_recorded() -> None:
+def test_dashboard_queries_use_exposed_or_recorded_metrics() -> None:
     assert len(ASKED) > 30
     recorded = {rule["record"] for rule in rules("rules.yml")}
     for expression in ASKED:
@@ -167,7 +167,7 @@ def test_the_budget_of_the_dashboard_is_that_of_the_rules() -> None:
     assert left.endswith(f"/ {gen_dashboard.BUDGET}")
 
 
-def test_every_reason_to_suspect_a_member_is_counted_from_the_start_on() -> None:
+def test_every_reason_for_suspicion_is_counted_from_the_start() -> None:
     text = (ROOT / "fleet" / "control" / "detector.py").read_text(encoding="utf-8")
     (judgement,) = re.findall(r"def _dead\(.*?(?=\n    def )", text, re.DOTALL)
     assert set(re.findall(r'return .*?"(\w+)"', judgement)) == set(SUSPICIONS)
@@ -242,7 +242,7 @@ def test_every_alert_is_tested_and_documented() -> None:
     assert set(re.findall(r'\("(Fleet\w+)", ', on_a_fleet)) == names
 
 
-def test_what_is_recorded_is_made_of_what_is_exposed_and_is_asked_for_by_its_name() -> None:
+def test_recording_rules_use_exposed_metrics_and_are_used() -> None:
     recorded = {rule["record"]: rule["expr"] for rule in rules("rules.yml")}
     for expression in recorded.values():
         assert_exposed(expression)

@@ -76,7 +76,7 @@ def test_a_member_starts_on_the_volume_of_the_chart(previous: bool) -> None:
             assert (path.stat().st_uid, path.stat().st_mode & 0o077) == (uid, 0)
 
 
-def test_nobody_else_enters_the_folders_of_members() -> None:
+def test_member_folders_admit_only_their_member() -> None:
     unit = (ROOT / "deploy" / "systemd" / "fleet@.service").read_text().splitlines()
     assert {"StateDirectory=fleet", "StateDirectoryMode=0700", "UMask=0077"} <= set(unit)
     image = (ROOT / "deploy" / "container" / "Containerfile").read_text()
@@ -94,14 +94,14 @@ def test_chart_gives_secrets_as_files_alone() -> None:
     assert not [each.name for each, text in templates.items() if "secretKeyRef" in text]
 
 
-def test_the_charts_defaults_fit_its_schema_and_every_value_has_one() -> None:
+def test_chart_defaults_fit_the_schema_and_every_value_has_one() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     jsonschema.validate(values, schema)
     assert values.keys() == schema["properties"].keys() - {"global"}
 
 
-def test_members_of_the_compose_file_are_those_of_its_configuration(compose: dict[str, Any]) -> None:
+def test_compose_members_are_those_of_the_configuration(compose: dict[str, Any]) -> None:
     settings = load(COMPOSE / "fleet.yaml", {})
     members = {
         service["environment"]["FLEET_NODE"]: name
@@ -125,7 +125,7 @@ def test_the_compose_file_mounts_what_there_is(compose: dict[str, Any]) -> None:
     assert {"prometheus.yml", *scraped["rule_files"]} <= mounted
 
 
-def test_members_of_the_compose_file_have_no_rights_and_are_asked_how_they_are(
+def test_compose_members_have_no_rights_and_a_health_check(
     compose: dict[str, Any],
 ) -> None:
     for name in load(COMPOSE / "fleet.yaml", {}).members:
@@ -209,7 +209,7 @@ def test_every_image_of_the_compose_file_can_be_named_by_digest(compose: dict[st
     assert all(IMAGE.fullmatch(each) for each in images)
 
 
-def test_every_stage_of_the_container_file_begins_with_the_named_image(compose: dict[str, Any]) -> None:
+def test_container_stages_begin_with_the_named_image(compose: dict[str, Any]) -> None:
     text = CONTAINERFILE.read_text()
     name, default = re.findall(r"^ARG (\w+)=(\S+)$", text, re.MULTILINE)[0]
     assert text.index("ARG ") < text.index("FROM "), "an argument after the first stage is none of the next"
@@ -229,7 +229,7 @@ def test_the_page_on_digests_names_every_place_for_one() -> None:
 # Packages by hash
 
 
-def test_whatever_pip_installs_for_a_member_has_hashes_or_is_the_project_itself() -> None:
+def test_pip_installs_only_hashed_packages_and_the_project() -> None:
     """In the container and in the two walk-throughs: nothing is resolved when it is installed."""
     for path in (CONTAINERFILE, ROOT / "README.md", ROOT / "docs" / "three-machines.md"):
         commands = re.findall(r"\bpip (?:install|wheel)(?: (?:--?[\w-]+|[\w./*-]+))+", path.read_text())

@@ -72,7 +72,7 @@ def with_field(messages: list[Message], name: str, extra: Field) -> list[Message
     ]
 
 
-def test_what_is_committed_is_what_the_definitions_give(messages: list[Message]) -> None:
+def test_committed_tables_are_those_of_the_definitions(messages: list[Message]) -> None:
     assert gen_tables.main([str(JAR), "--check"]) == 0
     assert gen_tables.render(messages, JAR.name) == gen_tables.OUTPUT.read_text()
 
@@ -116,7 +116,7 @@ def texts(message: Message, version: int) -> Iterator[tuple[str, str]]:
     return visit(message.response, f"{message.name}Response")
 
 
-def test_every_text_is_rewritten_or_known_to_be_no_brokers_address(messages: list[Message]) -> None:
+def test_every_text_field_is_rewritten_or_holds_no_address(messages: list[Message]) -> None:
     """Whatever it is called: a new one fails here until somebody has read what it is for."""
     unread, met = set(), set()
     for message in messages:
@@ -133,7 +133,7 @@ def test_every_text_is_rewritten_or_known_to_be_no_brokers_address(messages: lis
     assert met == KNOWN_TEXTS.keys(), "listed, and there is no such field"
 
 
-def test_the_rewritten_apis_are_those_that_are_known_to_carry_addresses(messages: list[Message]) -> None:
+def test_rewritten_apis_are_those_known_to_carry_addresses(messages: list[Message]) -> None:
     found = {
         message.name
         for message in messages

@@ -28,7 +28,7 @@ def test_the_first_takeover_counts(capsys: pytest.CaptureFixture[str]) -> None:
         (None, 124, "ended with 124; it has shown no takeover"),
     ],
 )
-def test_what_will_not_do_is_said_and_has_its_code(
+def test_unsuitable_environment_is_reported_with_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     takeover_s: float | None,
@@ -53,6 +53,6 @@ def test_where_no_root_of_its_own_can_be_had_that_is_said(
         onboarding.isolating()
 
 
-def test_programs_in_the_home_stay_with_all_that_is_beside_them() -> None:
+def test_programs_at_home_stay_with_their_neighbours() -> None:
     path = "/home/me/.pyenv/shims:/home/me/.pyenv/bin:/usr/bin:/home/me:/home/you/bin:/home/me/go/bin"
     assert onboarding.programs(path, "/home/me") == [".pyenv", "go"]

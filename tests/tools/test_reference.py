@@ -48,7 +48,7 @@ def test_the_tool_notices_a_difference_and_fixes_it(
     assert page.read_text(encoding="utf-8") == right
 
 
-def test_a_page_without_markers_and_a_field_that_nobody_described_are_said(pages: Path) -> None:
+def test_missing_markers_and_undescribed_fields_are_reported(pages: Path) -> None:
     guide = pages / gen_reference.GUIDE
     text = guide.read_text(encoding="utf-8")
     guide.write_text(re.sub(r"^\| `timing.grace_s`.*\n", "", text, flags=re.MULTILINE), encoding="utf-8")
@@ -58,7 +58,7 @@ def test_a_page_without_markers_and_a_field_that_nobody_described_are_said(pages
         gen_reference.between("a page", "a table")
 
 
-def test_every_metric_is_there_with_the_labels_that_it_is_exported_with() -> None:
+def test_every_metric_is_listed_with_its_exported_labels() -> None:
     found = rows(gen_reference.METRICS)
     families = list(FleetCollector(view()).collect())
     assert len(found) == len(families) > 30

@@ -23,7 +23,7 @@ def run(log: Path, patient: str, urgent: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_the_first_gives_way_to_the_second_and_is_told_of_at_the_end(tmp_path: Path) -> None:
+def test_idle_command_yields_and_is_reported_at_the_end(tmp_path: Path) -> None:
     log = tmp_path / "not" / "there" / "computed.txt"
     done = run(log, POLICY, POLICY)
     assert (done.returncode, done.stdout) == (
@@ -36,7 +36,7 @@ def test_the_first_gives_way_to_the_second_and_is_told_of_at_the_end(tmp_path: P
 GROUP = Path("/proc/self/autogroup")
 
 
-def test_the_session_of_the_first_is_as_nice_as_can_be_where_linux_has_such_groups(tmp_path: Path) -> None:
+def test_idle_session_has_the_lowest_priority_linux_allows(tmp_path: Path) -> None:
     ask = (
         f"from pathlib import Path; group = Path({str(GROUP)!r}); print(group.exists() and group.read_text())"
     )

@@ -171,14 +171,14 @@ def test_the_tool_notices_a_difference(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_what_is_printed_fits_its_schema(name: str) -> None:
+def test_printed_documents_fit_their_schemas(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     checker.check_schema(checker.schema)
     for sample in SAMPLES[name]:
         checker.validate(json.loads(sample))
 
 
-def test_finding_has_the_deprecated_key_mend_next_to_fix() -> None:
+def test_finding_has_the_deprecated_key_next_to_the_new_one() -> None:
     finding = Finding("clocks", "p1", "warning", "late", "NTP")
     document = documents.DoctorDocument("demo", False, (finding,))
     (printed,) = json.loads(documents.DOCTOR.encode(document))["findings"]

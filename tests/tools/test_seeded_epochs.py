@@ -36,7 +36,7 @@ def entry(offset: int, sequence: int, partition: int = 2) -> Event:
     return Event(0.0, partition, Record(7, sequence), offset)
 
 
-def test_who_wrote_what_is_read_from_a_dump_of_the_log() -> None:
+def test_writer_of_each_record_is_read_from_a_log_dump() -> None:
     assert lives(DUMP) == {528: Life(0, 0), 529: Life(0, 1), 530: Life(0, 1), 531: Life(0, 1)}
 
 
@@ -54,14 +54,14 @@ LOG = [entry(0, 0), entry(1, 1), entry(2, 1), entry(3, 2), entry(0, 1, partition
         pytest.param(Life(4, 0), None, set(), id="not known who wrote it again"),
     ],
 )
-def test_only_a_later_epoch_of_the_same_producer_explains_a_record_that_is_there_twice(
+def test_only_a_later_epoch_explains_a_repeated_record(
     before: Life | None, after: Life | None, expected: set[Place]
 ) -> None:
     written = {place: life for place, life in (((2, 1), before), ((2, 2), after)) if life is not None}
     assert sent_again(LOG, written) == expected
 
 
-def test_a_record_that_is_there_twice_in_one_epoch_is_not_explained_by_an_earlier_one() -> None:
+def test_earlier_epoch_does_not_explain_a_repeated_record() -> None:
     log = [entry(offset, 1) for offset in range(4)]
     written = {(2, offset): Life(4, epoch) for offset, epoch in enumerate((0, 1, 1, 2))}
     assert sent_again(log, written) == {(2, 1), (2, 3)}

@@ -75,7 +75,7 @@ def record(partition: int, offset: int) -> dict[str, object]:
     return {"name": "record_data", "value": f"17.{offset}", "partition": partition, "offset": offset}
 
 
-def test_what_a_producer_was_told(
+def test_producer_lines_are_read_as_acknowledgements(
     spec: WorkloadSpec, pretend: Pretend, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed = "java.lang.IllegalStateException"

@@ -20,7 +20,7 @@ def test_runs_add_up() -> None:
     assert document.details[1].replay == 'make chaos ARGS="--runs 1 --seed 7"'
 
 
-def test_what_was_not_promised_is_noticed_alone() -> None:
+def test_unpromised_effects_are_only_noted() -> None:
     document = summarize([chaos_run()])
     assert (document.lost, document.duplicated, document.reordered) == (2, 0, 0)
     assert document.noticed["acks0"] == Noticed(50, 9, 3, 1, 2, 4, 0)
@@ -30,7 +30,7 @@ def test_what_was_not_promised_is_noticed_alone() -> None:
     assert (everything.lost, everything.duplicated, everything.reordered) == (11, 3, 1)
 
 
-def test_what_a_producer_has_sent_again_by_itself_is_noticed_and_breaks_no_promise() -> None:
+def test_producers_own_resend_is_noted_and_breaks_no_promise() -> None:
     once = chaos_run(noticed={"idempotent": Noticed(90, 0, 3, 0, 0, 0, 0, sent_again=2)})
     document = summarize([once, once])
     assert document.duplicated == 2

@@ -155,7 +155,7 @@ async def test_a_run_that_breaks_leaves_what_is_known(
     assert broke["detail"] == f"DemoError: {why}"
 
 
-async def test_what_was_not_foreseen_is_raised_and_leaves_what_is_known(stage: Stage, tmp_path: Path) -> None:
+async def test_unforeseen_error_is_raised_and_keeps_what_is_known(stage: Stage, tmp_path: Path) -> None:
     stage.outcomes["1"] = ZeroDivisionError("a mistake")
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         await perform(PLAN, stage.ground, tmp_path, stage.said.append)
@@ -177,9 +177,7 @@ async def test_a_whole_history_is_not_lost_to_what_breaks_after_it(
     assert (counts["log"], counts["broke"]) == (2 * PARTITIONS, 1)
 
 
-async def test_why_a_run_broke_is_told_where_its_history_cannot_be_written(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_reason_is_reported_where_the_history_cannot_be_written(stage: Stage, tmp_path: Path) -> None:
     stage.starts = False
     (tmp_path / "history.jsonl").mkdir()
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
@@ -197,7 +195,7 @@ async def test_why_a_run_broke_is_told_where_its_history_cannot_be_written(
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, Exception) else each,
 )
-async def test_a_fault_that_is_not_proved_is_a_violation_and_stops_no_other(
+async def test_unobserved_fault_is_a_violation_and_stops_no_other(
     stage: Stage, tmp_path: Path, outcome: Exception, rule: Rule
 ) -> None:
     stage.outcomes["1"] = outcome

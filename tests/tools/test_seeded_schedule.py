@@ -40,7 +40,7 @@ def test_every_kind_target_and_direction_comes_up() -> None:
         assert directions == ({"both", "in", "out"} if shape.one_way else {"both"})
 
 
-def test_the_results_that_are_kept_are_of_the_plans_their_seeds_have() -> None:
+def test_kept_results_are_of_the_plans_their_seeds_have() -> None:
     known = Results(RESULTS)
     results = [(plan, result) for plan in map(plan_of, SEEDS) if (result := known.clean(plan)) is not None]
     assert results
@@ -56,7 +56,7 @@ def test_a_kind_that_came_later_is_drawn_by_later_seeds_alone() -> None:
         assert min(drawn) >= first
 
 
-def test_the_exact_clients_are_always_there_and_the_others_in_turn() -> None:
+def test_exact_clients_are_always_present_and_others_alternate() -> None:
     plans = [plan_of(seed).workloads for seed in SEEDS]
     assert all(workloads[0] == "idempotent" and len(set(workloads)) == 3 for workloads in plans)
     assert {name for workloads in plans for name in workloads[1:]} == set(OTHER_WORKLOADS)

@@ -56,7 +56,7 @@ def cut(number: int, at_ms: int) -> list[ConnectionEvent]:
     return [opened, replace(opened, id=f"x{number}/end", what="cut", why="unreachable", at_ms=at_ms)]
 
 
-def test_a_takeover_lasts_from_the_last_sign_of_life_to_the_last_advertisement() -> None:
+def test_takeover_lasts_from_last_life_to_last_advertisement() -> None:
     later = replace(OPENED, id="d", connection="d", at_ms=10_300)
     elsewhere = replace(OPENED, id="e", connection="e", told_by="p3", at_ms=10_150)
     found = told([TAKEN, OTHER, TAKEN, OPENED, later, elsewhere], UNTIL_MS)
@@ -65,7 +65,7 @@ def test_a_takeover_lasts_from_the_last_sign_of_life_to_the_last_advertisement()
     assert found.missing_ms == {1: 100}
 
 
-def test_without_a_sign_of_life_it_lasts_from_the_first_sign_of_death() -> None:
+def test_takeover_without_life_lasts_from_first_sign_of_death() -> None:
     assert told([replace(TAKEN, alive_at_ms=None)], UNTIL_MS).windows(UNTIL_MS) == {1: [(10_050, 10_060)]}
     assert told([replace(TAKEN, advertised_at_ms=None)], UNTIL_MS).windows(UNTIL_MS) == {1: [(9_970, 10_120)]}
     late = replace(TAKEN, alive_at_ms=10_055)
@@ -73,7 +73,7 @@ def test_without_a_sign_of_life_it_lasts_from_the_first_sign_of_death() -> None:
 
 
 @pytest.mark.parametrize("other", [replace(TAKEN, reason="drain"), replace(TAKEN, detected_at_ms=None)])
-def test_what_is_no_takeover_keeps_nobody_waiting(other: OwnershipEvent) -> None:
+def test_event_that_is_no_takeover_delays_nothing(other: OwnershipEvent) -> None:
     found = told([other], UNTIL_MS)
     assert (found.takeovers, found.missing_ms) == ({}, {1: 0})
 
@@ -84,7 +84,7 @@ def test_a_request_counts_for_the_owners_of_its_time() -> None:
     assert found.takeovers[1, 7][-1] is None
 
 
-def test_an_outage_lasts_until_somebody_is_served_and_what_overlaps_counts_once() -> None:
+def test_outage_lasts_until_service_and_overlaps_count_once() -> None:
     found = told([TAKEN, *cut(1, 10_000), *cut(2, 10_030), OPENED, *cut(3, 20_000)], UNTIL_MS)
     assert found.outages == {(1, 10_000, 10_200, 2), (1, 20_000, None, 1)}
     assert found.windows(UNTIL_MS) == {1: [(9_970, 10_200), (20_000, UNTIL_MS)]}
@@ -108,23 +108,23 @@ def well(at_s: float, asked_s: float = 99.0) -> View:
     return View(at_s, {1: "p2", 2: "p3"}, asked_s)
 
 
-def test_an_identity_is_missing_until_the_last_survivor_says_something_else() -> None:
+def test_identity_is_missing_until_the_last_survivor_changes() -> None:
     seen = history(
         p2=[dead(0.0, 10.05), well(10.06)], p3=[dead(0.0, 10.2), well(10.25)], p1=[dead(0.0, 11.0)]
     )
     assert seen_missing(seen) == [Missed(1, 10.0, 10.01, 10.2, 10.25)]
 
 
-def test_what_was_asked_before_the_fault_says_nothing() -> None:
+def test_answers_before_the_fault_prove_nothing() -> None:
     assert seen_missing(history(p2=[dead(0.0, 9.995), well(10.02)], p3=[well(0.0)])) == []
 
 
-def test_who_names_the_dead_again_has_not_done_with_it() -> None:
+def test_member_that_names_the_dead_again_has_not_finished() -> None:
     seen = history(p2=[dead(0.0, 10.05), well(10.06, 10.5), dead(10.6, 10.7), well(10.8)], p3=[well(0.0)])
     assert seen_missing(seen) == [Missed(1, 10.0, 10.01, 10.7, 10.8)]
 
 
-def test_who_names_the_dead_to_the_end_gives_no_better_answer() -> None:
+def test_member_that_names_the_dead_to_the_end_never_finishes() -> None:
     seen = history(p2=[dead(0.0, 15.0), well(15.1)], p3=[dead(0.0, 10.2), well(10.25)])
     assert seen_missing(seen) == [Missed(1, 10.0, 10.01, 12.0, None)]
 
@@ -139,7 +139,7 @@ def test_who_names_the_dead_to_the_end_gives_no_better_answer() -> None:
     ],
     ids=["longer", "as long as it was seen", "begins later", "ends earlier"],
 )
-def test_what_is_told_has_to_contain_what_was_seen(span: tuple[int, int], wanted: Around | None) -> None:
+def test_reported_interval_contains_the_observed_one(span: tuple[int, int], wanted: Around | None) -> None:
     missed = Missed(1, 10.0, 10.01, 10.2, 10.25)
     windows = {1: [(1, 2), span], 2: [(0, 99_999)]}
     assert around(missed, windows, wall_ms=1_000.0, drift_ms=0.5) == wanted

@@ -69,7 +69,7 @@ def test_collected_tests_are_all_in_exactly_one_shard(collected: set[tuple[str, 
         assert set(cut_up.values()) == {1}
 
 
-def test_collected_tests_are_all_run_by_the_command_of_their_size(collected: set[tuple[str, str]]) -> None:
+def test_collected_tests_all_run_by_the_command_of_their_size(collected: set[tuple[str, str]]) -> None:
     makefile = (ROOT / "Makefile").read_text()
     (listed,) = re.findall(r"^SERVER_TESTS = (.*)$", makefile, re.MULTILINE)
     assert listed.split() == list(shards.SERVER_FOLDERS)
@@ -232,7 +232,7 @@ time.sleep(60)
 """
 
 
-def test_call_waits_for_a_command_that_cleans_up_after_an_interrupt() -> None:
+def test_call_waits_for_a_command_that_cleans_up_on_interrupt() -> None:
     """Found: `subprocess.call` kills a command a quarter of a second after Ctrl-C."""
     program = f"from tools import shards; print(shards.call([{sys.executable!r}, '-c', {CLEANS_UP!r}]))"
     command = [

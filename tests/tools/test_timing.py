@@ -96,7 +96,7 @@ def test_limit_lets_a_file_begin_that_ends_in_time() -> None:
     assert limited.fits("b", 60.0)
 
 
-def test_limit_leaves_out_a_file_that_would_end_late_and_all_after_it() -> None:
+def test_limit_leaves_out_a_late_file_and_all_after_it() -> None:
     limited = limit(100.0, a=60.0, b=41.0, c=1.0)
     assert limited.fits("a", 0.0)
     assert not limited.fits("b", 60.0)
@@ -109,7 +109,7 @@ def test_limit_expects_a_slow_run_to_stay_slow() -> None:
     assert not limited.fits("b", 1_200.0)
 
 
-def test_limit_does_not_take_the_start_of_kafka_for_a_slow_machine() -> None:
+def test_limit_ignores_the_start_of_kafka_when_judging_speed() -> None:
     """Found by simulation: a first file that is over at once looked two hundred times too slow."""
     limited = limit(2_000.0, a=0.3, b=300.0)
     assert limited.fits("a", 0.0)
@@ -149,7 +149,7 @@ class Terminal:
         self.section = self.write_line = self.lines.append
 
 
-def test_limit_names_what_it_left_out_and_ends_what_is_still_set_up(
+def test_limit_names_what_it_left_out_and_ends_open_fixtures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     left_out: Counter[str] = Counter()
