@@ -82,7 +82,7 @@ def test_unoffered_version_is_refused(there: Ground) -> None:
     assert list(there.through_the_fleet().refused()) == []
 
 
-def test_client_that_expects_another_node_is_told_to_rebootstrap(there: Ground) -> None:
+def test_client_expecting_another_node_must_rebootstrap(there: Ground) -> None:
     """An identity's port leads to its broker, which says whether it is the expected one (KIP-1242)."""
     message = there.brokers.messages[API_VERSIONS]
     found = {}

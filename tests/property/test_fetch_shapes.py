@@ -68,7 +68,7 @@ def test_every_layout_has_its_shape() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_152])
 @pytest.mark.parametrize("aborted", [b"\0", b"\x01"])
-def test_one_partition_is_recognized(length: int, aborted: bytes) -> None:
+def test_partition_is_recognized(length: int, aborted: bytes) -> None:
     frame = response(b"\xab" * 30, aborted, encode_varint(length + 1) + b"\xff" * length)
     assert recognized(frame)
     assert stays(frame)
@@ -104,7 +104,7 @@ HEAD_BYTES = 73
 
 
 @pytest.mark.parametrize("length", [0, 1, 126, 127, 16_382, 16_383, 2_097_152])
-def test_one_partition_is_recognized_with_its_record_length(length: int) -> None:
+def test_partition_is_recognized_with_its_record_length(length: int) -> None:
     # Found: brokers write the records by themselves, so of ten a second every tenth response came in two
     # reads, and was walked through.
     frame = response(b"\xab" * 30, b"\x01", encode_varint(length + 1) + b"\xff" * length)

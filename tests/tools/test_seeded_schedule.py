@@ -68,7 +68,7 @@ def test_half_of_the_fleets_have_links_over_tls() -> None:
     assert 0.4 < sum(secured) / len(secured) < 0.6
 
 
-def test_one_fleet_in_four_has_five_members() -> None:
+def test_every_fourth_fleet_has_five_members() -> None:
     members = [plan_of(seed).members for seed in SEEDS]
     assert set(members) == {3, 5}
     assert 0.2 < members.count(5) / len(members) < 0.3

@@ -26,7 +26,7 @@ def named_modules() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "name"), named_modules())
-def test_a_module_that_is_named_is_there_and_belongs_to_the_fleet(file: str, name: str) -> None:
+def test_named_module_exists_and_belongs_to_the_fleet(file: str, name: str) -> None:
     assert name.startswith("fleet."), f"{file}: {name} is not installed with the fleet"
     assert find_spec(name) is not None, f"{file}: there is no {name}"
 
