@@ -36,10 +36,10 @@ from fleet.proxy.turns import TurnQueue
 from fleet.proxy.worker import Worker
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority
+from tests.integration.in_process.proxy.test_worker import make_spec, response
 from tests.key_updates import ask_for_new_keys
 from tests.property import wire_fleet
 from tests.unit.proxy.test_held_responses import DESCRIBE_CONFIGS, configs, copies_for
-from tests.unit.proxy.test_worker import make_spec, response
 
 Mode: TypeAlias = Literal["plaintext", "TLS 1.2", "TLS 1.3"]
 """Of both sides of a connection."""

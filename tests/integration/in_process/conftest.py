@@ -45,4 +45,6 @@ def recorded() -> None:
 @pytest.fixture
 def kafka() -> None:
     """No test here may start Kafka."""
-    pytest.fail("tests/integration/in_process: a test here cannot use Kafka; move the test to tests/integration")
+    pytest.fail(
+        "tests/integration/in_process: a test here cannot use Kafka; move the test to tests/integration"
+    )

@@ -32,9 +32,7 @@ from fleet.core.errors import AdminError
 from fleet.core.model import Directory
 from fleet.runtime.ipc import WorkerCounters
 from fleet.tls.tokens import Gate
-from tests.tools.test_schemas import live_sample
-from tests.unit.admin.sample_snapshot import Source, view
-from tests.unit.admin.test_server import (
+from tests.integration.in_process.admin.test_server import (
     HEADER,
     READ,
     WRITE,
@@ -44,7 +42,9 @@ from tests.unit.admin.test_server import (
     listening,
     member,
 )
-from tests.unit.tls.test_admin import write_token
+from tests.integration.in_process.tls.test_admin import write_token
+from tests.tools.test_schemas import live_sample
+from tests.unit.admin.sample_snapshot import Source, view
 
 __all__ = ["guarded", "member"]
 

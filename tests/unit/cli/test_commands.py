@@ -38,10 +38,10 @@ from fleet.core.weights import Weights
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.tls import admin as tls
 from fleet.tls.tokens import Gate
+from tests.integration.in_process.admin.test_server import listening
+from tests.integration.in_process.tls import test_admin as admin_tls
 from tests.unit.admin.sample_snapshot import MEMBERS, Source, view
-from tests.unit.admin.test_server import listening
 from tests.unit.config.test_file import tree
-from tests.unit.tls import test_admin as admin_tls
 
 ROOT = Path(__file__).resolve().parents[3]
 ERRORS = sorted(FleetError.__subclasses__(), key=lambda each: each.__name__)

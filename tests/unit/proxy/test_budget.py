@@ -10,7 +10,7 @@ import pytest
 
 from fleet.proxy import budget
 from fleet.proxy.budget import Backlogs, MemoryBudget
-from tests.unit.proxy.test_worker import eventually
+from tests.integration.in_process.proxy.test_worker import eventually
 
 
 class Slow:

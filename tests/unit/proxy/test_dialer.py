@@ -15,8 +15,8 @@ from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
 from fleet.proxy.host import Host, State
 from fleet.proxy.tls_transport import TlsRoom
 from fleet.proxy.traffic import Sampling, Traffic
+from tests.integration.in_process.proxy.test_worker import LIMIT_S, MIB, eventually
 from tests.property.wire_fleet import Play, request
-from tests.unit.proxy.test_worker import LIMIT_S, MIB, eventually
 
 BROKER, METADATA = 1, 3
 HEAD_BYTES = len(request(METADATA, 12, 1))

@@ -20,11 +20,8 @@ from fleet.proxy.wire._tables import find_coordinator_v4
 from fleet.proxy.wire.addresses import SLICE_BYTES, TAG_LIMIT_BYTES, Addresses, Layout, Parts, Slices
 from fleet.proxy.wire.primitives import MAX_INT32, encode_varint
 from tests.certificates import Authority
-from tests.property.test_heads import ONE_OWNER_EACH
-from tests.property.wire_fleet import Limits as SessionLimits
-from tests.property.wire_fleet import Play
-from tests.unit.proxy.test_unread_clients import connect_narrow
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_unread_clients import connect_narrow
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     LIMIT_S,
     MIB,
@@ -39,7 +36,10 @@ from tests.unit.proxy.test_worker import (
     response,
     running,
 )
-from tests.unit.proxy.test_worker_tls import tls_settings, trusting
+from tests.integration.in_process.proxy.test_worker_tls import tls_settings, trusting
+from tests.property.test_heads import ONE_OWNER_EACH
+from tests.property.wire_fleet import Limits as SessionLimits
+from tests.property.wire_fleet import Play
 
 DESCRIBE_CONFIGS, FIND_COORDINATOR, FETCH = 32, 10, 1
 REAL = b"PLAINTEXT://real-broker-1.hidden:9092"

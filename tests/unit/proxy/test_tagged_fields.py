@@ -15,11 +15,7 @@ from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_AT_ONCE
 from fleet.proxy.wire.tail import MOST_FIELDS
-from tests.property.test_stream import before_tail
-from tests.property.test_tail import array, endpoint, section, tagged
-from tests.property.wire_fleet import Play, request
-from tests.unit.proxy.test_held_responses import await_work
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     LIMIT_S,
     BrokerScript,
@@ -27,6 +23,10 @@ from tests.unit.proxy.test_worker import (
     eventually,
     running,
 )
+from tests.property.test_stream import before_tail
+from tests.property.test_tail import array, endpoint, section, tagged
+from tests.property.wire_fleet import Play, request
+from tests.unit.proxy.test_held_responses import await_work
 
 FETCH, VERSION = 1, 16
 MOST_INSTRUCTIONS = 110_000

@@ -15,6 +15,18 @@ from fleet.config import Timing
 from fleet.control.broker_watch import ASK_LIMIT_S, MOST_NAMED, BrokerWatch
 from fleet.core.model import Broker, is_address
 from fleet.proxy.addresses import AddressSource
+from tests.integration.in_process.proxy.test_worker import (
+    METADATA,
+    ControlScript,
+    broker_script,
+    eventually,
+    fetch,
+    metadata,
+    read_frame,
+    request,
+    response,
+)
+from tests.integration.in_process.proxy.test_worker import running as running_worker
 from tests.unit.control.test_broker_watch import (
     B1,
     B2,
@@ -31,18 +43,6 @@ from tests.unit.control.test_broker_watch import (
     until,
 )
 from tests.unit.proxy.test_addresses import DIRECTORY
-from tests.unit.proxy.test_worker import (
-    METADATA,
-    ControlScript,
-    broker_script,
-    eventually,
-    fetch,
-    metadata,
-    read_frame,
-    request,
-    response,
-)
-from tests.unit.proxy.test_worker import running as running_worker
 
 __all__ = ["cluster"]
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 
 from fleet.runtime.stderr_log import MOST_LINES, LineFormatter, NeverBlockingHandler
-from tests.unit.proxy.test_worker import LIMIT_S
+from tests.integration.in_process.proxy.test_worker import LIMIT_S
 
 Stall: TypeAlias = Callable[[ExitStack], int]
 LINES = 3 * MOST_LINES

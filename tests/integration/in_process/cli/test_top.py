@@ -19,10 +19,10 @@ from fleet.cli import top
 from fleet.core.errors import AdminError
 from fleet.core.takeover import Moment
 from fleet.tls.access import OPEN, Access
+from tests.integration.in_process.admin.test_server import listening
 from tests.tools.test_schemas import live_sample
 from tests.unit.admin.sample_snapshot import Source, view
 from tests.unit.admin.test_live import counts
-from tests.unit.admin.test_server import listening
 
 LIMIT_S = 30.0
 

@@ -23,7 +23,7 @@ from fleet.proxy import counters, tls_server
 from fleet.proxy.host import State
 from fleet.runtime.ipc import BOOTSTRAP
 from tests.certificates import Authority, Pair
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     FETCH,
     LIMIT_S,

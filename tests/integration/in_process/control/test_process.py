@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleet.runtime import child, sockets
 from fleet.runtime.child import ADMIN_FD, CONTROL_FD, PEER_FD, ChildSpec
-from tests.unit.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
+from tests.integration.in_process.runtime.test_supervisor import LIMIT_S, ROOT, make_settings
 
 BROKEN_RAFT = """
 import threading

@@ -17,8 +17,8 @@ from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_BYTES, ClientConnec
 from fleet.proxy.host import State
 from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
 from tests.certificates import Authority
-from tests.unit.proxy.test_limits import swept
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_limits import swept
+from tests.integration.in_process.proxy.test_worker import (
     API_VERSIONS,
     DATA_BYTES,
     LIMIT_S,
@@ -36,7 +36,7 @@ from tests.unit.proxy.test_worker import (
     response,
     running,
 )
-from tests.unit.proxy.test_worker_tls import tls_settings, trusting
+from tests.integration.in_process.proxy.test_worker_tls import tls_settings, trusting
 
 LIST_GROUPS = 16
 UNKNOWN_API_VERSIONS = request(API_VERSIONS, 32767, 1)

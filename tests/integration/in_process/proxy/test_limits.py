@@ -25,7 +25,7 @@ from fleet.proxy.session import Session
 from fleet.proxy.traffic import Sampling, Traffic
 from fleet.runtime.ipc import BOOTSTRAP
 from fleet.runtime.outbound import Resolver
-from tests.unit.proxy.test_worker import (
+from tests.integration.in_process.proxy.test_worker import (
     DATA_BYTES,
     LIMIT_S,
     BrokerScript,

@@ -29,8 +29,8 @@ from fleet.core.model import Endpoint
 from fleet.drills.cluster.ports import free_ports
 from fleet.tls import issuing
 from fleet.tls.peers import PeerTls, check_handshake, explain, make_contexts
+from tests.integration.in_process.control.test_links import Member, Network, Stranger, until
 from tests.integration.relay import Relays
-from tests.unit.control.test_links import Member, Network, Stranger, until
 
 MEMBERS = ("p1", "p2", "p3")
 NOW = datetime.now(UTC)

@@ -24,9 +24,9 @@ from fleet.config.secrets import Secret
 from fleet.core.log_limit import LogLimit
 from fleet.tls import admin
 from fleet.tls.tokens import Gate
+from tests.integration.in_process.admin.test_server import READ, WRITE, listening
+from tests.integration.in_process.tls.test_admin import secured
 from tests.unit.admin.sample_snapshot import Source
-from tests.unit.admin.test_server import READ, WRITE, listening
-from tests.unit.tls.test_admin import secured
 
 HOST, OTHER_HOST = "127.0.0.1", "127.0.0.2"
 LIMIT_S = 60.0

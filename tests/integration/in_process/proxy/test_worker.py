@@ -58,7 +58,7 @@ from tests.certificates import Authority
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 LIMIT_S = 30.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
@@ -1255,7 +1255,7 @@ FORGETS_NOTHING = """
 import asyncio, sys
 from pathlib import Path
 from fleet.proxy import worker
-from tests.unit.proxy.test_worker import BOOTSTRAP, listening, make_spec
+from tests.integration.in_process.proxy.test_worker import BOOTSTRAP, listening, make_spec
 
 async def run():
     await worker.Worker(make_spec(Path(sys.argv[1]), {BOOTSTRAP: listening()}, [1])).run(asyncio.Event())

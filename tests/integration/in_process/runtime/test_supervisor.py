@@ -37,7 +37,7 @@ from fleet.runtime.supervisor import (
 )
 
 LIMIT_S = 30.0
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 DRIVER = """
 import ctypes, logging, sys
