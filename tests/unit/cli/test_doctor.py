@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -18,14 +17,13 @@ from fleet.admin.documents import (
     QuorumDocument,
 )
 from fleet.admin.ownership import ownership_document
-from fleet.cli.doctor.certificate_expiry import read, told
+from fleet.cli.doctor.certificate_expiry import read
 from fleet.cli.doctor.facts import Address, Asked, Facts, ShownCertificate
 from fleet.cli.doctor.rules import judge
 from fleet.core.errors import AdminError
 from fleet.core.model import Endpoint
 from fleet.core.text import no_port
 from fleet.runtime.ephemeral_ports import PortTrouble
-from fleet.tls.access import OPEN
 from tests.unit.admin.sample_snapshot import view
 
 NOW: Final = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -255,13 +253,3 @@ def test_members_tell_of_certificates_that_nobody_shows_from_here() -> None:
     }
     assert found["p2 peer_tls.certificate"] == datetime.fromtimestamp(1_795_400_000, UTC)
     assert read("p2", "fleet_takeovers_total 1.0\n") == ()
-
-
-async def test_a_member_whose_metrics_cannot_be_had_is_told_of() -> None:
-    """Whoever listens there has answered, and says no more."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        (shown,) = await told({"p1": f"http://127.0.0.1:{port}"}, 5.0, OPEN)
-    assert (shown.who, shown.expires) == ("p1 files", None)
-    assert "cannot be asked" in shown.why

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -394,20 +393,6 @@ def assert_migrated(member: MemberSettings, files: Mapping[str, bytes] = FORMER)
     for name in LINKS:
         assert os.readlink(member.data_dir / name) == f"member/{name}"
     assert mode_of(member.private_dir) & 0o777 == 0o700
-
-
-def test_files_of_previous_release_are_moved(member: MemberSettings) -> None:
-    fill(member.data_dir, {**FORMER, "events.sqlite-journal": b"half", "notes": b"the operator's"})
-    stale = socket.socket(socket.AF_UNIX)
-    stale.bind(str(member.data_dir / "control.sock"))
-    stale.close()
-    start(member)
-    assert_migrated(member)
-    assert (member.private_dir / "events.sqlite-journal").read_bytes() == b"half"
-    left = {path.name for path in member.data_dir.iterdir()}
-    assert left == {"member", "lock", "notes", *LINKS}
-    start(member)
-    assert_migrated(member)
 
 
 class _Interrupted(BaseException):
