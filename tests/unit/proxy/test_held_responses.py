@@ -13,12 +13,7 @@ from fleet.proxy.rewriter import AT_ONCE_BYTES, METADATA, PIECE_BYTES, SlicedPat
 from fleet.proxy.wire._tables import find_coordinator_v4
 from fleet.proxy.wire.addresses import SLICE_BYTES, TAG_LIMIT_BYTES, Addresses, Layout, Parts, Slices
 from fleet.proxy.wire.primitives import MAX_INT32, encode_varint
-from tests.integration.in_process.proxy.test_worker import (
-    DATA_BYTES,
-    MIB,
-    PRODUCE,
-    response,
-)
+from tests.integration.in_process.proxy.test_worker import DATA_BYTES, MIB, PRODUCE, response
 from tests.property.test_heads import ONE_OWNER_EACH
 from tests.property.wire_fleet import Limits as SessionLimits
 from tests.property.wire_fleet import Play

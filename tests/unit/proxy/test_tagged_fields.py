@@ -13,9 +13,7 @@ from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.proxy.wire.scan import FIELDS_AT_ONCE
 from fleet.proxy.wire.tail import MOST_FIELDS
-from tests.integration.in_process.proxy.test_worker import (
-    DATA_BYTES,
-)
+from tests.integration.in_process.proxy.test_worker import DATA_BYTES
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play

@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet.core.model import (
-    Broker,
-    Directory,
-)
+from fleet.core.model import Broker, Directory
 from fleet.runtime import ipc
-from fleet.runtime.ipc import (
-    DirectoryMessage,
-    Hello,
-)
+from fleet.runtime.ipc import DirectoryMessage, Hello
 from tests.unit.runtime.test_ipc import DIRECTORY
 
 

@@ -12,11 +12,7 @@ from contextlib import ExitStack
 import pytest
 import pytest_asyncio
 
-from fleet.runtime.outbound import (
-    ATTEMPT_DELAY_S,
-    LocalFailure,
-    connect,
-)
+from fleet.runtime.outbound import ATTEMPT_DELAY_S, LocalFailure, connect
 from tests.unit.runtime.test_outbound import LIMIT_S, tcp
 
 # TCP connects to no broadcast address, whatever routes there are: ENETUNREACH. Source: Linux, tcp_v4_connect
