@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeAlias
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from fleet.admin.client_settings import Basis, Client, ClientSetting
 from fleet.core.codec import Codec
@@ -20,6 +18,7 @@ from fleet.core.model import (
     MemberStatus,
     ProxyId,
 )
+from fleet.core.renamed_keys import RenamedKeys
 from fleet.core.weights import BalancedBy
 
 ADMIN_HEADER: Final = "X-Fleet-Admin"
@@ -48,7 +47,7 @@ ErrorKind: TypeAlias = Literal[
 ]
 
 Role: TypeAlias = Literal["leader", "follower", "candidate", "observer"]
-State: TypeAlias = Literal["up", "unknown", "suspect", "down", "draining", "drained"]
+Condition: TypeAlias = Literal["up", "unknown", "suspect", "down", "leaving", "drained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class QuorumDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberDocument:
+class MemberDocument(RenamedKeys):
     """One configured member.
 
     Args:
@@ -106,7 +105,7 @@ class MemberDocument:
     """
 
     proxy_id: ProxyId
-    state: State
+    condition: Condition
     status: MemberStatus | None
     liveness: Liveness
     drained: bool
@@ -185,7 +184,7 @@ class TakeoverDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnershipDocument:
+class OwnershipDocument(RenamedKeys):
     """Body of ``/ownership``: all that one member knows of the fleet.
 
     Args:
@@ -195,7 +194,7 @@ class OwnershipDocument:
         staleness_s: 0 with a quorum, else since when ownership cannot be committed.
         suspects: the members that it advertises around.
         takeovers: the last ones, oldest first.
-        raft_trouble: why it does not vote although it should; null where it does.
+        raft_error: why it does not vote although it should; null where it does.
         balanced_by: what makes two proxies equal.
         distrusted_voters: those whose journals lack promises that this member remembers (an empty disk, a
             copy): it counts none of their votes until they have caught up.
@@ -223,7 +222,7 @@ class OwnershipDocument:
     brokers: tuple[BrokerDocument, ...]
     identities: tuple[IdentityDocument, ...]
     takeovers: tuple[TakeoverDocument, ...]
-    raft_trouble: str | None
+    raft_error: str | None
     balanced_by: BalancedBy
     distrusted_voters: tuple[ProxyId, ...] = ()
     broker_troubles: tuple[BrokerTroubleDocument, ...] = ()
@@ -283,27 +282,27 @@ class CountedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveDocument:
+class LiveDocument(RenamedKeys):
     """One message of ``/live``: all that changes, as one member sees it now.
 
     Args:
         rates: of identities that anything has passed, or that have connections.
-        counted: whose numbers these are.
+        rate_sources: the members that were asked for their counters, and whether each answered.
     """
 
     ownership: OwnershipDocument
     rates: tuple[IdentityRate, ...]
-    counted: tuple[CountedMember, ...]
+    rate_sources: tuple[CountedMember, ...]
 
     @property
     def unrated(self) -> tuple[ProxyId, ...]:
         """Members that were counted, and not long enough for a rate."""
-        return tuple(each.proxy_id for each in self.counted if each.error is None and not each.rated)
+        return tuple(each.proxy_id for each in self.rate_sources if each.error is None and not each.rated)
 
     @property
     def rates_known(self) -> bool:
         """Whether the rates are those of all members that can be counted."""
-        return bool(self.counted) and not self.unrated
+        return bool(self.rate_sources) and not self.unrated
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,14 +335,14 @@ class CheckedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigDocument:
+class ConfigDocument(RenamedKeys):
     """What ``fleet check`` prints for a file without mistakes."""
 
     source: str
     fleet: str
     members: tuple[CheckedMember, ...]
     voters: tuple[ProxyId, ...]
-    survives: tuple[str, ...]
+    tolerates: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -376,7 +375,7 @@ class NodeDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerDocument:
+class AnswerDocument(RenamedKeys):
     """What one member said to ``fleet status``: ``error`` where it did not answer, else the rest."""
 
     proxy_id: ProxyId
@@ -388,22 +387,22 @@ class AnswerDocument:
     term: int | None
     has_quorum: bool | None
     staleness_s: float | None
-    raft_trouble: str | None
+    raft_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class StatusDocument:
+class StatusDocument(RenamedKeys):
     """What ``fleet status`` prints, from all the members that answered.
 
     Args:
-        told_by: the member whose table is shown: one with a quorum, if any has, and of these the newest.
+        reported_by: the member whose table is shown: one with a quorum, if any has, and of these the newest.
         agree: whether all members that answered are of the same generation.
         answers: who was asked, and what came of it.
         troubles: what the members say is wrong with brokers, and between members.
     """
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     generation: int
     agree: bool
     leader: ProxyId | None
@@ -436,7 +435,7 @@ class LoadDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanDocument:
+class PlanDocument(RenamedKeys):
     """What ``fleet plan`` prints.
 
     Args:
@@ -448,9 +447,9 @@ class PlanDocument:
     """
 
     without: tuple[ProxyId, ...]
-    told_by: ProxyId
+    reported_by: ProxyId
     generation: int
-    served: bool
+    feasible: bool
     moves: tuple[MoveDocument, ...]
     stays: tuple[BrokerId, ...]
     loads: tuple[LoadDocument, ...]
@@ -462,13 +461,12 @@ Verdict: TypeAlias = Literal["ok", "warning", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(RenamedKeys):
     """One thing that ``fleet doctor`` has to say.
 
     Args:
         subject: what it is about: a member, an address, a broker.
         fix: what to do about it; empty where there is nothing to do.
-        mend: the name of ``fix`` in 0.2.0. Deprecated: 0.4.0 removes it.
     """
 
     check: DoctorCheck
@@ -476,10 +474,6 @@ class Finding:
     verdict: Verdict
     detail: str
     fix: str = ""
-    mend: Annotated[str, Field(deprecated=True)] = field(default="", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "mend", self.fix)
 
 
 @dataclass(frozen=True, slots=True)

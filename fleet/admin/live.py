@@ -160,8 +160,8 @@ class _Telling:
 
 def _what_matters(view: FleetView) -> object:
     """What is told at once where it changes."""
-    members = tuple((each.proxy_id, each.state, each.ready) for each in view.members)
-    raft = view.raft.role, view.raft.leader, view.raft.term, view.raft.has_quorum, view.raft.trouble
+    members = tuple((each.proxy_id, each.condition, each.ready) for each in view.members)
+    raft = view.raft.role, view.raft.leader, view.raft.term, view.raft.has_quorum, view.raft.error
     return view.directory.generation, view.directory.revision, members, raft, view.takeovers.recent
 
 

@@ -47,7 +47,7 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
         brokers=_brokers(view),
         identities=tuple(_identity(view, broker_id) for broker_id in broker_ids(view.directory)),
         takeovers=tuple(_takeover(takeover) for takeover in view.takeovers.recent),
-        raft_trouble=view.raft.trouble,
+        raft_error=view.raft.error,
         balanced_by=view.balanced_by,
         distrusted_voters=view.raft.distrusted,
         member_troubles=view.member_troubles,
@@ -77,7 +77,7 @@ def _member(member: MemberView) -> MemberDocument:
     committed = member.committed
     return MemberDocument(
         proxy_id=member.proxy_id,
-        state=member.state,
+        condition=member.condition,
         status=committed.status if committed else None,
         liveness=member.liveness,
         drained=committed.drained if committed else False,

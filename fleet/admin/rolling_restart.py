@@ -37,8 +37,8 @@ def unrest(answers: Answers) -> str:
             return f"{proxy_id} does not answer: {answer}"
         if not answer.quorum.present:
             return f"{proxy_id} has no quorum"
-        if answer.raft_trouble is not None:
-            return f"{proxy_id} does not vote: {answer.raft_trouble}"
+        if answer.raft_error is not None:
+            return f"{proxy_id} does not vote: {answer.raft_error}"
     best = best_answer(answers)
     if best.leader is None:
         return "there is no leader"
@@ -51,9 +51,9 @@ def unrest(answers: Answers) -> str:
         if (
             member.proxy_id in answers
             and not member.witness
-            and (member.state != "up" and not member.drained)
+            and (member.condition != "up" and not member.drained)
         ):
-            return f"{member.proxy_id} is {member.state}"
+            return f"{member.proxy_id} is {member.condition}"
     astray = [each.broker_id for each in best.identities if each.advertised != each.committed]
     if astray:
         return f"identity {astray[0]} is advertised elsewhere than committed"

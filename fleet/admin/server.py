@@ -232,7 +232,7 @@ class _Admin:
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def healthz(self, request: web.Request) -> web.Response:
-        trouble = self._source.view().raft.trouble
+        trouble = self._source.view().raft.error
         return web.json_response({"status": "ok"} | ({"raft": trouble} if trouble else {}))
 
     async def readyz(self, request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, get_args
 
-from fleet.admin.documents import Role, State
+from fleet.admin.documents import Condition, Role
 from fleet.core.model import (
     BrokerId,
     Directory,
@@ -28,7 +28,7 @@ from fleet.events.progress import EventsView
 from fleet.runtime.ephemeral_ports import PortTrouble
 from fleet.runtime.ipc import WorkerCounters
 
-STATES: Final[tuple[State, ...]] = get_args(State)
+CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RaftView:
 
     Args:
         quorum_lost_mono_s: since when there has been no quorum; None where there is one, or never was.
-        trouble: why this member does not vote although it should (disk full, reset); None where it does.
+        error: why this member does not vote although it should (disk full, reset); None where it does.
         distrusted: voters whose journals lack promises that this member remembers: their votes do not count.
     """
 
@@ -47,7 +47,7 @@ class RaftView:
     commit_index: int = 0
     has_quorum: bool = False
     quorum_lost_mono_s: float | None = None
-    trouble: str | None = None
+    error: str | None = None
     distrusted: tuple[ProxyId, ...] = ()
 
 
@@ -79,14 +79,14 @@ class MemberView:
     has_voter_digest: bool | None = None
 
     @property
-    def state(self) -> State:
+    def condition(self) -> Condition:
         """Liveness and committed status in one word: what is wrong comes first."""
         if self.committed is not None and self.committed.status is MemberStatus.DOWN:
             return "down"
         if self.liveness is Liveness.SUSPECT:
             return "suspect"
         if self.stopping or (self.committed is not None and self.committed.status is MemberStatus.DRAINING):
-            return "draining"
+            return "leaving"
         if self.committed is not None and self.committed.drained:
             return "drained"
         if self.liveness is Liveness.UNKNOWN:

@@ -48,7 +48,7 @@ def _answer(proxy_id: ProxyId, admin: str, answer: OwnershipDocument | FleetErro
         term=answer.term,
         has_quorum=answer.quorum.present,
         staleness_s=answer.staleness_s,
-        raft_trouble=answer.raft_trouble,
+        raft_error=answer.raft_error,
     )
 
 
@@ -66,7 +66,7 @@ def fleet_status(answers: Answers, urls: Mapping[ProxyId, str]) -> StatusDocumen
     given = [answer for answer in answers.values() if isinstance(answer, OwnershipDocument)]
     return StatusDocument(
         fleet=best.fleet,
-        told_by=best.proxy_id,
+        reported_by=best.proxy_id,
         generation=best.generation,
         agree=len({answer.generation for answer in given}) == 1,
         leader=best.leader,
@@ -180,9 +180,9 @@ def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weights | Non
     weight_before, weight_after = _weights(before, known, weighing), _weights(after, known, weighing)
     return PlanDocument(
         without=without,
-        told_by=told.proxy_id,
+        reported_by=told.proxy_id,
         generation=told.generation,
-        served=any(member.status is MemberStatus.UP and not member.drained for member in left.values()),
+        feasible=any(member.status is MemberStatus.UP and not member.drained for member in left.values()),
         moves=tuple(changed),
         stays=tuple(broker_id for broker_id in sorted(after) if broker_id not in moved),
         loads=tuple(

@@ -174,6 +174,6 @@ def config_document(
             for member in settings.members.values()
         ),
         voters=settings.voters,
-        survives=survives(settings),
+        tolerates=survives(settings),
         warnings=warnings,
     )

@@ -12,6 +12,7 @@ from rich.table import Table
 from fleet.core.codec import Codec
 from fleet.core.console import escape
 from fleet.core.model import BrokerId, ProxyId
+from fleet.core.renamed_keys import RenamedKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,11 @@ class AvailabilityDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class FlappingDocument:
-    """``told_by`` held ``proxy_id`` for dead again and again."""
+class FlappingDocument(RenamedKeys):
+    """``reported_by`` held ``proxy_id`` for dead again and again."""
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     proxy_id: ProxyId
     from_ms: int
     to_ms: int
@@ -131,25 +132,25 @@ class FlappingDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class OneSidedDocument:
-    """``told_by`` held ``proxy_id`` for dead, which did not hold it for dead."""
+class OneSidedDocument(RenamedKeys):
+    """``reported_by`` held ``proxy_id`` for dead, which did not hold it for dead."""
 
     fleet: str
-    told_by: ProxyId
+    reported_by: ProxyId
     proxy_id: ProxyId
     from_ms: int
     to_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class StaleClientDocument:
-    """A client came to ``told_by``, which did not stand for the broker that it wanted, so often."""
+class StaleClientDocument(RenamedKeys):
+    """A client came to ``reported_by``, which did not stand for the broker that it wanted, so often."""
 
     fleet: str
     host: str
     client_id: str
     broker_id: BrokerId
-    told_by: ProxyId
+    reported_by: ProxyId
     from_ms: int
     to_ms: int
     opens: int
@@ -332,13 +333,15 @@ def print_availability(document: AvailabilityDocument, console: Console) -> None
 def print_anomalies(document: AnomaliesDocument, console: Console) -> None:
     """The same for people."""
     for flaps in document.flapping:
-        who = f"{escape(flaps.told_by)} held {escape(flaps.proxy_id)} for dead {flaps.flaps} times"
+        who = f"{escape(flaps.reported_by)} held {escape(flaps.proxy_id)} for dead {flaps.flaps} times"
         console.print(f"{who}, {_when(flaps.from_ms)} to {_when(flaps.to_ms)}")
     for one in document.one_sided:
-        who = f"{escape(one.told_by)} held {escape(one.proxy_id)} for dead, and not the other way round"
+        who = f"{escape(one.reported_by)} held {escape(one.proxy_id)} for dead, and not the other way round"
         console.print(f"{who}, {_when(one.from_ms)} to {_when(one.to_ms)}")
     for client in document.stale_clients:
-        who = f"client {escape(client.client_id)} at {escape(client.host)} came to {escape(client.told_by)}"
+        who = (
+            f"client {escape(client.client_id)} at {escape(client.host)} came to {escape(client.reported_by)}"
+        )
         times = f"{client.opens} times, {_when(client.from_ms)} to {_when(client.to_ms)}"
         console.print(f"{who} for broker {client.broker_id}, which was elsewhere, {times}")
     if not (document.flapping or document.one_sided or document.stale_clients):

@@ -214,7 +214,8 @@ def audit(
 
 
 def _documents(rows: DataFrame, kind: type[T]) -> tuple[T, ...]:
-    return tuple(kind(**each) for each in _rows(rows.orderBy("from_ms")))
+    named = rows.withColumnRenamed("told_by", "reported_by")  # events keep the old name
+    return tuple(kind(**each) for each in _rows(named.orderBy("from_ms")))
 
 
 def _rows(table: DataFrame) -> Sequence[Mapping[str, Any]]:

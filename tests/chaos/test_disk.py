@@ -97,12 +97,12 @@ def owners(fleet: LocalFleet, proxy_id: ProxyId) -> set[ProxyId]:
 
 def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
     """A member says wherever it is asked why it takes no part in Raft, and that it is ready all the same."""
-    assert why in str(fleet.ownership(proxy_id).raft_trouble)
+    assert why in str(fleet.ownership(proxy_id).raft_error)
     assert why in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
     assert b"fleet_raft_trouble 1.0" in fleet.get(proxy_id, "/metrics")[1]
     command = [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    told = {each["proxy_id"]: each["raft_trouble"] for each in json.loads(done.stdout)["answers"]}
+    told = {each["proxy_id"]: each["raft_error"] for each in json.loads(done.stdout)["answers"]}
     assert [each for each in told if told[each]] == [proxy_id]
     assert why in told[proxy_id]
     text = fleet.log(proxy_id).read_text()[since:]
@@ -139,7 +139,7 @@ def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_res
     own.start(victim)
     own.await_ready(victim)
     own.wait_until(lambda: said(own, victim, "votes again", since), "caught up")
-    own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it says so")
+    own.wait_until(lambda: own.ownership(victim).raft_error is None, "it says so")
     assert {Path(str(each)).exists() for each in done["changed"]} == {True}
     # It is a voter in earnest: with one of the others gone something is committed because of it.
     other = next(each for each in own.members if each not in (victim, own.leader()))
@@ -177,7 +177,7 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     own.wait_until(lambda: knows(own, victim) == knows(own, leader), "it knows what its peers know")
     assert knows(own, victim)[2][other] is True
     document = own.ownership(victim)
-    assert (document.raft_trouble, document.quorum.present) == (None, True)
+    assert (document.raft_error, document.quorum.present) == (None, True)
     assert not said(own, victim, "trimmed", since), "nothing was left for the start to fix"
     commit(own, other, other, False)
 
@@ -206,7 +206,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
 
         def trouble() -> bool:
             commit(own, other, other, next(commits) % 2 == 0)
-            return own.ownership(victim).raft_trouble is not None
+            return own.ownership(victim).raft_error is not None
 
         fill(inside / "ballast")
         since = len(own.log(victim).read_text())
@@ -215,7 +215,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
         assert serves(own, victim)
 
         (inside / "ballast").unlink()
-        own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
+        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
         own.wait_until(
             lambda: own.ownership(victim).commit_index >= own.ownership(other).commit_index, "caught up"
         )
@@ -241,7 +241,7 @@ def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
         a_record_passes(own, victim, kafka, after)
 
         assert remount(process.pid, folder, "rw")
-        own.wait_until(lambda: own.ownership(victim).raft_trouble is None, "it takes part again")
+        own.wait_until(lambda: own.ownership(victim).raft_error is None, "it takes part again")
         own.wait_until(lambda: own.ownership(last).quorum.present, "a quorum of two")
         commit(own, last, third, True)
         own.wait_until(lambda: knows(own, victim) == knows(own, last), "caught up")

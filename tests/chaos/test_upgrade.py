@@ -66,7 +66,7 @@ def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
         assert versions(fleet) == {version}
         for each in fleet.members:
             assert private_files(fleet, each) == files[each], "it goes on with the same ones"
-            assert fleet.ownership(each).raft_trouble is None
+            assert fleet.ownership(each).raft_error is None
         restart_as(scene, manager, [first], (), note)
         assert private_files(fleet, first) == files[first]
 

@@ -46,7 +46,7 @@ def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
         wait_for(lambda: not fleet.ownership(last).quorum.present, f"{last} knows that it has no quorum")
         document, asked_s = status(fleet)
         since_kill_s = asked_s - killed_at_s
-        assert document.told_by == last
+        assert document.reported_by == last
         assert document.quorum.present is False
         assert 0 < document.quorum.lost_s <= since_kill_s + 1.0
         later, asked_again_s = status(fleet)

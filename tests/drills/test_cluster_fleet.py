@@ -140,7 +140,7 @@ def document(owners: Mapping[int, tuple[str, ...]], generation: int = 3) -> Owne
             IdentityDocument(broker_id, held, held, (), None, ()) for broker_id, held in owners.items()
         ),
         takeovers=(),
-        raft_trouble=None,
+        raft_error=None,
         balanced_by="identities",
     )
 

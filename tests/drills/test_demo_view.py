@@ -16,7 +16,7 @@ ROUND = Round("p2", False, 12.4, 20.6, 250.0, 400.0, 500.0)
 def member(proxy_id: str) -> MemberDocument:
     return MemberDocument(
         proxy_id=proxy_id,
-        state="up",
+        condition="up",
         status=MemberStatus.UP,
         liveness=Liveness.UP,
         drained=False,
@@ -55,7 +55,7 @@ def document(proxy_id: str) -> OwnershipDocument:
         brokers=(),
         identities=(IdentityDocument(1, ("p2",), ("p2",), ("p3",), None, ()),),
         takeovers=(),
-        raft_trouble=None,
+        raft_error=None,
         balanced_by="identities",
     )
 

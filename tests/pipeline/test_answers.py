@@ -41,7 +41,7 @@ def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_pa
         file.with_name(f".{file.name}.crc").unlink()
 
     found = anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + DAY_MS - 1)
-    assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
+    assert [(each.reported_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
     with pytest.raises(Py4JJavaError, match=other.name):
         anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + 2 * DAY_MS)
 

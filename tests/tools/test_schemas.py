@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ from fleet.core import event_schema as schema_of_events
 from fleet.core.errors import AdminError
 from fleet.core.liveness import Transition
 from fleet.core.model import Liveness, Ownership
+from fleet.core.renamed_keys import RENAMED_KEYS
 from fleet.core.state import MemberUp, OwnershipSet
 from fleet.drills.game_day import report as report_of_game_day
 from fleet.drills.game_day import verdict
@@ -178,13 +180,77 @@ def test_printed_documents_fit_their_schemas(name: str) -> None:
         checker.validate(json.loads(sample))
 
 
-def test_finding_has_the_deprecated_key_next_to_the_new_one() -> None:
-    finding = Finding("clocks", "p1", "warning", "late", "NTP")
-    document = documents.DoctorDocument("demo", False, (finding,))
-    (printed,) = json.loads(documents.DOCTOR.encode(document))["findings"]
-    assert (printed["fix"], printed["mend"]) == ("NTP", "NTP")
-    properties = schema("doctor")["$defs"]["Finding"]["properties"]
-    assert [name for name, each in properties.items() if each.get("deprecated")] == ["mend"]
+def renamed() -> list[tuple[str, str, str, dict[str, Any]]]:
+    """Schema, class (or none: the document itself), new key, and properties, wherever a key has a new name."""
+    found = []
+    for name in sorted(SAMPLES):
+        whole = schema(name)
+        for kind, each in {"": whole, **whole.get("$defs", {})}.items():
+            properties = each.get("properties", {})
+            found += [
+                (name, kind, new, properties)
+                for new, old in RENAMED_KEYS.items()
+                if {new, old} <= properties.keys()
+            ]
+    return found
+
+
+def test_renamed_keys_are_in_the_documents_that_had_the_old_ones() -> None:
+    found: dict[str, set[tuple[str, str]]] = {}
+    for name, kind, new, properties in renamed():
+        found.setdefault(new, set()).add((name, kind))
+        assert properties[RENAMED_KEYS[new]]["deprecated"] is True
+    members, ownership = "MemberDocument", "OwnershipDocument"
+    anomalies = {"FlappingDocument", "OneSidedDocument", "StaleClientDocument"}
+    assert found == {
+        "condition": {("live", members), ("ownership", members), ("status", members)},
+        "feasible": {("plan", "")},
+        "fix": {("doctor", "Finding")},
+        "raft_error": {("live", ownership), ("ownership", ""), ("status", "AnswerDocument")},
+        "rate_sources": {("live", "")},
+        "reported_by": {("plan", ""), ("status", "")}
+        | {(name, kind) for name in ("anomalies", "report") for kind in anomalies},
+        "tolerates": {("check", "")},
+    }
+
+
+def rename(node: Any, rewrite: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    if isinstance(node, list):
+        return [rename(each, rewrite) for each in node]
+    if isinstance(node, dict):
+        return rewrite({key: rename(value, rewrite) for key, value in node.items()})
+    return node
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in renamed()}))
+def test_renamed_keys_have_equal_values_and_old_documents_are_read(name: str) -> None:
+    old_words = {"leaving": "draining"}
+    seen = set[str]()
+
+    def as_before(node: dict[str, Any]) -> dict[str, Any]:
+        both = {new: old for new, old in RENAMED_KEYS.items() if {new, old} <= node.keys()}
+        for new, old in both.items():
+            value = node[new]
+            assert node[old] == (old_words.get(value, value) if new == "condition" else value)
+        seen.update(both)
+        return {key: value for key, value in node.items() if key not in both}
+
+    codec = gen_schemas.SCHEMAS[name]
+    for sample in SAMPLES[name]:
+        before = json.dumps(rename(json.loads(sample), as_before)).encode()
+        assert codec.decode(before) == codec.decode(sample)
+        assert codec.encode(codec.decode(before)) == sample
+    assert seen == {new for each, _, new, _ in renamed() if each == name}
+
+
+def test_a_member_that_leaves_is_draining_by_the_old_key() -> None:
+    shown = view()
+    leaving = dataclasses.replace(shown.members[0], stopping=True)
+    told = ownership_document(dataclasses.replace(shown, members=(leaving,)))
+    raw = json.loads(documents.OWNERSHIP.encode(told))
+    assert (raw["members"][0]["condition"], raw["members"][0]["state"]) == ("leaving", "draining")
+    del raw["members"][0]["condition"]
+    assert documents.OWNERSHIP.decode(json.dumps(raw).encode()).members[0].condition == "leaving"
 
 
 ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "machine_troubles", "troubles"})

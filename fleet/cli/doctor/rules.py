@@ -49,9 +49,9 @@ def _members(facts: Facts, best: OwnershipDocument) -> Iterator[Finding]:
             fix = f"see {member.admin}/readyz for the check that fails"
             yield Finding("members", member.proxy_id, "failed", "it is not ready", fix)
     for answer in given:
-        if answer.raft_trouble is not None:
+        if answer.raft_error is not None:
             fix = f"fleet journal check --node {answer.proxy_id}"
-            yield Finding("members", answer.proxy_id, "failed", answer.raft_trouble, fix)
+            yield Finding("members", answer.proxy_id, "failed", answer.raft_error, fix)
         for each in answer.machine_troubles:
             yield Finding("members", answer.proxy_id, "warning", each.trouble, each.fix)
     distrusted = {(voter, answer.proxy_id) for answer in given for voter in answer.distrusted_voters}

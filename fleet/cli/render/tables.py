@@ -25,7 +25,7 @@ COLOURS = {
     "unknown": "yellow",
     "suspect": "red",
     "down": "red",
-    "draining": "yellow",
+    "leaving": "yellow",
     "drained": "yellow",
 }
 
@@ -61,8 +61,8 @@ def _role(member: MemberDocument, answer: AnswerDocument | None) -> str:
 def _answered(answer: AnswerDocument | None) -> str:
     if answer is None:
         return "not asked"
-    if answer.raft_trouble is not None:
-        return f"yes; [red]no part in Raft[/]: {escape(answer.raft_trouble)}"
+    if answer.raft_error is not None:
+        return f"yes; [red]no part in Raft[/]: {escape(answer.raft_error)}"
     return "yes" if answer.error is None else f"[red]no[/]: {escape(answer.error)}"
 
 
@@ -86,7 +86,7 @@ def print_status(status: StatusDocument, console: Console) -> None:
     leader = escape(status.leader) if status.leader else "[red]none[/]"
     console.print(
         f"[bold]{escape(status.fleet)}[/]: generation {status.generation}, leader {leader}, "
-        f"term {status.term} (told by {escape(status.told_by)})"
+        f"term {status.term} (told by {escape(status.reported_by)})"
     )
     if not quorum.present:
         console.print(
@@ -102,8 +102,8 @@ def print_status(status: StatusDocument, console: Console) -> None:
         said = answer is not None and answer.error is None
         generation = answer.generation if answer is not None and said else member.generation
         stale = duration(answer.staleness_s) if answer is not None and answer.staleness_s else "-"
-        state = f"[{COLOURS[member.state]}]{member.state}[/]"
-        if member.drained and member.state != "drained":
+        state = f"[{COLOURS[member.condition]}]{member.condition}[/]"
+        if member.drained and member.condition != "drained":
             state += ", drained"
         table.add_row(
             escape(member.proxy_id),
@@ -131,7 +131,7 @@ def print_config(document: ConfigDocument, console: Console) -> None:
         ways = "; ".join(f"{each.name} {each.host}:{each.bootstrap_port}" for each in member.listeners)
         table.add_row(escape(member.proxy_id), role, escape(member.rack or "-"), escape(ways) or "-")
     console.print(table)
-    for sentence in document.survives:
+    for sentence in document.tolerates:
         console.print(f"- {escape(sentence)}")
     for sentence in document.warnings:
         console.print(f"[yellow]warning[/]: {escape(sentence)}")
@@ -151,7 +151,7 @@ def print_certs(document: CertsDocument, console: Console) -> None:
 def print_plan(plan: PlanDocument, console: Console) -> None:
     by_weight = ["by weight"] if plan.weighed else []
     title = escape(", ".join([*by_weight, *(f"without {each}" for each in plan.without)]))
-    if not plan.served:
+    if not plan.feasible:
         console.print(f"[red]{title} nobody is left to own anything: nothing would move[/]")
     elif not plan.moves:
         console.print(f"{title} nothing would move")

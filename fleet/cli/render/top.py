@@ -82,8 +82,8 @@ def _troubles(fleet: OwnershipDocument) -> list[str]:
     found = []
     if not fleet.quorum.present:
         found.append(f"[red]no quorum for {duration(fleet.quorum.lost_s)}[/]: ownership cannot be committed")
-    if fleet.raft_trouble is not None:
-        found.append(f"[red]{escape(fleet.proxy_id)} takes no part in Raft[/]: {escape(fleet.raft_trouble)}")
+    if fleet.raft_error is not None:
+        found.append(f"[red]{escape(fleet.proxy_id)} takes no part in Raft[/]: {escape(fleet.raft_error)}")
     unserved = [each.broker_id for each in fleet.identities if not each.advertised]
     if unserved:
         found.append(f"[red]nobody stands for {_some(unserved)}[/]")
@@ -98,7 +98,7 @@ def _some(broker_ids: Sequence[BrokerId]) -> str:
 
 
 def _notes(live: LiveDocument) -> list[str]:
-    missing = [each.proxy_id for each in live.counted if each.error is not None]
+    missing = [each.proxy_id for each in live.rate_sources if each.error is not None]
     said = (("not counted", missing), ("no rates yet", live.unrated))
     return [f"[yellow]{what}[/]: {escape(', '.join(names))}" for what, names in said if names]
 
@@ -120,8 +120,8 @@ def _members(fleet: OwnershipDocument) -> Table:
 
 
 def _state(member: MemberDocument) -> str:
-    also = ", drained" if member.drained and member.state != "drained" else ""
-    return f"[{COLOURS[member.state]}]{member.state}[/]{also}"
+    also = ", drained" if member.drained and member.condition != "drained" else ""
+    return f"[{COLOURS[member.condition]}]{member.condition}[/]{also}"
 
 
 def _role(member: MemberDocument, leader: ProxyId | None) -> str:
@@ -140,7 +140,7 @@ def _owners(live: LiveDocument, most: int | None) -> Table:
     fleet = live.ownership
     names = [each.proxy_id for each in fleet.members if not each.witness]
     rates = {each.broker_id: each for each in live.rates}
-    known = any(each.rated for each in live.counted)
+    known = any(each.rated for each in live.rate_sources)
     titles = [escape(each) for each in names]
     found = titled("Identities", "broker", *titles, "connections", "to broker", "to clients")
     for each in fleet.identities[:most]:

@@ -164,7 +164,7 @@ def member_table(picture: Picture) -> Table:
     """How the members are."""
     table = Table("proxy", "state", "Raft", "generation", "stands for", box=box.SIMPLE_HEAD)
     told = _newest(picture)
-    states = {each.proxy_id: each.state for each in told.members} if told else {}
+    states = {each.proxy_id: each.condition for each in told.members} if told else {}
     for proxy_id, document in picture.members.items():
         standing = [str(broker_id) for broker_id, owner in picture.advertised.items() if owner == proxy_id]
         state = states.get(proxy_id, "unknown") if document else "dead"

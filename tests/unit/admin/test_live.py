@@ -165,7 +165,11 @@ async def test_the_others_are_asked_while_somebody_looks() -> None:
             if any(each.to_broker_bytes_per_s for each in document.rates):
                 break
     assert asked >= 2
-    assert {each.proxy_id: each.error for each in document.counted} == {"p1": None, "p2": None, "p3": "gone"}
+    assert {each.proxy_id: each.error for each in document.rate_sources} == {
+        "p1": None,
+        "p2": None,
+        "p3": "gone",
+    }
 
 
 async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -245,7 +249,7 @@ async def test_what_passes_a_member_is_counted_off_its_loop(monkeypatch: pytest.
     monkeypatch.setattr("fleet.admin.live.traffic_document", remembering)
     async with aclosing(newest(Live(Source()))) as documents:
         async for document in documents:
-            if document.counted:
+            if document.rate_sources:
                 break
     assert threading.main_thread() not in threads
 
@@ -379,8 +383,8 @@ def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
     sample = live_sample()
     assert "no rates yet: p1" in terminal(sample)
     assert "B/s" not in terminal(sample)
-    known = tuple(replace(each, rated=each.error is None) for each in sample.counted)
-    text = terminal(replace(sample, counted=known))
+    known = tuple(replace(each, rated=each.error is None) for each in sample.rate_sources)
+    text = terminal(replace(sample, rate_sources=known))
     assert "no rates yet" not in text
     assert "0 B/s" in text
 

@@ -41,7 +41,7 @@ def test_a_whole_fleet_is_at_rest() -> None:
     [
         (fleet(p2=AdminError("refused")), "p2 does not answer: refused"),
         (fleet(p2=replace(told("p2"), quorum=replace(told("p2").quorum, present=False))), "p2 has no quorum"),
-        (fleet(p2=replace(told("p2"), raft_trouble="disk full")), "p2 does not vote: disk full"),
+        (fleet(p2=replace(told("p2"), raft_error="disk full")), "p2 does not vote: disk full"),
         (fleet(p3=told("p3", generation=6)), "p3 is not at generation 7 yet"),
         ({each: told(each, leader=None) for each in URLS}, "there is no leader"),
         ({each: ownership_document(view()) for each in URLS}, "p2 is suspect"),

@@ -86,11 +86,11 @@ async def test_healthz_is_ok_whatever_the_checks_say(member: Member) -> None:
 
 
 async def test_healthz_says_why_a_member_does_not_vote(member: Member) -> None:
-    member.source.shown = view(raft=RaftView(trouble="No space left on device"))
+    member.source.shown = view(raft=RaftView(error="No space left on device"))
     status, text = await member.ask("GET", "/healthz")
     assert (status, json.loads(text)) == (200, {"status": "ok", "raft": "No space left on device"})
     document = OWNERSHIP.decode((await member.ask("GET", "/ownership"))[1].encode())
-    assert document.raft_trouble == "No space left on device"
+    assert document.raft_error == "No space left on device"
 
 
 async def test_readyz_names_each_check(member: Member) -> None:

@@ -108,7 +108,7 @@ def test_check_says_what_the_fleet_survives(config: Path, capsys: Out) -> None:
     code, told = run_json(capsys, "check", "-c", str(config))
     assert code == 0
     assert told["voters"] == ["p1", "p2", "p3"]
-    assert "any 1 voter may die and ownership can still be committed" in told["survives"]
+    assert "any 1 voter may die and ownership can still be committed" in told["tolerates"]
     assert cli.run(["check", "-c", str(config)]) == 0
     out = capsys.readouterr().out
     assert "no mistakes" in out
@@ -354,7 +354,7 @@ def test_the_best_answer_has_a_quorum_then_the_newest_generation() -> None:
     }
     assert status.best_answer(answers).proxy_id == "p3"
     told = status.fleet_status(answers, dict.fromkeys(answers, "http://somewhere"))
-    assert (told.agree, told.told_by) == (False, "p3")
+    assert (told.agree, told.reported_by) == (False, "p3")
     with pytest.raises(AdminError, match="no member answered: gone"):
         status.best_answer({"p4": AdminError("gone")})
     with pytest.raises(UnknownMember):

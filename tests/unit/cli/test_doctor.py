@@ -89,7 +89,7 @@ def test_of_a_fleet_that_is_well_each_check_says_so_once() -> None:
     ("changes", "check", "subject", "verdict", "said"),
     [
         ({"answers": {**WHOLE, "p2": AdminError("refused")}}, "members", "p2", "failed", "refused"),
-        ({"answers": {**WHOLE, "p2": answer("p2", raft_trouble="torn")}}, "members", "p2", "failed", "torn"),
+        ({"answers": {**WHOLE, "p2": answer("p2", raft_error="torn")}}, "members", "p2", "failed", "torn"),
         (
             {"answers": {**WHOLE, "p2": answer("p2", version="0.0.9")}},
             *("members", "versions", "warning", f"members run 0.0.9, {__version__}"),

@@ -65,7 +65,7 @@ async def test_once_waits_until_rates_are_known_of_all() -> None:
         document = await top._counted((url,), OPEN)
     # The first document is of no count, or of one in which nothing has a rate, or of one without p2.
     assert document.rates_known
-    assert {each.rated for each in document.counted} >= {True}
+    assert {each.rated for each in document.rate_sources} >= {True}
 
 
 async def test_once_ends_without_rates(monkeypatch: pytest.MonkeyPatch) -> None:
