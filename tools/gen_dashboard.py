@@ -131,7 +131,7 @@ OVERVIEW: Final = (
     Panel(
         "Members up",
         "Members that all others hold up.",
-        (Query(f"sum({_by('proxy_id', _of('fleet_member_state', state='up'), 'min')})"),),
+        (Query(f"sum({_by('proxy_id', _of('fleet_member_condition', condition='up'), 'min')})"),),
         kind="stat",
         width=4,
         height=4,
@@ -179,8 +179,8 @@ OWNERSHIP: Final = (
         "As the other members see them.",
         (
             Query(
-                _by("proxy_id, state", _of("fleet_member_state")) + " == 1",
-                "{{proxy_id}} {{state}}",
+                _by("proxy_id, condition", _of("fleet_member_condition")) + " == 1",
+                "{{proxy_id}} {{condition}}",
             ),
         ),
         kind="state-timeline",
@@ -207,7 +207,7 @@ FAILURES: Final = (
     Panel(
         "Takeover time",
         "From detection to advertisement, over the shown range.",
-        _quantiles("fleet_takeover_seconds"),
+        _quantiles("fleet_takeover_duration_seconds"),
         unit="s",
     ),
     Panel(
@@ -261,7 +261,7 @@ TRAFFIC: Final = (
     Panel(
         "Rewrite time",
         "To patch the addresses in one response, over the shown range.",
-        _quantiles("fleet_rewrite_seconds"),
+        _quantiles("fleet_rewrite_duration_seconds"),
         unit="s",
     ),
     Panel(
@@ -273,7 +273,7 @@ TRAFFIC: Final = (
     Panel(
         "Limits reached",
         "Connections closed because of a limit.",
-        (Query(_by("limit", _rate("fleet_limited_connections_total"), "sum"), "{{limit}}"),),
+        (Query(_by("limit", _rate("fleet_connections_limited_total"), "sum"), "{{limit}}"),),
         unit="cps",
     ),
     Panel(

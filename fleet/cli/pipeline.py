@@ -155,7 +155,7 @@ def _objective(command: Command) -> Command:
         click.option(
             "--objective",
             type=click.FloatRange(0.0, 1.0, max_open=True),
-            default=0.9999,
+            default=0.999,
             show_default=True,
             help="The part of the time in which each broker is to be had.",
         ),
@@ -173,7 +173,7 @@ _out = click.option("--out", required=True, metavar="PLACE", help="Where the job
 Examples:
   fleet pipeline availability --out /var/lib/fleet/pipeline
   fleet pipeline availability --out out --from 2026-11-01 --to 2026-12-01 --period week --json
-  fleet pipeline availability --out s3a://bucket/fleet --objective 0.99999
+  fleet pipeline availability --out s3a://bucket/fleet --objective 0.9999
 """,
 )
 @json_option

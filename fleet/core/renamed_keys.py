@@ -1,7 +1,7 @@
-"""JSON keys that have a new name: documents keep the old key next to the new one for one release.
+"""Renamed JSON keys: a document keeps the old key next to the new one for one release.
 
-Scripts, and members and commands of the previous release, read the old keys. Therefore ``RENAMED_KEYS`` is the
-only place that knows them: code uses the new names alone.
+Scripts, and members and commands of the previous release, read the old keys. Only ``RENAMED_KEYS`` names the
+old keys: all other code uses the new names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RENAMED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
 RENAMED_WORDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {"condition": MappingProxyType({"leaving": "draining"})}
 )
-"""New key → new word → the word that the old key keeps: 0.2.0 refuses a document with a word that it does not know."""
+"""New key → new word → the word that the old key keeps: 0.2.0 refuses a document with an unknown word."""
 
 
 class RenamedKeys:

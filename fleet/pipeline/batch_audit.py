@@ -21,7 +21,7 @@ from fleet.pipeline.queries import availability
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import current, read
 
-OBJECTIVE: Final = 0.9999
+OBJECTIVE: Final = 0.999
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,8 @@ def test_a_client_whose_cable_is_pulled_is_counted_and_told_of_and_its_connectio
         finally:
             cables.plug(victim)
         fleet.await_ready()
-        closed = scrape(fleet, victim)["fleet_limited_connections_total"]
-        (vanished,) = [number for labels, number in closed if labels["limit"] == "vanished_timeout_s"]
+        closed = scrape(fleet, victim)["fleet_connections_limited_total"]
+        (vanished,) = [number for labels, number in closed if labels["limit"] == "vanished_timeout"]
         assert 1 <= log.read_text().count(VANISHED) <= vanished
         with pytest.raises((EOFError, ConnectionResetError)):
             vanishing.ask(wire.metadata(2))

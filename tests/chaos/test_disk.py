@@ -99,7 +99,7 @@ def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
     """A member says wherever it is asked why it takes no part in Raft, and that it is ready all the same."""
     assert why in str(fleet.ownership(proxy_id).raft_error)
     assert why in json.loads(fleet.get(proxy_id, "/healthz")[1])["raft"]
-    assert b"fleet_raft_trouble 1.0" in fleet.get(proxy_id, "/metrics")[1]
+    assert b"fleet_raft_degraded 1.0" in fleet.get(proxy_id, "/metrics")[1]
     command = [sys.executable, "-m", "fleet", "status", "--config", str(fleet.config), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     told = {each["proxy_id"]: each["raft_error"] for each in json.loads(done.stdout)["answers"]}

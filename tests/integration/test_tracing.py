@@ -146,7 +146,7 @@ def exemplars(fleet: LocalFleet, proxy_id: ProxyId) -> list[str]:
         sample.exemplar.labels["trace_id"]
         for family in families
         for sample in family.samples
-        if family.name == "fleet_takeover_seconds" and sample.exemplar is not None
+        if family.name == "fleet_takeover_duration_seconds" and sample.exemplar is not None
     ]
 
 

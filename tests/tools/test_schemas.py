@@ -181,7 +181,7 @@ def test_printed_documents_fit_their_schemas(name: str) -> None:
 
 
 def renamed() -> list[tuple[str, str, str, dict[str, Any]]]:
-    """Schema, class (or none: the document itself), new key, and properties, wherever a key has a new name."""
+    """Schema, class ("" for the document itself), new key and properties of each renamed key."""
     found = []
     for name in sorted(SAMPLES):
         whole = schema(name)
