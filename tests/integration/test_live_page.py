@@ -177,7 +177,7 @@ def test_a_takeover_is_seen_as_it_happens(
             now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
             if now != {broker: [owner] for broker, owner in owners(browser).items()}:
                 return False  # one of the two was asked before something moved
-            assert [each for each in shown["counted"] if not each["rated"] and each["error"] is None] == []
+            assert [each for each in shown["rate_sources"] if not each["rated"] and each["error"] is None] == []
             return any(each["to_broker_bytes_per_s"] > 0 for each in shown["rates"])
 
         wait_for(flows, "a terminal is told the same, and what passes")
@@ -212,7 +212,7 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
         started.freeze(last)
         try:
             terminal.await_all("not heard for", f"told by {last}")
-            wait_for(lambda: "Nothing is heard of this member" in text(browser, "alarm"), "the page says so")
+            wait_for(lambda: "No update from this member" in text(browser, "alarm"), "the page says so")
             assert browser.execute_script(looks) == "grayscale(1)"
             picture(browser, "live-old")
             assert violations(browser) == []
@@ -221,5 +221,5 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
         terminal.await_none("not heard for")
         assert terminal.interrupt() == 130
     assert terminal.left, "the screen is as it was before"
-    wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "it is back")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "it is back")
     assert browser.execute_script(looks) == "none"

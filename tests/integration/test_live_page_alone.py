@@ -159,9 +159,9 @@ def test_host_that_is_lost_silently_is_asked_again(
     browser.get(member.url)
     wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
     member.source.shown = view(directory=replace(view().directory, generation=99))
-    wait_for(lambda: "Nothing is heard" in text(browser, "alarm"), "it says that it is old")
+    wait_for(lambda: "No update" in text(browser, "alarm"), "it says that it is old")
     wait_for(lambda: text(browser, "fact-generation") == "99", "it is heard again")
-    wait_for(lambda: "Nothing is heard" not in text(browser, "alarm"), "and says so")
+    wait_for(lambda: "No update" not in text(browser, "alarm"), "and says so")
     assert asked >= 2
 
 
