@@ -1,4 +1,4 @@
-"""Makes the ``/ownership`` document of a view."""
+"""Builds the documents of ``/ownership`` and ``/readyz`` from a view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fleet.core.takeover import Takeover
 
 
 def ownership_document(view: FleetView) -> OwnershipDocument:
-    """All that one member knows of the fleet, as it goes over HTTP."""
+    """The body of ``/ownership``."""
     return OwnershipDocument(
         fleet=view.fleet,
         proxy_id=view.me,
@@ -64,12 +64,13 @@ def ownership_document(view: FleetView) -> OwnershipDocument:
 
 
 def ready_document(view: FleetView) -> ReadyDocument:
+    """The body of ``/readyz``."""
     checks = tuple(CheckDocument(check.name, check.ok, check.detail) for check in view.checks)
     return ReadyDocument(view.ready, checks)
 
 
 def broker_ids(directory: Directory) -> list[BrokerId]:
-    """Every identity that is committed, advertised or merely known, in order."""
+    """Every identity that is committed or advertised, or whose broker is known, in order."""
     return sorted({*directory.committed, *directory.advertised, *directory.brokers})
 
 

@@ -24,5 +24,5 @@ def load_settings(config: str, admin: str | None) -> Settings | None:
 def target_urls(settings: Settings | None, admin: str | None) -> dict[ProxyId, str]:
     """Whom to ask: every member of the file, or the one address that was named."""
     if admin is not None:
-        return {admin: client.normal_url(admin, client.scheme_of(settings))}
+        return {admin: client.normalize_url(admin, client.scheme_of(settings))}
     return {} if settings is None else client.admin_urls(settings)

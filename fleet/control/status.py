@@ -104,7 +104,7 @@ class StatusSource:
         if proxy_id not in members:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
 
-    async def counted(self) -> FleetView:
+    async def counted_view(self) -> FleetView:
         """Everything that this member shows, and what its workers have counted by now."""
         await self._control.workers.count()
         return self.view()

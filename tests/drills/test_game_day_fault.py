@@ -69,8 +69,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return {each: told(each) for each in urls}
 
     monkeypatch.setattr(client, "ask_all", ask_all)
-    monkeypatch.setattr(rolling_restart, "AT_REST_S", 0.01)
-    monkeypatch.setattr(rolling_restart, "ASK_EVERY_S", 0.01)
+    monkeypatch.setattr(rolling_restart, "SETTLE_TIME_S", 0.01)
+    monkeypatch.setattr(rolling_restart, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(fault, "PROOF_LIMIT_S", 0.3)
     return []
 
@@ -104,7 +104,7 @@ async def test_what_is_broken_is_proved_held_and_mended(outside: Outside, said: 
     [
         ("true", FaultNotObserved, "--break has had no effect .* p1 answers clients as before"),
         ("false", CommandFailed, "p1: false exited with 1"),
-        ("sleep 60", CommandFailed, "sleep 60 is not through after 0.5 s"),
+        ("sleep 60", CommandFailed, "sleep 60 did not end within 0.5 s"),
     ],
 )
 async def test_a_command_without_an_effect_ends_it_and_is_mended(
@@ -170,7 +170,7 @@ async def test_others_have_to_take_over_while_it_is_broken(outside: Outside, sai
 
 async def test_a_restart_may_not_last_for_ever(outside: Outside, said: list[str]) -> None:
     """Found: --limit-s was for the fleet alone here, and a command that hung could not be interrupted."""
-    with pytest.raises(RestartFailed, match=r"p2: sleep 60 is not through after 0\.5 s"):
+    with pytest.raises(RestartFailed, match=r"p2: sleep 60 did not end within 0\.5 s"):
         await breaker(
             outside, said, "rolling-restart", templates={"command": "sleep 60"}, limit_s=0.5
         ).perform()

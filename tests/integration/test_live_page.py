@@ -177,7 +177,9 @@ def test_a_takeover_is_seen_as_it_happens(
             now = {str(each["broker_id"]): each["advertised"] for each in shown["ownership"]["identities"]}
             if now != {broker: [owner] for broker, owner in owners(browser).items()}:
                 return False  # one of the two was asked before something moved
-            assert [each for each in shown["rate_sources"] if not each["rated"] and each["error"] is None] == []
+            assert [
+                each for each in shown["rate_sources"] if not each["rated"] and each["error"] is None
+            ] == []
             return any(each["to_broker_bytes_per_s"] > 0 for each in shown["rates"])
 
         wait_for(flows, "a terminal is told the same, and what passes")

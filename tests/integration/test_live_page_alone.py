@@ -15,7 +15,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from fleet.admin.live import Live, Watcher
+from fleet.admin.live import LiveFeed, Watcher
 from fleet.admin.snapshot import FleetView
 from fleet.core.model import BrokerId, Directory, ProxyId
 from fleet.core.takeover import Moment, Takeover, TakeoverLog
@@ -77,7 +77,7 @@ def test_tokens_say_who_may_do_what(browser: Chrome, tmp_path: Path) -> None:
             wait_for(dialog.is_displayed, "it asks for a token")
             assert violations(browser) == []
             enter(browser, "wrong-0123456789abcdef")
-            wait_for(lambda: "no token of admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
+            wait_for(lambda: "not in admin.tokens" in text(browser, "ask-why"), "it says what is wrong")
             enter(browser, READ)
             wait_for(lambda: shown(browser) == ["1", "2", "3"], "who reads sees the fleet")
             wait_for(lambda: "No rates yet: p1." in text(browser, "counted"), "its clock stands still")
@@ -144,9 +144,9 @@ def test_host_that_is_lost_silently_is_asked_again(
     browser: Chrome, member: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read then never came to an end."""
-    asked, follow = 0, Live.follow
+    asked, follow = 0, LiveFeed.follow
 
-    async def lost(live: Live, watcher: Watcher) -> AsyncGenerator[bytes, None]:
+    async def lost(live: LiveFeed, watcher: Watcher) -> AsyncGenerator[bytes, None]:
         nonlocal asked
         asked += 1
         this = asked
@@ -155,7 +155,7 @@ def test_host_that_is_lost_silently_is_asked_again(
             if this == 1:
                 await asyncio.Event().wait()
 
-    monkeypatch.setattr(Live, "follow", lost)
+    monkeypatch.setattr(LiveFeed, "follow", lost)
     browser.get(member.url)
     wait_for(lambda: shown(browser) == ["1", "2", "3"], "it is shown")
     member.source.shown = view(directory=replace(view().directory, generation=99))

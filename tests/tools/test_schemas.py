@@ -16,7 +16,7 @@ from fleet.admin.client_settings import Client, basis_of, settings_for
 from fleet.admin.documents import Finding
 from fleet.admin.ownership import ownership_document, ready_document
 from fleet.admin.snapshot import RaftView
-from fleet.admin.traffic import Counts, counted, rates, traffic_document
+from fleet.admin.traffic import Counts, rate_sources, rates, traffic_document
 from fleet.cli import journal_files, node
 from fleet.config.file import load
 from fleet.core import event_schema as schema_of_events
@@ -147,7 +147,7 @@ def samples() -> dict[str, list[bytes]]:
 
 def live_sample() -> documents.LiveDocument:
     counts: Counts = {"p1": traffic_document(view()), "p2": AdminError("gone")}
-    return documents.LiveDocument(ownership_document(view()), rates({}, counts), counted({}, counts))
+    return documents.LiveDocument(ownership_document(view()), rates({}, counts), rate_sources({}, counts))
 
 
 def events() -> list[schema_of_events.Event]:

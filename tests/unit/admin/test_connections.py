@@ -294,7 +294,7 @@ async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def test_slow_reader_gets_the_whole_answer(address: Address, limit: Limit) -> None:
     limit(UNREAD_TIMEOUT_S=2.0, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1)
-    limit(LEAST_READ_BYTES=1, WRITE_BUFFER_BYTES=1 << 10)
+    limit(MIN_READ_BYTES=1, WRITE_BUFFER_BYTES=1 << 10)
     await address.serve()
     peer = await address.connect(receive_buffer_bytes=1)
     await peer.send(OWNERSHIP * 9 + OWNERSHIP.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -311,7 +311,11 @@ async def test_silent_watcher_loses_its_place(
     address: Address, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(UNREAD_TIMEOUT_S=0.5, SWEEP_INTERVAL_S=0.05, SEND_BUFFER_BYTES=1)
-    for name, value in (("MAX_WATCHERS", 1), ("TELL_EVERY_S", 0.0), ("LOOK_EVERY_S", 0.0)):
+    for name, value in (
+        ("MAX_WATCHERS", 1),
+        ("MAX_DOCUMENT_INTERVAL_S", 0.0),
+        ("CHANGE_CHECK_INTERVAL_S", 0.0),
+    ):
         monkeypatch.setattr(f"fleet.admin.live.{name}", value)
     await address.serve()
     silent = await address.connect(receive_buffer_bytes=1)
@@ -423,12 +427,10 @@ async def test_other_protocol_is_named_in_the_log_once(
         peer = await address.connect()
         await peer.send(data)
         await peer.closed()
-    lines = [
-        each for each in caplog.messages if f"a connection from {HOST} to the admin address: {said}" in each
-    ]
+    lines = [each for each in caplog.messages if f"admin address: connection from {HOST}: {said}" in each]
     assert len(lines) == 1
     assert (await address.ask()).startswith(b"HTTP/1.1 200")
-    assert len([each for each in caplog.messages if "to the admin address: it speaks" in each]) == 1
+    assert len([each for each in caplog.messages if f"{HOST}: it speaks" in each]) == 1
 
 
 async def test_plaintext_at_an_admin_address_with_tls_is_logged(
@@ -440,7 +442,7 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
     peer = await address.connect()
     await peer.send(HEALTH)
     await peer.closed()
-    said = "to the admin address: it does not speak TLS, and admin.tls is configured; ask by https"
+    said = f"{HOST}: it does not speak TLS, but admin.tls is configured; use https"
     await until(lambda: said in caplog.text)
 
 

@@ -238,7 +238,7 @@ async def test_the_client_does_not_take_anything_for_a_member(body: bytes) -> No
     port = server.sockets[0].getsockname()[1]
     async with server:
         answers = await client.ask_all({"p1": f"http://127.0.0.1:{port}"})
-    assert "is not what a member of this version says" in str(answers["p1"])
+    assert "the answer is not that of a member of this version" in str(answers["p1"])
 
 
 async def test_drain_goes_to_the_first_member_that_can(member: Member) -> None:
@@ -276,7 +276,7 @@ def test_a_wildcard_address_is_asked_on_loopback() -> None:
     assert client.admin_url(Endpoint("0.0.0.0", 7201)) == "http://127.0.0.1:7201"
     assert client.admin_url(Endpoint("::", 7201)) == "http://[::1]:7201"
     assert client.admin_url(Endpoint("proxy1", 7201)) == "http://proxy1:7201"
-    assert client.normal_url("127.0.0.1:1/") == "http://127.0.0.1:1"
+    assert client.normalize_url("127.0.0.1:1/") == "http://127.0.0.1:1"
 
 
 async def test_a_view_is_taken_once_for_each_answer(member: Member) -> None:

@@ -218,7 +218,7 @@ def test_status_asks_all_members_and_shows_who_did_not_answer(
     assert [each["proxy_id"] for each in told["answers"]] == ["p1", "p2", "p3"]
     assert [each["error"] is None for each in told["answers"]] == [True, False, False]
     assert cli.run(["status", "-c", str(config)]) == 0
-    assert capsys.readouterr().out.count("cannot be asked: connect") == 2
+    assert capsys.readouterr().out.count("cannot be reached: connect") == 2
 
 
 def test_status_exits_with_3_where_nobody_answers(config: Path, capsys: Out) -> None:
@@ -648,7 +648,7 @@ def test_commands_take_the_token_from_the_environment(
     monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
     assert run_json(capsys, "status", "-c", str(config))[0] == 0
     code, told = run_json(capsys, "drain", "p2", "-c", str(config))
-    assert (code, "answered 403: this is the token to read" in told["error"]["message"]) == (3, True)
+    assert (code, "answered 403: this token may only read" in told["error"]["message"]) == (3, True)
     assert admin_tls.READ not in told["error"]["message"]
     monkeypatch.setenv("FLEET_TOKEN", admin_tls.WRITE)
     assert run_json(capsys, "drain", "p2", "-c", str(config))[0] == 0
@@ -661,6 +661,6 @@ def test_without_a_configuration_a_named_address_is_believed_as_the_system_does(
     one, _ = guarded
     monkeypatch.setenv("FLEET_TOKEN", admin_tls.READ)
     code, told = run_json(capsys, "status", "--admin", one.url)
-    assert (code, "is not believed" in told["error"]["message"]) == (3, True)
+    assert (code, "the certificate is not trusted" in told["error"]["message"]) == (3, True)
     code, told = run_json(capsys, "status", "--admin", "http://192.0.2.1:7201")
     assert (code, "the token in the clear" in told["error"]["message"]) == (3, True)

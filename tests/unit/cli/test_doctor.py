@@ -264,4 +264,4 @@ async def test_a_member_whose_metrics_cannot_be_had_is_told_of() -> None:
         port = server.sockets[0].getsockname()[1]
         (shown,) = await told({"p1": f"http://127.0.0.1:{port}"}, 5.0, OPEN)
     assert (shown.who, shown.expires) == ("p1 files", None)
-    assert "cannot be asked" in shown.why
+    assert "cannot be reached" in shown.why

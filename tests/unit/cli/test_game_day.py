@@ -61,7 +61,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
             ("--scenario", "leader-kill", "--break", "kill {proxy}"),
             "knows {proxy_id} and {host}, not {proxy}",
         ),
-        (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: there is no program"),
+        (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: no program no-such-program"),
         (("--scenario", "drain", "--picture", "day.jpeg"), "is neither .svg nor .png"),
         (("--scenario", "drain", "--picture", "/none/day.svg"), "there is no such folder"),
         (("--scenario", "drain"), "say --yes"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fleet.admin.documents import LIVE, LiveDocument
-from fleet.admin.live import AskOthers, nobody
+from fleet.admin.live import FetchCounts, no_other_members
 from fleet.admin.server import serve
 from fleet.admin.snapshot import FleetView
 from fleet.admin.traffic import Counts
@@ -41,7 +41,7 @@ class Ticking(Source):
 
 
 @asynccontextmanager
-async def told(source: Source, others: AskOthers = nobody) -> AsyncIterator[str]:
+async def told(source: Source, others: FetchCounts = no_other_members) -> AsyncIterator[str]:
     """The address of a member, for as long as the block takes."""
     sock = listening()
     runner = await serve(source, sock, others=others)
