@@ -179,7 +179,7 @@ async def test_who_looks_leaves_where_nothing_can_be_told(caplog: pytest.LogCapt
     live = LiveFeed(Source(), broken)
     async with aclosing(newest(live)) as documents:
         _ = [each async for each in documents]
-    assert "cannot be made" in caplog.text
+    assert "cannot build the document" in caplog.text
     assert live._broadcast is None
 
 
