@@ -19,10 +19,10 @@ RENAMED_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "condition": "state",
         "feasible": "served",
-        "fix": "mend",
+        "fix": "mend",  # words: the old key
         "raft_error": "raft_trouble",
         "rate_sources": "counted",
-        "reported_by": "told_by",
+        "reported_by": "told_by",  # words: the old key
         "tolerates": "survives",
     }
 )

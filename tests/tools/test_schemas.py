@@ -195,7 +195,7 @@ def renamed() -> list[tuple[str, str, str, dict[str, Any]]]:
     return found
 
 
-def test_renamed_keys_are_in_the_documents_that_had_the_old_ones() -> None:
+def test_renamed_keys_are_in_the_known_documents() -> None:
     found: dict[str, set[tuple[str, str]]] = {}
     for name, kind, new, properties in renamed():
         found.setdefault(new, set()).add((name, kind))
@@ -223,7 +223,7 @@ def rename(node: Any, rewrite: Callable[[dict[str, Any]], dict[str, Any]]) -> An
 
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in renamed()}))
-def test_renamed_keys_have_equal_values_and_old_documents_are_read(name: str) -> None:
+def test_renamed_key_has_equal_value_and_old_key_is_read(name: str) -> None:
     old_words = {"leaving": "draining"}
     seen = set[str]()
 
@@ -243,7 +243,7 @@ def test_renamed_keys_have_equal_values_and_old_documents_are_read(name: str) ->
     assert seen == {new for each, _, new, _ in renamed() if each == name}
 
 
-def test_a_member_that_leaves_is_draining_by_the_old_key() -> None:
+def test_leaving_member_is_draining_by_the_old_key() -> None:
     shown = view()
     leaving = dataclasses.replace(shown.members[0], stopping=True)
     told = ownership_document(dataclasses.replace(shown, members=(leaving,)))

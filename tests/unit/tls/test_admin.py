@@ -112,7 +112,9 @@ async def test_the_environment_comes_first(member: Member, tmp_path: Path) -> No
 
 async def test_a_command_that_has_the_token_to_read_cannot_drain(member: Member) -> None:
     access = access_to(member.settings, {"FLEET_TOKEN": READ}, writes=True)
-    with pytest.raises(AdminError, match=r"answered 403: this token may only read; use the token of admin\.tokens\.write"):
+    with pytest.raises(
+        AdminError, match=r"answered 403: this token may only read; use the token of admin\.tokens\.write"
+    ):
         await client.drain([member.url], "p2", True, access=access)
     assert member.source.asked == []
 
