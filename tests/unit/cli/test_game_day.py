@@ -59,7 +59,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         (("--scenario", "explode"), "'explode' is not one of"),
         (
             ("--scenario", "leader-kill", "--break", "kill {proxy}"),
-            "knows {proxy_id} and {host}, not {proxy}",
+            "unknown {proxy}; use {proxy_id} and {host}",
         ),
         (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: no program no-such-program"),
         (("--scenario", "drain", "--picture", "day.jpeg"), "is neither .svg nor .png"),

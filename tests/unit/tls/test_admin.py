@@ -172,7 +172,7 @@ async def test_another_authority_is_not_believed(member: Member, tmp_path: Path)
     answers = await client.ask_all({"p1": member.url}, access=access_to(strange, {}))
     said = str(answers["p1"])
     assert f"{member.url}/ownership: the certificate is not trusted: its certificate is refused: " in said
-    assert "name who has issued its certificate as admin.tls.ca" in said
+    assert "set admin.tls.ca to its issuer" in said
     system = secured(tmp_path, member.port, tls={"ca": None})
     answers = await client.ask_all({"p1": member.url}, access=access_to(system, {}))
     assert "the certificate is not trusted" in str(answers["p1"])
