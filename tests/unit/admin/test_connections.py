@@ -446,7 +446,7 @@ async def test_plaintext_at_an_admin_address_with_tls_is_logged(
     await until(lambda: said in caplog.text)
 
 
-async def test_what_is_no_request_is_logged_once_and_on_one_line(
+async def test_malformed_request_is_logged_once_on_one_line(
     address: Address, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: 23 bytes of a stranger left eleven lines in the log, each time."""

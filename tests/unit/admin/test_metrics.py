@@ -41,7 +41,7 @@ def values(shown: FleetView, name: str, *labels: str) -> dict[tuple[str, ...], f
     return {tuple(s.labels[label] for label in labels): s.value for s in scrape(shown).get(name, [])}
 
 
-def test_restarts_of_threads_are_exported_from_the_start() -> None:
+def test_thread_restarts_are_exported_from_the_start() -> None:
     restarts = values(view(), "fleet_thread_restarts_total", "thread")
     assert restarts == {("events",): 0, ("weights",): 2}
 
@@ -57,7 +57,7 @@ def test_every_owner_is_exported_committed_and_advertised() -> None:
     }
 
 
-def test_series_of_what_is_gone_vanish() -> None:
+def test_series_of_ended_subjects_vanish() -> None:
     gone = view(directory=Directory(), state=FleetState(), upstream_up={}, workers=(), members=())
     for name in (
         "fleet_identity_owner",
@@ -69,13 +69,13 @@ def test_series_of_what_is_gone_vanish() -> None:
         assert name not in scrape(gone)
 
 
-def test_owners_that_are_suspect_or_down_are_no_live_owners() -> None:
+def test_suspect_and_down_owners_are_not_live() -> None:
     directory = replace(view().directory, advertised={1: ("p1",), 2: ("p2",), 3: ("p2", "p3")})
     found = values(view(directory=directory), "fleet_identity_live_owners", "broker_id")
     assert found == {("1",): 1, ("2",): 0, ("3",): 1}
 
 
-def test_a_member_never_doubts_itself_and_judges_strangers_by_raft() -> None:
+def test_member_never_suspects_itself() -> None:
     down = {**MEMBERS, "p2": replace(MEMBERS["p2"], status=MemberStatus.DOWN)}
     shown = view(me="p2", members=(), state=FleetState(members=down))
     shown = replace(
@@ -84,7 +84,7 @@ def test_a_member_never_doubts_itself_and_judges_strangers_by_raft() -> None:
     assert values(shown, "fleet_identity_live_owners", "broker_id") == {("1",): 1, ("2",): 1, ("3",): 0}
 
 
-def test_a_broker_that_nobody_owns_is_exported_without_an_owner() -> None:
+def test_broker_without_owner_is_exported() -> None:
     directory = replace(view().directory, advertised={}, committed={})
     found = values(view(directory=directory), "fleet_identity_live_owners", "broker_id")
     assert found == {("1",): 0, ("2",): 0, ("3",): 0}
@@ -157,7 +157,7 @@ def test_condition_of_a_member_names_the_worst_first(
     assert shown.condition == condition
 
 
-def test_requests_carry_kafkas_names_and_bytes_their_direction() -> None:
+def test_requests_have_api_names_and_bytes_directions() -> None:
     assert values(view(), "fleet_requests_total", "api") == {("Produce",): 7, ("Fetch",): 9, ("Metadata",): 2}
     assert values(view(), "fleet_bytes_total", "direction", "broker_id") == {
         ("to_broker", "1"): 100,
@@ -169,7 +169,7 @@ def test_requests_carry_kafkas_names_and_bytes_their_direction() -> None:
     assert values(odd, "fleet_requests_total", "api") == {("9999",): 1}
 
 
-def test_workers_are_added_up_and_the_dead_are_not_forgotten() -> None:
+def test_counters_of_dead_workers_are_kept() -> None:
     two = view(
         workers=(WorkerView(0, 1, COUNTERS), WorkerView(1, 2, COUNTERS)),
         retired=retire(WorkerCounters(), COUNTERS),
@@ -251,7 +251,7 @@ def test_histograms_are_cumulative() -> None:
     assert (takeovers[("0.0025",)], takeovers[("0.005",)], takeovers[("+Inf",)]) == (0, 1, 1)
 
 
-def test_a_histogram_puts_a_bound_into_its_own_bucket() -> None:
+def test_histogram_bound_is_in_its_own_bucket() -> None:
     made = Histogram.empty((1.0, 2.0)).observe(1.0).observe(1.5).observe(9.0)
     assert made == Histogram((1.0, 2.0), (1, 1, 1), 11.5)
 
@@ -259,7 +259,7 @@ def test_a_histogram_puts_a_bound_into_its_own_bucket() -> None:
 PARSE: Callable[[str], Iterable[Metric]] = openmetrics.text_string_to_metric_families
 
 
-def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone() -> None:
+def test_bucket_names_trace_of_last_takeover_in_openmetrics() -> None:
     log = TakeoverLog()
     for number, (took_s, committed) in enumerate(
         [(0.003, True), (0.004, True), (0.0045, False), (9.0, True)]
@@ -295,7 +295,7 @@ def test_the_last_takeover_of_each_bucket_names_its_trace_in_openmetrics_alone()
     assert of_the_fleet(traced=True) == of_the_fleet(traced=False)
 
 
-def test_a_takeover_is_counted_once_when_it_is_advertised() -> None:
+def test_takeover_is_counted_once_when_advertised() -> None:
     detected = Takeover("p2", "silent", Moment(0, 10.0), (2,))
     advertised = replace(detected, advertised=Moment(20, 10.02))
     committed = replace(advertised, committed=Moment(300, 10.3))
@@ -310,7 +310,7 @@ def test_a_takeover_is_counted_once_when_it_is_advertised() -> None:
     assert log.put(again).by_reason == {"silent": 2}
 
 
-def test_only_the_last_takeovers_are_kept_and_all_are_counted() -> None:
+def test_last_takeovers_are_kept_and_all_are_counted() -> None:
     log = TakeoverLog()
     for number in range(RECENT_TAKEOVERS + 5):
         at = Moment(number, float(number))
@@ -320,7 +320,7 @@ def test_only_the_last_takeovers_are_kept_and_all_are_counted() -> None:
     assert log.by_reason == {"reset": RECENT_TAKEOVERS + 5}
 
 
-def test_totals() -> None:
+def test_totals_add_counters_and_combine_gauges() -> None:
     assert total([]) == WorkerCounters()
     assert add(WorkerCounters(), COUNTERS) == COUNTERS
     both = add(COUNTERS, WorkerCounters(upstream_up={1: False, 2: False}, requests={0: 1}))
@@ -340,7 +340,7 @@ def documented() -> dict[str, tuple[str, ...]]:
     }
 
 
-def test_the_document_describes_every_metric_with_its_labels() -> None:
+def test_document_has_every_metric_with_its_labels() -> None:
     exported: dict[str, tuple[str, ...]] = {}
     for family in FleetCollector(view()).collect():
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -21,16 +21,16 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def test_names_and_hosts_are_put_into_words_not_into_a_shell() -> None:
+def test_placeholders_are_replaced_in_words_without_a_shell() -> None:
     command = "ssh {host} 'systemctl restart fleet@{proxy_id}; true'"
     assert command_for(command, "p2", URL) == ["ssh", "10.0.0.2", "systemctl restart fleet@p2; true"]
 
 
-def test_what_is_put_in_is_not_looked_into_again() -> None:
+def test_replaced_text_is_not_replaced_again() -> None:
     assert command_for("echo {proxy_id}", "{host}", URL) == ["echo", "{host}"]
 
 
-def test_braces_that_name_nothing_are_left_alone() -> None:
+def test_braces_without_a_name_are_kept() -> None:
     assert command_for("awk '{print $1}' {}", "p2", URL) == ["awk", "{print $1}", "{}"]
 
 
@@ -42,12 +42,12 @@ def test_braces_that_name_nothing_are_left_alone() -> None:
         ("ssh {hots}", r"unknown {hots}; use {proxy_id} and {host}"),
     ],
 )
-def test_what_is_no_command_is_said(template: str, why: str) -> None:
+def test_invalid_command_template_is_refused(template: str, why: str) -> None:
     with pytest.raises(CommandTemplateError, match=why):
         command_for(template, "p2", URL, "--break")
 
 
-def test_a_program_that_is_not_here_is_said_before_it_is_wanted() -> None:
+def test_missing_program_is_reported_beforehand() -> None:
     check_program(["sh"], "--mend")
     with pytest.raises(CommandTemplateError, match="--mend: no program no-such-program on this machine"):
         check_program(["no-such-program"], "--mend")
@@ -60,12 +60,12 @@ def test_a_program_that_is_not_here_is_said_before_it_is_wanted() -> None:
         (["/no/such/command"], "p2: cannot start /no/such/command: No such file"),
     ],
 )
-async def test_a_command_that_fails_says_why(words: list[str], why: str) -> None:
+async def test_failed_command_reports_the_reason(words: list[str], why: str) -> None:
     with pytest.raises(CommandFailed, match=why):
         await run_command(words, "p2")
 
 
-async def test_a_command_that_hangs_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+async def test_hanging_command_ends_with_its_children(tmp_path: Path) -> None:
     child = tmp_path / "child"
     hangs = f"sleep 60 & echo $! > {shlex.quote(str(child))}; wait"
     with pytest.raises(CommandFailed, match="did not end within"):
@@ -79,7 +79,7 @@ async def test_a_command_that_hangs_ends_with_all_that_it_has_started(tmp_path: 
     raise AssertionError("the child lives")
 
 
-async def test_a_command_that_has_begun_is_let_come_to_its_end(tmp_path: Path) -> None:
+async def test_cancelled_command_runs_to_its_end(tmp_path: Path) -> None:
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     script = f"touch {shlex.quote(str(begun))}; sleep 0.3; touch {shlex.quote(str(ended))}"
     running = asyncio.create_task(run_command(["sh", "-c", script], "p2"))

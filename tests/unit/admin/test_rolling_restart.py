@@ -32,7 +32,7 @@ def fleet(**changes: OwnershipDocument | FleetError) -> dict[str, OwnershipDocum
     return {proxy_id: told(proxy_id) for proxy_id in URLS} | changes
 
 
-def test_a_whole_fleet_is_at_rest() -> None:
+def test_whole_fleet_is_at_rest() -> None:
     assert unrest(fleet()) == ""
 
 
@@ -69,11 +69,11 @@ def test_a_whole_fleet_is_at_rest() -> None:
         ),
     ],
 )
-def test_what_is_not_at_rest_is_said(answers: dict[str, OwnershipDocument | FleetError], why: str) -> None:
+def test_unrest_is_explained(answers: dict[str, OwnershipDocument | FleetError], why: str) -> None:
     assert why in unrest(answers)
 
 
-def test_the_leader_is_restarted_last() -> None:
+def test_leader_is_restarted_last() -> None:
     assert choose_next({"p1", "p2", "p3"}, "p1") == "p2"
     assert choose_next({"p1", "p3"}, "p1") == "p3"
     assert choose_next({"p1"}, "p1") == "p1"
@@ -122,14 +122,16 @@ async def test_members_are_restarted_one_after_the_other(monkeypatch: pytest.Mon
         ("/no/such/command", "cannot start /no/such/command: No such file"),
     ],
 )
-async def test_a_command_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, command: str, why: str) -> None:
+async def test_failed_command_ends_the_rolling_restart(
+    monkeypatch: pytest.MonkeyPatch, command: str, why: str
+) -> None:
     script = Script(monkeypatch)
     with pytest.raises(RestartFailed, match=why):
         await restart_all(URLS, URLS, command, 30.0, script.say)
     assert script.restarted == ["p2"]
 
 
-async def test_a_member_that_stays_in_its_former_life_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_member_that_does_not_restart_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(monkeypatch, returns=False)
     with pytest.raises(RestartFailed, match="it has not restarted; check the command"):
         await restart_all(URLS, URLS, f"{sys.executable} -c pass", 0.05, script.say)
