@@ -60,7 +60,7 @@ def test_init_before_there_is_a_section_says_to_add_it(config: Path, capsys: Out
     assert f"copy to the machine of p3: {config.parent}/certs/ca.pem" in out
     code, told = run_json(capsys, "certs", "show", "-c", str(config))
     assert (code, told["error"]["kind"]) == (1, "certificates")
-    assert "has no peer_tls" in told["error"]["message"]
+    assert "has no section `peer_tls`" in told["error"]["message"]
 
 
 def test_init_overwrites_nothing(config: Path, folder: Path, capsys: Out) -> None:
@@ -99,7 +99,7 @@ def test_check_verifies_what_is_there_and_names_whose_files_are_not(
     for name in ("p2.key", "p3.crt"):
         (folder / name).unlink()
     code, told = run_json(capsys, "check", "-c", str(config))
-    said = "the certificates of p2, p3 are not all on this machine, and were not verified"
+    said = "the certificates of p2, p3 are not all on this machine, so they were not verified"
     assert (code, said in told["warnings"]) == (0, True)
     (folder / "p3.key").write_text("no key, and nothing to p1")
     code, told = run_json(capsys, "check", "-c", str(config), "--node", "p1")
@@ -142,7 +142,7 @@ def test_a_node_does_not_start_with_a_password_that_others_may_read_and_check_sa
     config, password = tmp_path / "fleet.yaml", tmp_path / "password"
     config.write_text(yaml.safe_dump({**tree(), "upstream": {"sasl": sasl}}), encoding="utf-8")
     code, told = run_json(capsys, "check", "-c", str(config))
-    said = f"{password}: not on this machine, and not verified"
+    said = f"{password}: not on this machine, so not verified"
     assert (code, said in told["warnings"]) == (0, True)
 
     password.write_text("correct-horse")

@@ -119,7 +119,7 @@ def test_what_could_have_been_acknowledged_is_not_repaired(settings: Settings, w
 
     assert found.survey.verdict == "corrupt"
     assert str(path) in found.survey.refusal
-    with pytest.raises(JournalError, match="there is only the reset"):
+    with pytest.raises(JournalError, match="run `fleet journal reset` instead"):
         journal_files.repair(settings, "p1")
     assert path.read_bytes() == before
 
