@@ -37,20 +37,22 @@ def test_braces_that_name_nothing_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("", "--break is empty"),
+        ("", "--inject-command is empty"),
         ("ssh 'p2", "No closing quotation"),
         ("ssh {hots}", r"knows {proxy_id} and {host}, not {hots}"),
     ],
 )
 def test_what_is_no_command_is_said(template: str, why: str) -> None:
     with pytest.raises(CommandTemplateError, match=why):
-        command_for(template, "p2", URL, "--break")
+        command_for(template, "p2", URL, "--inject-command")
 
 
 def test_a_program_that_is_not_here_is_said_before_it_is_wanted() -> None:
-    check_program(["sh"], "--mend")
-    with pytest.raises(CommandTemplateError, match="--mend: there is no program no-such-program here"):
-        check_program(["no-such-program"], "--mend")
+    check_program(["sh"], "--heal-command")
+    with pytest.raises(
+        CommandTemplateError, match="--heal-command: there is no program no-such-program here"
+    ):
+        check_program(["no-such-program"], "--heal-command")
 
 
 @pytest.mark.parametrize(

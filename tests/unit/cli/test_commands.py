@@ -34,6 +34,7 @@ from fleet.config.file import load
 from fleet.core import errors
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Endpoint
+from fleet.core.state import Outcome
 from fleet.core.weights import Weights
 from fleet.runtime.ephemeral_ports import EphemeralPorts
 from fleet.tls import admin as tls
@@ -191,7 +192,7 @@ def test_status_of_one_member(member: Served, capsys: Out) -> None:
     assert told["answers"][0]["proxy_id"] == "p1"
     assert cli.run(["status", "--admin", member.url]) == 0
     out = capsys.readouterr().out
-    assert "demo: generation 7, leader p1, term 4 (told by p1)" in out
+    assert "demo: generation 7, leader p1, term 4 (reported by p1)" in out
     assert any(line.split()[:3] == ["2", "p2", "p3"] for line in out.splitlines())
     assert any(line.split()[:2] == ["p2", "suspect"] for line in out.splitlines())
 
@@ -238,6 +239,78 @@ def test_drain_and_undrain(member: Served, capsys: Out) -> None:
     assert cli.run(["undrain", "p2", "--admin", member.url]) == 0
     assert "p2 is undrained" in capsys.readouterr().out
     assert member.source.asked == [("p2", True), ("p2", False)]
+
+
+def test_repeated_drain_says_so(member: Served, capsys: Out) -> None:
+    member.source.outcome = Outcome(False, "no_change", 7)
+    assert cli.run(["drain", "p2", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == "p2 is already drained (generation 7)\n"
+    assert cli.run(["undrain", "p2", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == "p2 is already undrained (generation 7)\n"
+
+
+def test_pin_and_unpin(member: Served, capsys: Out) -> None:
+    code, printed = run_json(capsys, "pin", "2", "p1", "--admin", member.url)
+    assert (code, printed) == (0, {"broker_id": 2, "proxy_id": "p1", "applied": True, "generation": 8})
+    code, printed = run_json(capsys, "unpin", "2", "--admin", member.url)
+    assert (code, printed) == (0, {"broker_id": 2, "proxy_id": None, "applied": True, "generation": 8})
+    assert cli.run(["pin", "2", "p1", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == (
+        "broker 2 is pinned to p1: that member owns it as long as it can (generation 8)\n"
+    )
+    assert cli.run(["unpin", "2", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == "broker 2 is unpinned: any member may own it (generation 8)\n"
+    assert member.source.pinned == [(2, "p1"), (2, None)] * 2
+
+
+def test_repeated_pin_says_so(member: Served, capsys: Out) -> None:
+    member.source.outcome = Outcome(False, "no_change", 7)
+    assert not run_json(capsys, "pin", "2", "p1", "--admin", member.url)[1]["applied"]
+    assert cli.run(["pin", "2", "p1", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == "broker 2 is already pinned to p1 (generation 7)\n"
+    assert cli.run(["unpin", "2", "--admin", member.url]) == 0
+    assert capsys.readouterr().out == "broker 2 is already unpinned (generation 7)\n"
+
+
+@pytest.mark.parametrize("command", [("pin", "9", "p1"), ("unpin", "9")])
+def test_pin_of_an_unknown_broker_exits_with_2(command: tuple[str, ...], member: Served, capsys: Out) -> None:
+    code, printed = run_json(capsys, *command, "--admin", member.url)
+    assert (code, printed["error"]["kind"]) == (2, "not_found")
+    assert "broker 9 is unknown" in printed["error"]["message"]
+    assert member.source.pinned == []
+
+
+@pytest.mark.parametrize("broker_id", ["x", "-1", "2147483648"])
+def test_pin_of_an_impossible_broker_id_is_a_usage_error(broker_id: str, capsys: Out) -> None:
+    code, printed = run_json(capsys, "unpin", "--admin", "127.0.0.1:1", "--", broker_id)
+    assert (code, printed["error"]["kind"]) == (2, "usage")
+    assert "BROKER" in printed["error"]["message"]
+
+
+def test_pin_to_an_unknown_member_exits_with_2(config: Path, member: Served, capsys: Out) -> None:
+    """The configuration is checked first; without a configuration, the member refuses."""
+    for arguments in (("-c", str(config)), ("--admin", member.url)):
+        code, printed = run_json(capsys, "pin", "2", "p9", *arguments)
+        assert (code, printed["error"]["kind"]) == (2, "unknown_member")
+        assert "'p9'" in printed["error"]["message"]
+
+
+def test_pin_without_a_quorum_exits_with_3(member: Served, capsys: Out) -> None:
+    member.source.outcome = errors.NoQuorum("no majority")
+    code, printed = run_json(capsys, "pin", "2", "p1", "--admin", member.url)
+    assert (code, printed["error"]) == (3, {"kind": "no_quorum", "message": "no majority"})
+
+
+def test_pin_without_an_answer_exits_with_3(capsys: Out) -> None:
+    code, printed = run_json(capsys, "pin", "2", "p1", "--admin", "127.0.0.1:1")
+    assert (code, printed["error"]["kind"]) == (3, "unreachable")
+
+
+def test_pin_uses_the_token_of_the_configuration(guarded: tuple[Served, Path], capsys: Out) -> None:
+    one, config = guarded
+    assert run_json(capsys, "pin", "2", "p1", "-c", str(config))[1]["applied"]
+    assert run_json(capsys, "unpin", "2", "-c", str(config))[1]["applied"]
+    assert one.source.pinned == [(2, "p1"), (2, None)]
 
 
 def test_drain_of_nobody_is_told_before_anyone_is_asked(config: Path, capsys: Out) -> None:
@@ -373,13 +446,27 @@ def test_usage_mistakes_exit_with_2(capsys: Out) -> None:
 def test_help_lists_every_command_with_examples(capsys: Out) -> None:
     assert cli.run(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in ("node", "check", "certs", "status", "drain", "undrain", "plan", "pipeline", "demo"):
+    for name in (
+        "node",
+        "check",
+        "certs",
+        "status",
+        "drain",
+        "undrain",
+        "pin",
+        "unpin",
+        "plan",
+        "pipeline",
+        "demo",
+    ):
         assert f"\n  {name} " in out
         assert f"fleet {name}" in out
-    assert "3  no member answered, or there is no quorum" in out
+    assert "3    no member answered, or there is no quorum" in out
 
 
-@pytest.mark.parametrize("command", sorted(set(cli.cli.commands) - {"demo"}))
+@pytest.mark.parametrize(
+    "command", sorted(name for name, each in cli.cli.commands.items() if name != "demo" and not each.hidden)
+)
 def test_every_command_has_json_and_an_example(command: str, capsys: Out) -> None:
     assert cli.run([command, "--help"]) == 0
     out = capsys.readouterr().out
@@ -495,8 +582,8 @@ def test_check_reads_tokens_and_says_nothing_of_them(tmp_path: Path, capsys: Out
     (tmp_path / "write-token").unlink()
     warnings = run_json(capsys, "check", "-c", str(config))[1]["warnings"]
     assert warnings[-2:] == [
-        "the certificates of p2 are not all on this machine, and were not verified",
-        "admin.tokens: not on this machine, and not verified",
+        "the certificates of p2 are not all on this machine, so they were not verified",
+        "admin.tokens: not on this machine, so not verified",
     ]
 
 
@@ -567,7 +654,7 @@ def test_what_tracing_needs_and_is_not_on_this_machine_is_named(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     assert run_json(capsys, "check", "-c", str(config))[1]["warnings"] == [
         "packages of tracing (opentelemetry.sdk), tracing.headers.Authorization: "
-        "not on this machine, and not verified"
+        "not on this machine, so not verified"
     ]
 
 
@@ -583,7 +670,7 @@ def test_check_warns_of_ports_that_the_kernel_may_give_away(
     assert code == 0, "a warning is no mistake"
     (said,) = told["warnings"]
     ports = "9101-9104, 9106-9110"
-    by = "members.p1: by the settings of this machine"
+    by = "members.p1: on this machine,"
     assert said.startswith(f"{by} ports {ports} are in the range of outgoing connections, 9101-9110 (")
     assert "net.ipv4.ip_local_reserved_ports=9101-9110, and" in said
     assert cli.run(["check", "-c", str(config), *node]) == 0

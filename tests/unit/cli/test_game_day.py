@@ -1,4 +1,4 @@
-"""`fleet chaos`: what is refused before anything is broken, what is printed, and the exit codes."""
+"""`fleet game-day`: mistakes that are refused before anything breaks, the output, and the exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.drills.game_day.verdict import Seen
 from tests.drills.sample_game_day import PLAN, seen, without
 from tests.unit.cli.test_commands import Out, config, run_json
 
-KILL = ("chaos", "--scenario", "leader-kill", "--break", "true {proxy_id}", "--yes")
+KILL = ("game-day", "--scenario", "leader-kill", "--inject-command", "true {proxy_id}", "--yes")
 
 __all__ = ["config"]
 
@@ -53,24 +53,27 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--scenario", "leader-kill"), "leader-kill needs --break"),
-        (("--scenario", "watch", "--mend", "true"), "watch has no use for --mend"),
-        (("--scenario", "watch", "--member", "p1"), "leave out --member"),
+        (("--scenario", "leader-kill"), "leader-kill needs --inject-command"),
+        (("--scenario", "watch", "--heal-command", "true"), "watch has no use for --heal-command"),
+        (("--scenario", "watch", "--member", "p1"), "leave it out"),
         (("--scenario", "explode"), "'explode' is not one of"),
         (
-            ("--scenario", "leader-kill", "--break", "kill {proxy}"),
+            ("--scenario", "leader-kill", "--inject-command", "kill {proxy}"),
             "knows {proxy_id} and {host}, not {proxy}",
         ),
-        (("--scenario", "leader-kill", "--break", "no-such-program"), "--break: there is no program"),
-        (("--scenario", "drain", "--picture", "day.jpeg"), "is neither .svg nor .png"),
-        (("--scenario", "drain", "--picture", "/none/day.svg"), "there is no such folder"),
-        (("--scenario", "drain"), "say --yes"),
+        (
+            ("--scenario", "leader-kill", "--inject-command", "no-such-program"),
+            "--inject-command: there is no program",
+        ),
+        (("--scenario", "drain", "--picture", "day.jpeg"), "must end with .svg or .png"),
+        (("--scenario", "drain", "--picture", "/none/day.svg"), "the folder does not exist"),
+        (("--scenario", "drain"), "add --yes"),
     ],
 )
 def test_mistakes_exit_with_2_before_the_fleet_is_asked(
     config: Path, capsys: Out, stage: Stage, arguments: tuple[str, ...], why: str
 ) -> None:
-    code, told = run_json(capsys, "chaos", "-c", str(config), *arguments)
+    code, told = run_json(capsys, "game-day", "-c", str(config), *arguments)
     assert (code, told["error"]["kind"]) == (2, "usage")
     assert why in told["error"]["message"]
     assert stage.held == []
@@ -89,8 +92,8 @@ def test_what_the_configuration_does_not_have_is_a_mistake(
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
     [
-        ("psutil", "chaos", ()),
-        ("matplotlib", "chaos", ("--picture", "day.svg")),
+        ("psutil", "game-day", ()),
+        ("matplotlib", "game-day", ("--picture", "day.svg")),
         ("pyspark", "pipeline", ("--audit", "spark")),
     ],
 )
@@ -125,7 +128,7 @@ def test_a_game_day_is_announced_held_told_and_drawn(
     assert "advertised-1-p2" in picture.read_text()
     (options,) = stage.held
     assert (options.templates, options.duration_s, options.rate_per_s) == (
-        {"break": "true {proxy_id}"},
+        {"inject-command": "true {proxy_id}"},
         3.0,
         30,
     )
@@ -156,9 +159,9 @@ def test_a_fleet_that_is_not_fit_is_left_alone(
 def test_no_effect_and_an_interruption_have_codes_of_their_own(
     config: Path, capsys: Out, stage: Stage
 ) -> None:
-    stage.comes = FaultNotObserved("--break has had no effect")
+    stage.comes = FaultNotObserved("--inject-command has had no effect")
     assert cli.run([*KILL, "-c", str(config)]) == 1
-    assert "fleet: --break has had no effect" in capsys.readouterr().err
+    assert "fleet: --inject-command has had no effect" in capsys.readouterr().err
     stage.comes = asyncio.CancelledError()
     assert cli.run([*KILL, "-c", str(config)]) == 130
 
