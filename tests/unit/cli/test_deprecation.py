@@ -18,6 +18,7 @@ from fleet.admin import rolling_restart
 from fleet.admin.documents import RollingRestartDocument
 from fleet.cli import pipeline
 from fleet.cli.deprecation import RenamedOptions
+from fleet.core.errors import PipelineError
 from fleet.drills.game_day import run
 from tests.drills.sample_game_day import PLAN, seen
 from tests.unit.cli.test_commands import Out, config
@@ -197,7 +198,7 @@ def test_old_out_option_of_pipeline_queries(query: str, capsys: Out, monkeypatch
     """The tables are read before anything else, so an error that names them shows where they were sought."""
 
     def site(tables: str) -> SimpleNamespace:
-        raise pipeline.PipelineError(f"no tables in {tables}")
+        raise PipelineError(f"no tables in {tables}")
 
     monkeypatch.setattr(pipeline, "_spark", lambda master: nullcontext())
     monkeypatch.setattr(pipeline, "_site", site)
