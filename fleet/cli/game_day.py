@@ -31,7 +31,7 @@ PACKAGES: Final = ("confluent_kafka", "psutil")
 PICTURE_SUFFIXES: Final = (".svg", ".png")
 RENAMED_OPTIONS: Final = {
     "--break": "--inject-command",
-    "--mend": "--heal-command",
+    "--mend": "--heal-command",  # words: its name in 0.2.0
     "--command": "--restart-command",
     "--calm": "--settle",
     "--limit-s": "--timeout",

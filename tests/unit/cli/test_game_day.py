@@ -22,7 +22,7 @@ __all__ = ["config"]
 
 
 class Stage:
-    """Stands in for the fleet: what was asked of it, and what comes of it."""
+    """A stub of the fleet: records each game day, and returns a prepared result."""
 
     def __init__(self) -> None:
         self.plan: Any = PLAN
@@ -70,23 +70,23 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         (("--scenario", "drain"), "add --yes"),
     ],
 )
-def test_mistakes_exit_with_2_before_the_fleet_is_asked(
+def test_usage_errors_exit_with_2_before_the_fleet_is_asked(
     config: Path, capsys: Out, stage: Stage, arguments: tuple[str, ...], why: str
 ) -> None:
-    code, told = run_json(capsys, "game-day", "-c", str(config), *arguments)
-    assert (code, told["error"]["kind"]) == (2, "usage")
-    assert why in told["error"]["message"]
+    code, printed = run_json(capsys, "game-day", "-c", str(config), *arguments)
+    assert (code, printed["error"]["kind"]) == (2, "usage")
+    assert why in printed["error"]["message"]
     assert stage.held == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind"), [(("--member", "p9"), "unknown_member"), (("--listener", "inside"), "config")]
 )
-def test_what_the_configuration_does_not_have_is_a_mistake(
+def test_unknown_member_or_listener_exits_with_2(
     config: Path, capsys: Out, stage: Stage, arguments: tuple[str, ...], kind: str
 ) -> None:
-    code, told = run_json(capsys, *KILL, "-c", str(config), *arguments)
-    assert (code, told["error"]["kind"]) == (2, kind)
+    code, printed = run_json(capsys, *KILL, "-c", str(config), *arguments)
+    assert (code, printed["error"]["kind"]) == (2, kind)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_the_configuration_does_not_have_is_a_mistake(
         ("pyspark", "pipeline", ("--audit", "spark")),
     ],
 )
-def test_a_package_that_is_missing_is_named_before_anything_is_broken(
+def test_missing_package_is_named_before_the_fault(
     config: Path,
     capsys: Out,
     stage: Stage,
@@ -107,16 +107,16 @@ def test_a_package_that_is_missing_is_named_before_anything_is_broken(
     arguments: tuple[str, ...],
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    code, told = run_json(capsys, *KILL, "-c", str(config), *arguments)
-    assert (code, told["error"]["kind"]) == (1, "game_day")
+    code, printed = run_json(capsys, *KILL, "-c", str(config), *arguments)
+    assert (code, printed["error"]["kind"]) == (1, "game_day")
     assert (
         f"needs {package}; install it with: pip install 'kafka-proxy-fleet[{extra}]'"
-        in told["error"]["message"]
+        in printed["error"]["message"]
     )
     assert stage.held == []
 
 
-def test_a_game_day_is_announced_held_told_and_drawn(
+def test_game_day_is_announced_run_printed_and_drawn(
     config: Path, capsys: Out, stage: Stage, tmp_path: Path
 ) -> None:
     picture = tmp_path / "day.svg"
@@ -134,7 +134,7 @@ def test_a_game_day_is_announced_held_told_and_drawn(
     )
 
 
-def test_a_broken_promise_exits_with_1(config: Path, capsys: Out, stage: Stage) -> None:
+def test_broken_promise_exits_with_1(config: Path, capsys: Out, stage: Stage) -> None:
     stage.comes = seen(stream=without(40))
     assert cli.run([*KILL, "-c", str(config), "--json"]) == 1
     assert '"rule":"lost"' in capsys.readouterr().out
@@ -147,7 +147,7 @@ def test_a_broken_promise_exits_with_1(config: Path, capsys: Out, stage: Stage) 
         (AdminError("no member answered"), 3, "unreachable"),
     ],
 )
-def test_a_fleet_that_is_not_fit_is_left_alone(
+def test_unfit_fleet_is_left_alone(
     config: Path, capsys: Out, stage: Stage, error: Exception, code: int, kind: str
 ) -> None:
     stage.plan = error
@@ -156,9 +156,7 @@ def test_a_fleet_that_is_not_fit_is_left_alone(
     assert stage.held == []
 
 
-def test_no_effect_and_an_interruption_have_codes_of_their_own(
-    config: Path, capsys: Out, stage: Stage
-) -> None:
+def test_exit_codes_without_effect_and_after_ctrl_c(config: Path, capsys: Out, stage: Stage) -> None:
     stage.comes = FaultNotObserved("--inject-command has had no effect")
     assert cli.run([*KILL, "-c", str(config)]) == 1
     assert "fleet: --inject-command has had no effect" in capsys.readouterr().err
@@ -166,7 +164,7 @@ def test_no_effect_and_an_interruption_have_codes_of_their_own(
     assert cli.run([*KILL, "-c", str(config)]) == 130
 
 
-def test_the_operator_is_asked(
+def test_operator_is_asked_before_the_fault(
     config: Path, capsys: Out, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
