@@ -470,6 +470,30 @@ def test_help_of_each_command_has_json_and_an_example(command: str, capsys: Out)
     assert f"  fleet {command} " in out
 
 
+def all_commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    """All commands with their command lines, without hidden ones and `fleet demo`, whose help the drills have."""
+    for name, command in group.commands.items():
+        if command.hidden or name == "demo":
+            continue
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from all_commands(command, f"{path} {name}")
+
+
+@pytest.mark.parametrize(("path", "command"), list(all_commands(cli.cli, "fleet")))
+def test_help_describes_each_command_and_option(path: str, command: click.Command) -> None:
+    assert (command.help or "").partition("\n\n")[0].strip().endswith((".", ":")), path
+    assert command.get_short_help_str(100).endswith("."), path
+    assert f"\n  {path} " in (command.epilog or "")
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert re.search(r"\.(  \[default: .*\])?$", option.help or ""), (
+                f"{path} {option.opts}: {option.help}"
+            )
+            if (option.name or "").endswith("_s") and option.name != "rate_per_s":
+                assert option.metavar == "SECONDS", f"{path} {option.opts}"
+
+
 def test_misspelt_command_gets_a_suggestion(capsys: Out) -> None:
     """Click did not know the names of commands that are imported when they are used."""
     code, printed = run_json(capsys, "statsu")
