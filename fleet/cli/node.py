@@ -63,7 +63,7 @@ def node(config: str, node: str, as_json: bool) -> int:
     envvar="FLEET_NODE",
     show_envvar=True,
     metavar="ID",
-    help="Member of this machine. Its certificates, tokens and data directory must be here.",
+    help="Member of this machine. Its certificates and tokens must be here.",
 )
 @json_option
 def check(config: str, node: str | None, as_json: bool) -> int:

@@ -471,7 +471,7 @@ def test_help_of_each_command_has_json_and_an_example(command: str, capsys: Out)
 
 
 def all_commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """All commands with their command lines, without hidden ones and `fleet demo`, whose help the drills have."""
+    """All visible commands with their command lines. The help of `fleet demo` is in the drills."""
     for name, command in group.commands.items():
         if command.hidden or name == "demo":
             continue
