@@ -110,7 +110,7 @@ def certs_show(config: str, as_json: bool) -> int:
     settings = load(config, os.environ)
     if settings.peer_tls is None:
         raise CertificateError(
-            f"{settings.source}: has no section `peer_tls`, so no member has a certificate; add `peer_tls`"
+            f"{settings.source}: no section `peer_tls`, so no member has a certificate; add `peer_tls`"
         )
     _print_certs(settings, {each: settings.peer_tls.files(each) for each in settings.members}, None, as_json)
     return OK

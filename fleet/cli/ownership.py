@@ -77,7 +77,7 @@ def _read_weights(settings: Settings) -> Weights:
     """The newest weights in the topic. Raises: AdminError: there are none, or they cannot be read."""
     if settings.events is None:
         raise AdminError(
-            f"{settings.source} has no section `events`, so there are no weights; add `events: {{}}`"
+            f"{settings.source}: no section `events`, so there are no weights; add `events: {{}}`"
         )
     # These imports take longer than everything else that a command does.
     from fleet.events.weights import read_weights

@@ -141,7 +141,7 @@ def run_jobs(
     settings = load(config, os.environ)
     if settings.events is None:
         raise PipelineError(
-            f"{config} has no section `events`, so the fleet writes no events; add `events: {{}}`"
+            f"{config}: no section `events`, so the fleet writes no events; add `events: {{}}`"
         )
     servers, prefix = ",".join(map(str, settings.bootstrap_servers)), settings.events.topic_prefix
     with _spark(master, kafka_source) as spark:

@@ -60,7 +60,7 @@ def test_init_without_peer_tls_says_to_add_it(config: Path, capsys: Out) -> None
     assert f"copy to the machine of p3: {config.parent}/certs/ca.pem" in out
     code, printed = run_json(capsys, "certs", "show", "-c", str(config))
     assert (code, printed["error"]["kind"]) == (1, "certificates")
-    assert "has no section `peer_tls`" in printed["error"]["message"]
+    assert "no section `peer_tls`" in printed["error"]["message"]
 
 
 def test_init_overwrites_nothing(config: Path, folder: Path, capsys: Out) -> None:
