@@ -16,18 +16,27 @@ from fleet.admin.documents import (
     ERROR,
     LIVE,
     OWNERSHIP,
+    PIN,
     READY,
     TRAFFIC,
     DrainDocument,
     LiveDocument,
     OwnershipDocument,
+    PinDocument,
     ReadyDocument,
     TrafficDocument,
 )
 from fleet.config.settings import Settings, is_loopback, is_wildcard
 from fleet.core.codec import Codec
-from fleet.core.errors import AdminError, CommandTimeout, FleetError, NoQuorum, UnknownMember
-from fleet.core.model import Endpoint, ProxyId
+from fleet.core.errors import (
+    AdminError,
+    CommandTimeout,
+    FleetError,
+    NoQuorum,
+    UnknownBroker,
+    UnknownMember,
+)
+from fleet.core.model import BrokerId, Endpoint, ProxyId
 from fleet.core.text import make_printable
 from fleet.tls.access import OPEN, Access
 from fleet.tls.peers import explain
@@ -41,6 +50,10 @@ LIVE_SILENCE_TIMEOUT_S: Final = 5.0
 MAX_DOCUMENT_BYTES: Final = 1 << 26
 """Enough for the document of a fleet with 20,000 identities."""
 _DATA: Final = b"data: "
+
+
+class _NotFound(AdminError):
+    """A member answered that the path does not exist."""
 
 
 def admin_url(endpoint: Endpoint, scheme: str = "http") -> str:
@@ -78,7 +91,8 @@ def _refusal(url: str, status: int, body: bytes) -> FleetError:
         return CommandTimeout(message)
     if error.kind == "unknown_member":
         return UnknownMember(message)
-    return AdminError(f"{url} answered {status}: {message}")
+    refusal = _NotFound if error.kind == "not_found" else AdminError
+    return refusal(f"{url} answered {status}: {message}")
 
 
 @asynccontextmanager
@@ -238,23 +252,45 @@ async def drain(
     timeout_s: float = DRAIN_TIMEOUT_S,
     access: Access = OPEN,
 ) -> DrainDocument:
-    """Ask one member after the other to commit a drain or an undrain, until one has.
+    """Drain or undrain a member. Raises: the errors of ``_commit``"""
+    path = f"{'drain' if drained else 'undrain'}/{quote(proxy_id, safe='')}"
+    return await _commit(urls, path, DRAIN, timeout_s, access)
+
+
+async def pin(
+    urls: Iterable[str],
+    broker_id: BrokerId,
+    proxy_id: ProxyId | None,
+    timeout_s: float = DRAIN_TIMEOUT_S,
+    access: Access = OPEN,
+) -> PinDocument:
+    """Pin a broker to a member, or unpin it (``None``).
+
+    Raises: the errors of ``_commit``; UnknownBroker: the fleet has no such broker
+    """
+    path = f"unpin/{broker_id}" if proxy_id is None else f"pin/{broker_id}/{quote(proxy_id, safe='')}"
+    try:
+        return await _commit(urls, path, PIN, timeout_s, access)
+    except _NotFound as error:
+        raise UnknownBroker(
+            f"broker {broker_id} is unknown: no member owns it; `fleet status` lists the brokers"
+        ) from error
+
+
+async def _commit(urls: Iterable[str], path: str, codec: Codec[T], timeout_s: float, access: Access) -> T:
+    """Send a change to one member after the other, until one has committed it.
 
     Raises:
         UnknownMember: the fleet has no such member.
-        NoQuorum, CommandTimeout: a member answered, but could not commit.
-        AdminError: no member could be reached.
+        NoQuorum, CommandTimeout: a member answered, but could not commit the change.
+        AdminError: no member answered, or each refused.
     """
-    verb = "drain" if drained else "undrain"
     refusals: list[FleetError] = []
     async with access.session() as session:
         for url in urls:
             try:
                 headers = {ADMIN_HEADER: "1"}
-                body = await _request(
-                    session, "POST", f"{url}/{verb}/{quote(proxy_id, safe='')}", timeout_s, headers
-                )
-                return DRAIN.decode(body)
+                return codec.decode(await _request(session, "POST", f"{url}/{path}", timeout_s, headers))
             except UnknownMember:
                 raise
             except ValueError:
@@ -265,7 +301,7 @@ async def drain(
         raise AdminError(
             "no admin address accepts changes: none is loopback, and there is no token; use --admin"
         )
-    raise next((each for each in refusals if not isinstance(each, AdminError)), refusals[0])
+    raise next((each for each in refusals if type(each) is not AdminError), refusals[0])
 
 
 def writable_urls(settings: Settings) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ FleetError
 ├── NoMetadata             no broker says which brokers there are
 ├── StaleGeneration        a command was computed from an ownership that is no longer the newest
 ├── UnknownMember          no member of that id
+├── UnknownBroker          no broker of that id
 ├── AdminError             a member's admin address did not answer, or answered with an error
 ├── TemplateError          an operator's command is no command line
 ├── CommandFailed          an operator's command failed
@@ -164,6 +165,10 @@ class StaleGeneration(FleetError):
 
 class UnknownMember(FleetError):
     """No member of that id is configured."""
+
+
+class UnknownBroker(FleetError):
+    """No broker of that id is known to the fleet."""
 
 
 class AdminError(FleetError):

@@ -50,7 +50,7 @@ class Manager:
 
     @property
     def command(self) -> str:
-        """What an operator would give as ``--command``."""
+        """What an operator would give as ``--restart-command``."""
         return self.command_to("restart")
 
     def command_to(self, verb: str) -> str:

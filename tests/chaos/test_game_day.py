@@ -1,4 +1,4 @@
-"""`fleet chaos` on a fleet that runs, as an operator holds a game day: what it does, and what it says."""
+"""`fleet game-day` on a fleet that runs, as an operator holds a game day: what it does, and what it says."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def game_day(
     fixed = {
         "config": str(fleet.config),
         "scenario": scenario,
-        "calm": "1",
+        "settle": "1",
         "rate": "10",
-        "takeover-limit": str(TAKEOVER_LIMIT_S),
-        "limit-s": "120",
+        "takeover-timeout": str(TAKEOVER_LIMIT_S),
+        "timeout": "120",
     }
     arguments = [part for name, value in {**fixed, **options}.items() for part in (f"--{name}", value)]
-    command = [sys.executable, "-m", "fleet", "chaos", "--yes", "--json", *arguments]
+    command = [sys.executable, "-m", "fleet", "game-day", "--yes", "--json", *arguments]
     printed, progress = folder / "printed", folder / "progress"
     with (
         manager,
@@ -156,7 +156,10 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
     picture = tmp_path / "day.svg"
     held = hold(
         "leader-kill",
-        **{"break": signal_command(fleet, tmp_path, "KILL"), "mend": manager.command_to("start")},
+        **{
+            "inject-command": signal_command(fleet, tmp_path, "KILL"),
+            "heal-command": manager.command_to("start"),
+        },
         duration="2",
         picture=str(picture),
     )
@@ -177,8 +180,8 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
     held = hold(
         "leader-freeze",
         **{
-            "break": signal_command(fleet, tmp_path, "STOP"),
-            "mend": signal_command(fleet, tmp_path, "CONT"),
+            "inject-command": signal_command(fleet, tmp_path, "STOP"),
+            "heal-command": signal_command(fleet, tmp_path, "CONT"),
         },
         duration="2",
         picture=str(picture),
@@ -216,8 +219,8 @@ def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
             tmp_path,
             "blackhole",
             {
-                "break": manager.command_to("swallow"),
-                "mend": manager.command_to("mend"),
+                "inject-command": manager.command_to("swallow"),
+                "heal-command": manager.command_to("mend"),
                 "duration": "2",
                 "picture": str(picture),
             },
@@ -305,9 +308,9 @@ def test_a_command_that_does_nothing_fails_the_run(
 ) -> None:
     lives = lives_of(fleet)
     mended = tmp_path / "mended"
-    held = hold("follower-kill", **{"break": "true", "mend": f"touch {mended}-{{proxy_id}}"})
+    held = hold("follower-kill", **{"inject-command": "true", "heal-command": f"touch {mended}-{{proxy_id}}"})
     assert (held.code, held.printed["error"]["kind"]) == (1, "game_day")
-    assert "--break has had no effect that can be seen" in held.printed["error"]["message"]
+    assert "--inject-command has had no effect that can be seen" in held.printed["error"]["message"]
     assert "answers clients as before, in the same life" in held.printed["error"]["message"]
     assert len(list(tmp_path.glob("mended-*"))) == 1
     assert "the fleet is whole and at rest" in held.progress

@@ -107,7 +107,10 @@ def rolling_restart(
     command = [sys.executable, "-m", "fleet", "rolling-restart", "--config", str(fleet.config), "--json"]
     command += [f"--only={each}" for each in only]
     with subprocess.Popen(
-        [*command, "--command", manager.command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--restart-command", manager.command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         manager.serve_while(lambda: process.poll() is None)
         printed, progress = process.communicate()

@@ -50,7 +50,7 @@ def seen(**changes: Any) -> Seen:
         sorted(events(), key=lambda e: e.offset),
     )
     values: dict[str, Any] = {
-        "options": Options("leader-kill", {"break": "kill {proxy_id}"}),
+        "options": Options("leader-kill", {"inject-command": "kill {proxy_id}"}),
         "plan": PLAN,
         "began": "2026-01-02T03:04:05Z",
         "whole": Span(BEGAN_S, ENDED_S),

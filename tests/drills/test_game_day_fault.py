@@ -81,8 +81,8 @@ def breaker(outside: Outside, said: list[str], scenario: str = "leader-freeze", 
     path.write_text(yaml.safe_dump(tree(), sort_keys=False))
     here = shlex.quote(str(folder))
     templates = {
-        "break": f"touch {here}/broken-{{proxy_id}}",
-        "mend": f"sh -c 'rm -f {here}/broken-{{proxy_id}}; touch {here}/mended-{{proxy_id}}'",
+        "inject-command": f"touch {here}/broken-{{proxy_id}}",
+        "heal-command": f"sh -c 'rm -f {here}/broken-{{proxy_id}}; touch {here}/mended-{{proxy_id}}'",
         **options.pop("templates", {}),
     }
     chosen = Options(scenario, templates, **{"duration_s": 0.2, "limit_s": 5.0, **options})
@@ -102,7 +102,7 @@ async def test_what_is_broken_is_proved_held_and_mended(outside: Outside, said: 
 @pytest.mark.parametrize(
     ("template", "error", "why"),
     [
-        ("true", FaultNotObserved, "--break has had no effect .* p1 answers clients as before"),
+        ("true", FaultNotObserved, "--inject-command has had no effect .* p1 answers clients as before"),
         ("false", CommandFailed, "p1: false exited with 1"),
         ("sleep 60", CommandFailed, "sleep 60 did not end within 0.5 s"),
     ],
@@ -111,7 +111,7 @@ async def test_a_command_without_an_effect_ends_it_and_is_mended(
     outside: Outside, said: list[str], template: str, error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why):
-        await breaker(outside, said, templates={"break": template}, limit_s=0.5).perform()
+        await breaker(outside, said, templates={"inject-command": template}, limit_s=0.5).perform()
     assert outside.mended.exists()
     assert said[-1] == "the fleet is whole and at rest"
 
@@ -120,7 +120,7 @@ async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said
     outside.while_stopping = saying(status=MemberStatus.DRAINING)
     stops = f"sh -c 'touch {outside.stopping}; sleep 0.4; rm {outside.stopping}; touch {outside.broken}'"
     with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
-        await breaker(outside, said, "leader-kill", templates={"break": stops}).perform()
+        await breaker(outside, said, "leader-kill", templates={"inject-command": stops}).perform()
     assert outside.mended.exists()
 
 
@@ -143,7 +143,7 @@ async def test_what_comes_back_unmended_was_not_silent(outside: Outside, said: l
 
 async def test_one_that_was_killed_may_be_started_by_somebody_else(outside: Outside, said: list[str]) -> None:
     one = breaker(outside, said, "leader-kill", duration_s=60.0)
-    del one._options.templates["mend"]
+    del one._options.templates["heal-command"]
     held = asyncio.create_task(one.perform())
     assert await happens(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
@@ -152,7 +152,7 @@ async def test_one_that_was_killed_may_be_started_by_somebody_else(outside: Outs
 
 
 async def test_a_mending_that_fails_is_kept_and_said(outside: Outside, said: list[str]) -> None:
-    one = breaker(outside, said, templates={"mend": "false"})
+    one = breaker(outside, said, templates={"heal-command": "false"})
     assert await one.perform() is not None
     (trouble,) = one.troubles
     assert trouble == "mending p1 failed, and it may still be broken: p1: false exited with 1: "
@@ -169,10 +169,10 @@ async def test_others_have_to_take_over_while_it_is_broken(outside: Outside, sai
 
 
 async def test_a_restart_may_not_last_for_ever(outside: Outside, said: list[str]) -> None:
-    """Found: --limit-s was for the fleet alone here, and a command that hung could not be interrupted."""
+    """Found: --timeout was for the fleet alone here, and a command that hung could not be interrupted."""
     with pytest.raises(RestartFailed, match=r"p2: sleep 60 did not end within 0\.5 s"):
         await breaker(
-            outside, said, "rolling-restart", templates={"command": "sleep 60"}, limit_s=0.5
+            outside, said, "rolling-restart", templates={"restart-command": "sleep 60"}, limit_s=0.5
         ).perform()
 
 

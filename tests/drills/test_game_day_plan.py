@@ -12,7 +12,7 @@ from fleet.core.errors import AdminError, FleetError, GameDayError
 from fleet.drills.game_day.plan import Options, Plan, lines, make_plan
 from tests.unit.admin.test_rolling_restart import URLS, fleet, told
 
-KILL = Options("leader-kill", {"break": "kill {proxy_id}"})
+KILL = Options("leader-kill", {"inject-command": "kill {proxy_id}"})
 DRAIN = Options("drain")
 
 
@@ -118,6 +118,6 @@ def test_the_operator_is_told_what_is_going_to_happen() -> None:
         "deleted in the end",
         "p1, the Raft leader, for 10 s",
         "within 2.8 s",
-        "--break: kill {proxy_id}",
+        "--inject-command: kill {proxy_id}",
     ):
         assert part in said

@@ -26,11 +26,19 @@ def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: st
 @pytest.mark.parametrize(
     ("name", "given", "wrong"),
     [
-        ("leader-kill", frozenset(), "leader-kill needs --break. --break ends every process"),
-        ("blackhole", frozenset({"break"}), "blackhole needs --mend"),
-        ("drain", frozenset({"break"}), "drain takes --break and --mend together"),
-        ("watch", frozenset({"break"}), "watch has no use for --break"),
-        ("rolling-restart", frozenset({"command", "mend"}), "rolling-restart has no use for --mend"),
+        (
+            "leader-kill",
+            frozenset(),
+            "leader-kill needs --inject-command. --inject-command ends every process",
+        ),
+        ("blackhole", frozenset({"inject-command"}), "blackhole needs --heal-command"),
+        ("drain", frozenset({"inject-command"}), "drain takes --inject-command and --heal-command together"),
+        ("watch", frozenset({"inject-command"}), "watch has no use for --inject-command"),
+        (
+            "rolling-restart",
+            frozenset({"restart-command", "heal-command"}),
+            "rolling-restart has no use for --heal-command",
+        ),
     ],
 )
 def test_what_is_missing_or_useless_is_said(name: str, given: frozenset[str], wrong: str) -> None:

@@ -136,6 +136,37 @@ def test_drain_follows_its_plan_and_producers_notice_nothing(
     assert told["detected_mono_s"] <= told["committed_mono_s"] < time.monotonic()
 
 
+def test_pin_moves_a_broker_until_it_is_unpinned(
+    fleet: LocalFleet, kafka: KafkaCluster, fleet_command: FleetCommand
+) -> None:
+    before = committed(fleet_command(fleet, "status"))
+    broker_id, (owner, *_) = next(iter(sorted(before.items())))
+    target = next(each for each in fleet.members if each != owner)
+    pinned = fits(fleet_command(fleet, "pin", str(broker_id), target), "pin")
+    try:
+        assert (pinned["broker_id"], pinned["proxy_id"], pinned["applied"]) == (broker_id, target, True)
+        again = fleet_command(fleet, "pin", str(broker_id), target)
+        assert (again["proxy_id"], again["applied"]) == (target, False)
+
+        def is_moved() -> bool:
+            status = fleet_command(fleet, "status")
+            return committed(status)[broker_id] == advertised(status)[broker_id] == [target]
+
+        wait_for(is_moved, f"broker {broker_id} at {target}")
+        identities = {each["broker_id"]: each for each in fleet_command(fleet, "status")["identities"]}
+        assert {each: identities[each]["pinned_to"] for each in before} == {
+            each: target if each == broker_id else None for each in before
+        }
+    finally:
+        unpinned = fits(fleet_command(fleet, "unpin", str(broker_id)), "pin")
+        fleet.await_settled(frozenset(kafka.brokers), fleet.members)
+    assert (unpinned["broker_id"], unpinned["proxy_id"], unpinned["applied"]) == (broker_id, None, True)
+    assert fleet_command(fleet, "unpin", str(broker_id))["applied"] is False
+    after = fleet_command(fleet, "status")
+    assert all(each["pinned_to"] is None for each in after["identities"])
+    assert sorted(committed(after).values()) == [["p1"], ["p2"], ["p3"]]
+
+
 def bound_port(fleet: LocalFleet, proxy_id: ProxyId, broker_id: BrokerId) -> Endpoint:
     """Where a member really listens for an identity.
 

@@ -114,7 +114,7 @@ def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, m
     ("extra", "command"),
     [
         ("demo", ["demo"]),
-        ("chaos", ["chaos", "--scenario", "watch", "--config", str(EXAMPLE), "--yes"]),
+        ("game-day", ["game-day", "--scenario", "watch", "--config", str(EXAMPLE), "--yes"]),
         ("otel", ["node", "--config", TRACED, "--node", "p1"]),
         ("pipeline", ["report", "--tables", ".", "--out", "report.html"]),
     ],

@@ -199,9 +199,11 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
     assert (stale.text, stale.get_attribute("class")) == ("no", "")
     with Terminal("top", "--config", str(started.config)) as terminal:
         for teller in tellers:
-            terminal.await_all(f"told by {teller}", "not stale", "B/s")
+            terminal.await_all(f"reported by {teller}", "not stale", "B/s")
             started.kill(teller)
-        terminal.await_all(f"told by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}")
+        terminal.await_all(
+            f"reported by {last}", "no quorum for", r"stale for \d", rf"\d\d:\d\d:\d\d +{teller}"
+        )
         wait_for(lambda: "No quorum" in text(browser, "alarm"), "the page says it, too")
         wait_for(lambda: stale.get_attribute("class") == "bad", "in red")
         assert re.fullmatch(r"\d.* s", stale.text)
@@ -213,14 +215,14 @@ def test_a_fleet_is_lost_bit_by_bit(started: LocalFleet, browser: Chrome) -> Non
         assert browser.execute_script(looks) == "none"
         started.freeze(last)
         try:
-            terminal.await_all("not heard for", f"told by {last}")
+            terminal.await_all("no update for", f"reported by {last}")
             wait_for(lambda: "No update from this member" in text(browser, "alarm"), "the page says so")
             assert browser.execute_script(looks) == "grayscale(1)"
             picture(browser, "live-old")
             assert violations(browser) == []
         finally:
             started.thaw(last)
-        terminal.await_none("not heard for")
+        terminal.await_none("no update for")
         assert terminal.interrupt() == 130
     assert terminal.left, "the screen is as it was before"
     wait_for(lambda: "No update" not in text(browser, "alarm"), "it is back")

@@ -208,7 +208,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
     assert more.pop("load") > 0, "the fleet tells of its traffic all the time"
     assert more == {"timeline": 0, "connections": 0}, "it goes on where the first run has ended"
 
-    answer = ask(["pipeline", "availability", "--out", str(out), "--json"])
+    answer = ask(["pipeline", "availability", "--tables", str(out), "--json"])
     assert {each["broker_id"] for each in answer["takeovers"]} == taken
     for each in answer["takeovers"]:
         # Asked before it was gone, and answered: what a member knows is never later than the death.
@@ -222,7 +222,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         by_identity[each["broker_id"]] += each["unavailable_ms"]
     assert by_identity == {**dict.fromkeys(owners, 0), **missing_ms}
 
-    audited = ask(["pipeline", "audit", "--out", str(out), "--json"], code=1)
+    audited = ask(["pipeline", "audit", "--tables", str(out), "--json"], code=1)
     verdicts = {each.pop("client"): each for each in audited["clients"]}
     wanted_verdict = asdict(audit_of(stream))
     one_less = {**wanted_verdict, "received": wanted_verdict["received"] - 1, "lost": 1}
@@ -249,7 +249,7 @@ def test_the_timeline_of_a_real_fleet_is_what_its_members_have_committed(
         assert {int(row[0]): int(row[3]) for row in rows_of(browser, "takeover-table")} == missing_ms
         assert min(pictures(browser).values()) > 0
         assert complaints(browser) == []
-    odd = ask(["pipeline", "anomalies", "--out", str(out), "--json"])
+    odd = ask(["pipeline", "anomalies", "--tables", str(out), "--json"])
     assert (odd["flapping"], odd["stale_clients"]) == ([], [])
     assert {each["proxy_id"] for each in odd["one_sided"]} <= {leader}
 

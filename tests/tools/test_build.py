@@ -41,7 +41,7 @@ def wanted(*extras: str) -> list[Requirement]:
     return [each for each in map(Requirement, lines) if each.name != OWN_NAME]
 
 
-@pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("chaos", "demo", "dev"))])
+@pytest.mark.parametrize(("name", "extras"), [("demo", ("demo",)), ("dev", ("game-day", "demo", "dev"))])
 def test_a_lock_holds_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
     versions = locked(name)
     for requirement in [*wanted(*extras), Requirement("setuptools>=75")]:

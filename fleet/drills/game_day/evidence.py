@@ -58,7 +58,7 @@ def proof_of(effect: Effect, glimpse: Glimpse) -> str:
     if any(each.status is MemberStatus.DRAINING for each in survivors.values()):
         raise FaultNotObserved(
             f"{glimpse.victim} has said goodbye: it was told to stop, and hands its identities over; "
-            "--break has to send SIGKILL"
+            "--inject-command has to send SIGKILL"
         )
     if glimpse.in_another_life:
         if effect == "silent":

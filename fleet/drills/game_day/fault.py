@@ -71,7 +71,7 @@ class Breaker:
         try:
             self._say(f"breaking {victim}{', the Raft leader' if self._plan.was_leader else ''}")
             async with alongside(self._listen(victim, since_s)):
-                await self._do("break", victim)
+                await self._do("inject-command", victim)
             proof, at_s = await self._prove(victim, since_s)
             self._say(proof)
             until_s = await self._hold(victim, since_s, at_s)
@@ -90,7 +90,9 @@ class Breaker:
             await run_command(command, victim, self._options.limit_s)
         elif self._options.what.effect == "drained":
             access = access_to(self._settings, os.environ, writes=True)
-            await client.drain(client.writable_urls(self._settings), victim, option == "break", access=access)
+            await client.drain(
+                client.writable_urls(self._settings), victim, option == "inject-command", access=access
+            )
 
     async def _listen(self, victim: ProxyId, since_s: float) -> None:
         """Hear a goodbye that is over before the command is. Raises: NotProved: there was one."""
@@ -110,7 +112,7 @@ class Breaker:
                 return proof, heard_s if glimpse.silent_s >= SILENT_S else since_s
             if time.monotonic() > deadline_s:
                 raise FaultNotObserved(
-                    f"--break has had no effect that can be seen within {PROOF_LIMIT_S:.0f} s: "
+                    f"--inject-command has had no effect that can be seen within {PROOF_LIMIT_S:.0f} s: "
                     + what_is_missing(effect, glimpse)
                 )
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -145,12 +147,12 @@ class Breaker:
 
     async def _mend(self, victim: ProxyId) -> None:
         """Undo it; what goes wrong is kept and said, so that it ends nothing."""
-        if "mend" not in self._options.templates and self._options.what.effect == "killed":
+        if "heal-command" not in self._options.templates and self._options.what.effect == "killed":
             self._say(f"{victim} is to be started by somebody else")
             return
         self._say(f"mending {victim}")
         try:
-            await self._do("mend", victim)
+            await self._do("heal-command", victim)
         except FleetError as error:
             self.troubles.append(f"mending {victim} failed, and it may still be broken: {error}")
             self._say(self.troubles[-1])
@@ -182,7 +184,7 @@ class Breaker:
 
     async def _restart_all(self) -> Broken:
         at_s = time.monotonic()
-        template = self._options.templates["command"]
+        template = self._options.templates["restart-command"]
         limit_s = self._options.limit_s
         done = await rolling_restart.restart_all(
             self._urls, self._urls, template, limit_s, self._say, limit_s, self._access

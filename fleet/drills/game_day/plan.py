@@ -159,7 +159,7 @@ def lines(plan: Plan, options: Options) -> list[str]:
     if options.what.cuts_off:
         said.append(
             f"  the others have to be advertised in its place within {plan.takeover_limit_s:.1f} s"
-            " (--takeover-limit)"
+            " (--takeover-timeout)"
         )
     said += [f"  --{option}: {template}" for option, template in options.templates.items()]
     return said

@@ -97,7 +97,7 @@ class BrokenPromise:
 
 @dataclass(frozen=True, slots=True)
 class GameDayDocument:
-    """What ``fleet chaos --json`` prints.
+    """What ``fleet game-day --json`` prints.
 
     Args:
         kept: whether all promises were.

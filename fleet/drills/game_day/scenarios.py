@@ -47,18 +47,23 @@ class Scenario:
 
 
 _KILL_MUST = (
-    "--break ends every process of the member at once (SIGKILL): one that can say goodbye fails the run. "
-    "--mend starts it again; leave it out where a service manager does so by itself."
+    "--inject-command ends every process of the member at once (SIGKILL): one that can say goodbye fails the "
+    "run. --heal-command starts it again; leave it out where a service manager does so by itself."
 )
 _KILLS = (
-    Example("systemd", ("--break 'ssh {host} systemctl kill -s KILL fleet@{proxy_id}'",)),
+    Example("systemd", ("--inject-command 'ssh {host} systemctl kill -s KILL fleet@{proxy_id}'",)),
     Example(
         "Docker",
-        ("--break 'ssh {host} docker kill {proxy_id}'", "--mend 'ssh {host} docker start {proxy_id}'"),
+        (
+            "--inject-command 'ssh {host} docker kill {proxy_id}'",
+            "--heal-command 'ssh {host} docker start {proxy_id}'",
+        ),
     ),
-    Example("Kubernetes, with the script of docs/game-day.md", ("--break './pod kill {proxy_id}'",)),
+    Example("Kubernetes, with the script of docs/game-day.md", ("--inject-command './pod kill {proxy_id}'",)),
 )
 _DROP = "-p tcp -m multiport --ports 7100,9100:9132 -j DROP"
+_INSERT = f"iptables -I INPUT {_DROP}; iptables -I OUTPUT {_DROP}"
+_DELETE = f"iptables -D INPUT {_DROP}; iptables -D OUTPUT {_DROP}"
 
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
@@ -67,8 +72,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "leader",
             "killed",
             _KILL_MUST,
-            frozenset({"break"}),
-            frozenset({"mend"}),
+            frozenset({"inject-command"}),
+            frozenset({"heal-command"}),
             _KILLS,
         ),
         "follower-kill": Scenario(
@@ -76,34 +81,35 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "follower",
             "killed",
             _KILL_MUST,
-            frozenset({"break"}),
-            frozenset({"mend"}),
+            frozenset({"inject-command"}),
+            frozenset({"heal-command"}),
             _KILLS,
         ),
         "leader-freeze": Scenario(
             "The Raft leader stops in its tracks, and goes on later: no connection is reset.",
             "leader",
             "silent",
-            "--break stops every process of the member (SIGSTOP), --mend lets them go on (SIGCONT).",
-            frozenset({"break", "mend"}),
+            "--inject-command stops every process of the member (SIGSTOP), --heal-command lets them go on "
+            "(SIGCONT).",
+            frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
                     "systemd",
                     (
-                        "--break 'ssh {host} systemctl kill -s STOP fleet@{proxy_id}'",
-                        "--mend 'ssh {host} systemctl kill -s CONT fleet@{proxy_id}'",
+                        "--inject-command 'ssh {host} systemctl kill -s STOP fleet@{proxy_id}'",
+                        "--heal-command 'ssh {host} systemctl kill -s CONT fleet@{proxy_id}'",
                     ),
                 ),
                 Example(
                     "Docker",
                     (
-                        "--break 'ssh {host} docker pause {proxy_id}'",
-                        "--mend 'ssh {host} docker unpause {proxy_id}'",
+                        "--inject-command 'ssh {host} docker pause {proxy_id}'",
+                        "--heal-command 'ssh {host} docker unpause {proxy_id}'",
                     ),
                 ),
                 Example(
                     "Kubernetes, with the script of docs/game-day.md",
-                    ("--break './pod pause {proxy_id}'", "--mend './pod resume {proxy_id}'"),
+                    ("--inject-command './pod pause {proxy_id}'", "--heal-command './pod resume {proxy_id}'"),
                 ),
             ),
         ),
@@ -112,14 +118,14 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "follower",
             "drained",
             "No command is needed: members do it, if one of them has a loopback admin address on this "
-            "machine. Else --break drains the member and --mend undrains it.",
-            takes=frozenset({"break", "mend"}),
+            "machine. Else --inject-command drains the member and --heal-command undrains it.",
+            takes=frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
                     "admin addresses that are not loopback here",
                     (
-                        "--break 'ssh {host} fleet drain {proxy_id} --admin 127.0.0.1:7200'",
-                        "--mend 'ssh {host} fleet undrain {proxy_id} --admin 127.0.0.1:7200'",
+                        "--inject-command 'ssh {host} fleet drain {proxy_id} --admin 127.0.0.1:7200'",
+                        "--heal-command 'ssh {host} fleet undrain {proxy_id} --admin 127.0.0.1:7200'",
                     ),
                 ),
             ),
@@ -128,15 +134,15 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "All packets to and from a member are dropped: nothing is reset, nothing answers.",
             "follower",
             "silent",
-            "--break drops every packet of the member's peer, bootstrap and identity ports, in both "
-            "directions and in connections that stand; --mend undoes it.",
-            frozenset({"break", "mend"}),
+            "--inject-command drops every packet of the member's peer, bootstrap and identity ports, in both "
+            "directions and in connections that stand; --heal-command undoes it.",
+            frozenset({"inject-command", "heal-command"}),
             examples=(
                 Example(
                     "iptables, for peer port 7100 and client ports 9100 to 9132",
                     (
-                        f"--break 'ssh {{host}} \"iptables -I INPUT {_DROP}; iptables -I OUTPUT {_DROP}\"'",
-                        f"--mend 'ssh {{host}} \"iptables -D INPUT {_DROP}; iptables -D OUTPUT {_DROP}\"'",
+                        f"--inject-command 'ssh {{host}} \"{_INSERT}\"'",
+                        f"--heal-command 'ssh {{host}} \"{_DELETE}\"'",
                     ),
                 ),
             ),
@@ -145,11 +151,12 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
             "All members are restarted, one by one, as `fleet rolling-restart` does.",
             "nobody",
             "restarted",
-            "--command restarts one member: it sends SIGTERM, waits for the end, and starts it again.",
-            frozenset({"command"}),
+            "--restart-command restarts one member: it sends SIGTERM, waits for the end, and starts it "
+            "again.",
+            frozenset({"restart-command"}),
             examples=(
-                Example("systemd", ("--command 'ssh {host} systemctl restart fleet@{proxy_id}'",)),
-                Example("Docker", ("--command 'ssh {host} docker restart -t 45 {proxy_id}'",)),
+                Example("systemd", ("--restart-command 'ssh {host} systemctl restart fleet@{proxy_id}'",)),
+                Example("Docker", ("--restart-command 'ssh {host} docker restart -t 45 {proxy_id}'",)),
             ),
         ),
         "watch": Scenario(
@@ -172,7 +179,7 @@ def mistakes(name: str, given: frozenset[str]) -> str:
     if useless:
         return f"{name} has no use for {' and '.join(f'--{each}' for each in useless)}. {scenario.must}"
     if scenario.effect == "drained" and len(given) == 1:
-        return f"{name} takes --break and --mend together, or neither of them"
+        return f"{name} takes --inject-command and --heal-command together, or neither of them"
     return ""
 
 

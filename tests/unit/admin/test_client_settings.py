@@ -118,8 +118,8 @@ def test_one_of_several_listeners_must_be_named(tmp_path: Path, capsys: Out) -> 
     config.write_text(yaml.safe_dump(document))
     asked = ["client-config", "--client", "java", "-c", str(config)]
     assert cli.run(asked) == 2
-    assert "--listener is needed: members have external, internal" in capsys.readouterr().err
+    assert "--listener is required: members have the listeners external, internal" in capsys.readouterr().err
     assert cli.run([*asked, "--listener", "nowhere"]) == 2
-    assert "--listener nowhere: no member has it; there are external, internal" in capsys.readouterr().err
+    assert "--listener nowhere: no member has it; choose one of external, internal" in capsys.readouterr().err
     assert cli.run([*asked, "--listener", "internal"]) == 0
     assert "=127.0.0.1:9300,127.0.0.1:9320,127.0.0.1:9340\n" in capsys.readouterr().out

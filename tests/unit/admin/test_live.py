@@ -355,9 +355,9 @@ def test_a_terminal_shows_the_same() -> None:
     sample = live_sample()
     text = terminal(sample)
     assert re.search(r"^1 .*owner", text, re.MULTILINE)
-    assert "not counted: p2" in text
+    assert "no traffic counters from: p2" in text
     assert "not stale" in text
-    assert "nobody stands" not in text
+    assert "no member serves" not in text
     at = datetime.fromtimestamp(sample.ownership.takeovers[0].detected_ms / 1000)
     assert re.search(rf"^{at:%H:%M:%S} +p2 +reset", text, re.MULTILINE)
 
@@ -373,15 +373,15 @@ def test_a_terminal_says_what_is_wrong() -> None:
         identities=tuple(replace(each, advertised=()) for each in fleet.identities),
     )
     text = terminal(replace(sample, ownership=troubled))
-    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "nobody stands for 1, 2, 3", "up, drained"):
+    for said in ("no quorum for 4.0 s", "stale for 4.0 s", "no member serves broker 1, 2, 3", "up, drained"):
         assert said in text
-    assert "not heard" not in text
-    assert "not heard for 7.0 s" in terminal(sample, silent_s=7.0)
+    assert "no update" not in text
+    assert "no update for 7.0 s" in terminal(sample, silent_s=7.0)
 
 
 def test_a_terminal_shows_no_rate_before_one_is_known() -> None:
     sample = live_sample()
-    assert "no rates yet: p1" in terminal(sample)
+    assert "no rates yet from: p1" in terminal(sample)
     assert "B/s" not in terminal(sample)
     known = tuple(replace(each, rated=each.error is None) for each in sample.rate_sources)
     text = terminal(replace(sample, rate_sources=known))

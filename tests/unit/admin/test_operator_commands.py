@@ -37,20 +37,22 @@ def test_braces_without_a_name_are_kept() -> None:
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("", "--break is empty"),
+        ("", "--inject-command is empty"),
         ("ssh 'p2", "No closing quotation"),
         ("ssh {hots}", r"unknown {hots}; use {proxy_id} and {host}"),
     ],
 )
 def test_invalid_command_template_is_refused(template: str, why: str) -> None:
     with pytest.raises(CommandTemplateError, match=why):
-        command_for(template, "p2", URL, "--break")
+        command_for(template, "p2", URL, "--inject-command")
 
 
 def test_missing_program_is_reported_beforehand() -> None:
-    check_program(["sh"], "--mend")
-    with pytest.raises(CommandTemplateError, match="--mend: no program no-such-program on this machine"):
-        check_program(["no-such-program"], "--mend")
+    check_program(["sh"], "--heal-command")
+    with pytest.raises(
+        CommandTemplateError, match="--heal-command: no program no-such-program on this machine"
+    ):
+        check_program(["no-such-program"], "--heal-command")
 
 
 @pytest.mark.parametrize(
