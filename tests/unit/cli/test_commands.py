@@ -663,4 +663,4 @@ def test_without_a_configuration_a_named_address_is_believed_as_the_system_does(
     code, told = run_json(capsys, "status", "--admin", one.url)
     assert (code, "the certificate is not trusted" in told["error"]["message"]) == (3, True)
     code, told = run_json(capsys, "status", "--admin", "http://192.0.2.1:7201")
-    assert (code, "the token in the clear" in told["error"]["message"]) == (3, True)
+    assert (code, "would expose the token" in told["error"]["message"]) == (3, True)
