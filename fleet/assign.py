@@ -30,7 +30,7 @@ from zlib import crc32
 
 from fleet.core.model import Broker, BrokerId, Member, Ownership, ProxyId
 from fleet.core.placement import Candidates, Levels, Placement
-from fleet.core.weights import Weights, place, proposal
+from fleet.core.weights import Weights, place_orphans, rebalance
 
 MAX_SUCCESSORS = 3
 """Beyond these, ``fleet.core.directory`` falls back to rendezvous hashing."""
@@ -57,7 +57,7 @@ def take_over(
         least loaded member, racks breaking ties.
     """
     fleet = Candidates(members, brokers, pins, unreachable)
-    owned, orphans = _keep(fleet, previous, pinned=False)
+    owned, orphans = _keep_owners(fleet, previous, pinned=False)
     rest = []
     for broker_id in orphans:
         successor = _first_successor(fleet, broker_id, previous)
@@ -66,7 +66,7 @@ def take_over(
         else:
             owned[broker_id] = (successor,)
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(rest)))
+    owned.update(_with_single_owners(placement.place(rest)))
     return _with_successors(fleet, owned, previous)
 
 
@@ -76,24 +76,24 @@ def assign(
     previous: Mapping[BrokerId, Ownership],
     pins: Mapping[BrokerId, ProxyId],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]] = frozenset(),
-    weighing: Weights | None = None,
+    weights: Weights | None = None,
 ) -> dict[BrokerId, Ownership]:
     """The balanced ownership that moves as little as possible; ``assign`` of its own result is that result.
 
     Args and Returns: as for ``take_over``; pins are heeded for every identity.
-        weighing: what identities weigh; None where they are counted.
+        weights: what identities weigh; None where they are counted.
     """
     fleet = Candidates(members, brokers, pins, unreachable)
-    owned, orphans = _keep(fleet, previous, pinned=True)
-    if weighing is not None:
-        owned.update(place(fleet, owned, orphans, weighing))
-        owned = proposal(fleet, owned, weighing)
+    owned, orphans = _keep_owners(fleet, previous, pinned=True)
+    if weights is not None:
+        owned.update(place_orphans(fleet, owned, orphans, weights))
+        owned = rebalance(fleet, owned, weights)
         _add_owners(fleet, owned)
         return _with_successors(fleet, owned, previous)
     preferred = {broker_id: _first_successor(fleet, broker_id, previous) for broker_id in orphans}
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(orphans, preferred)))
-    _shed(fleet, owned)
+    owned.update(_with_single_owners(placement.place(orphans, preferred)))
+    _move_excess(fleet, owned)
     if len(fleet.eligible) > len(brokers):
         _add_owners(fleet, owned)
     _even_out(fleet, owned)
@@ -101,19 +101,19 @@ def assign(
     return _with_successors(fleet, owned, previous)
 
 
-def _keep(
+def _keep_owners(
     fleet: Candidates, previous: Mapping[BrokerId, Ownership], pinned: bool
 ) -> tuple[_Owners, list[BrokerId]]:
     """The previous owners that may stay, and the identities that are left with none."""
     owned: _Owners = {}
     orphans: list[BrokerId] = []
     for broker_id in fleet.broker_ids:
-        may = fleet.choices(broker_id) if pinned else fleet.allowed(broker_id)
+        choices = fleet.choices(broker_id) if pinned else fleet.allowed(broker_id)
         before = previous[broker_id].owners if broker_id in previous else ()
-        owners = before if may.issuperset(before) else tuple(p for p in before if p in may)
+        owners = before if choices.issuperset(before) else tuple(p for p in before if p in choices)
         if owners:
             owned[broker_id] = owners
-        elif may:
+        elif choices:
             orphans.append(broker_id)
         elif before:
             owned[broker_id] = before
@@ -129,7 +129,7 @@ def _first_successor(
     return next((p for p in previous[broker_id].successors if p in choices), None)
 
 
-def _alone(placed: Mapping[BrokerId, ProxyId]) -> _Owners:
+def _with_single_owners(placed: Mapping[BrokerId, ProxyId]) -> _Owners:
     return {broker_id: (proxy_id,) for broker_id, proxy_id in placed.items()}
 
 
@@ -142,7 +142,7 @@ def _loads(fleet: Candidates, owned: _Owners) -> dict[ProxyId, int]:
     return loads
 
 
-def _shed(fleet: Candidates, owned: _Owners) -> None:
+def _move_excess(fleet: Candidates, owned: _Owners) -> None:
     """Move identities that anybody may own from the most to the least loaded, as few as balance takes."""
     loads = _loads(fleet, owned)
     movable: dict[ProxyId, list[BrokerId]] = {}
@@ -174,7 +174,7 @@ def _shed(fleet: Candidates, owned: _Owners) -> None:
         for broker_id in best[:count]:
             del owned[broker_id]
     placement = Placement(fleet, Levels(fleet, _loads(fleet, owned)))
-    owned.update(_alone(placement.place(sorted(pool))))
+    owned.update(_with_single_owners(placement.place(sorted(pool))))
 
 
 def _add_owners(fleet: Candidates, owned: _Owners) -> None:
@@ -192,7 +192,7 @@ def _add_owners(fleet: Candidates, owned: _Owners) -> None:
 
 
 def _even_out(fleet: Candidates, owned: _Owners) -> None:
-    """Balance what ``_shed`` could not: chains of moves over identities that not everybody may own."""
+    """Balance what ``_move_excess`` could not: chains of moves over identities that not everybody may own."""
     loads = _loads(fleet, owned)
     while loads and max(loads.values()) - (least := min(loads.values())) >= 2:
         holdings: dict[ProxyId, list[BrokerId]] = {}
@@ -245,7 +245,7 @@ def _with_successors(
     first = _first_successors(fleet, owned, previous)
     ring = sorted((crc32(proxy_id.encode()), proxy_id) for proxy_id in fleet.eligible)
     places = [place for place, _ in ring]
-    around = [proxy_id for _, proxy_id in ring] * 2
+    ring_twice = [proxy_id for _, proxy_id in ring] * 2
     result: dict[BrokerId, Ownership] = {}
     for broker_id in fleet.broker_ids:
         if broker_id not in owned:
@@ -261,7 +261,7 @@ def _with_successors(
         start = bisect_left(places, (broker_id * 2654435761) & 0xFFFFFFFF)
         # Where everybody may own it, so many of them are enough: the owners may be among them.
         enough = MAX_SUCCESSORS + len(owners) if allowed is fleet.everyone else len(ring)
-        for proxy_id in around[start : start + min(enough, len(ring))]:
+        for proxy_id in ring_twice[start : start + min(enough, len(ring))]:
             if len(successors) == MAX_SUCCESSORS:
                 break
             if proxy_id in allowed and proxy_id not in owners and proxy_id not in successors:

@@ -1,8 +1,8 @@
 """The failure detector of one member: observations of its peers in, up, unknown or suspect out. Pure.
 
-Whether a peer changes is one table (``_NEXT``) over what is held of it and the verdict on its observations.
+Whether a peer changes is one table (``_LIVENESS_AFTER``) over what is held of it and the verdict on its observations.
 Who is killed, frozen, cut off, or has only lost its control process looks different on the link and to a
-probe of its advertised listener; ``FailureDetector._dead`` tells them apart.
+probe of its advertised listener; ``FailureDetector._suspicion`` tells them apart.
 
 A *probe* asks the data plane, a *heartbeat* comes from the control process. So an answered probe keeps a peer
 whose control process is being restarted for ``control_grace_s``, and heartbeats do not keep one whose
@@ -28,35 +28,35 @@ from typing import Final, Protocol
 from fleet.core.liveness import ProbeOutcome, Suspicion, Transition
 from fleet.core.model import Liveness, ProxyId
 
-PROBE_AGAIN_S: Final = 0.1
+OPEN_PROBE_INTERVAL_S: Final = 0.1
 """How soon the next probe follows while a peer's fate is open."""
 
-LOST_PROBE_AGAIN_S: Final = 0.02
+LINK_LOST_PROBE_INTERVAL_S: Final = 0.02
 """The same just after a link was lost: a process tree that is being killed may still answer the first one."""
 
-LOST_S: Final = 0.5
+LINK_LOST_WINDOW_S: Final = 0.5
 """How long a link counts as just lost."""
 
-DOUBT_S: Final = 0.1
+WORKER_LOSS_BYPASS_S: Final = 0.1
 """How long a peer is advertised around once its worker is gone, whatever probes say: the listener takes
 connections while any of its processes lives, and a client that tries it waits out a longer back-off."""
 
-DOUBT_AFTER_S: Final = 2.0
+WORKER_LOSS_MIN_STEADY_S: Final = 2.0
 """How long all must have been well before: what comes and goes must not move clients each time."""
 
-PROBE_FAILURES: Final = 2
+MIN_FAILED_PROBES: Final = 2
 """How many probes in a row must fail before they outweigh heartbeats."""
 
-SLOW_PERIODS: Final = 3.0
+PROBE_TIMEOUT_PERIODS: Final = 3.0
 """Where they only time out, for how many ``suspect_after_s``: a connection and an answer over it may take two
 round trips."""
 
-UNANSWERED_PERIODS: Final = 1.5
+UNANSWERED_QUESTION_PERIODS: Final = 1.5
 """How many ``suspect_after_s`` a question on the held connection may be unanswered: a round trip of a second
 is slow, not dead."""
 
 
-ALONE_PERIODS: Final = 2.0
+NO_QUORUM_PERIODS: Final = 2.0
 """For how many ``suspect_after_s`` there may be no quorum, as in elections, before this member is alone."""
 
 
@@ -85,7 +85,7 @@ class Verdict(StrEnum):
     DEAD = "dead"
 
 
-_NEXT: Final[Mapping[tuple[Liveness, Verdict], Liveness]] = {
+_LIVENESS_AFTER: Final[Mapping[tuple[Liveness, Verdict], Liveness]] = {
     (Liveness.UNKNOWN, Verdict.HEALTHY): Liveness.UP,
     (Liveness.UNKNOWN, Verdict.OPEN): Liveness.UNKNOWN,
     (Liveness.UNKNOWN, Verdict.DEAD): Liveness.SUSPECT,
@@ -108,8 +108,8 @@ class _Peer:
     """For how long this member had been alone by then, in all."""
     linked: bool = False
     linked_since_s: float = 0.0
-    doubted_until_s: float = 0.0
-    """See ``DOUBT_S``; not later than now where there is no doubt."""
+    worker_loss_bypass_until_s: float = 0.0
+    """See ``WORKER_LOSS_BYPASS_S``; not later than now where there is no doubt."""
     link_lost_s: float | None = None
     """When the link was lost that is not back yet."""
     heard_s: float | None = None
@@ -143,7 +143,7 @@ class _Peer:
     alive_s: float | None = None
     """See ``FailureDetector.alive_s``."""
 
-    def answered(self, asked_s: float) -> None:
+    def record_answer(self, asked_s: float) -> None:
         """A worker has answered what it was asked then."""
         self.alive_s = asked_s if self.alive_s is None else max(self.alive_s, asked_s)
 
@@ -167,7 +167,7 @@ class FailureDetector:
         self._paused_s = 0.0
         """How long this process itself stood still: time that counts for nobody's silence."""
         self._alone_s = 0.0
-        """How long this member was alone, in all; see ``ALONE_PERIODS``."""
+        """How long this member was alone, in all; see ``NO_QUORUM_PERIODS``."""
         self._alone_since_s: float | None = now_s
         """Since when there is no quorum; None where there is one."""
 
@@ -175,7 +175,7 @@ class FailureDetector:
 
     def link_up(self, peer: ProxyId, now_s: float) -> None:
         """The link to a peer is there."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         record.linked = True
         record.linked_since_s = at_s
         record.link_lost_s = None
@@ -184,7 +184,7 @@ class FailureDetector:
 
     def link_down(self, peer: ProxyId, now_s: float) -> None:
         """The link to a peer is lost: reset, closed, or given up."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         if record.linked:
             record.linked = False
             record.link_lost_s = at_s
@@ -192,17 +192,17 @@ class FailureDetector:
 
     def worker_lost(self, peer: ProxyId, now_s: float) -> None:
         """The connection that was held to a peer's worker has ended."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         record.probe_now = True
         record.asked_s = None
         record.open_questions_s.clear()
-        steady_since_s = max(record.linked_since_s, record.doubted_until_s)
-        if record.liveness is Liveness.UP and at_s - steady_since_s >= DOUBT_AFTER_S:
-            record.doubted_until_s = at_s + DOUBT_S
+        steady_since_s = max(record.linked_since_s, record.worker_loss_bypass_until_s)
+        if record.liveness is Liveness.UP and at_s - steady_since_s >= WORKER_LOSS_MIN_STEADY_S:
+            record.worker_loss_bypass_until_s = at_s + WORKER_LOSS_BYPASS_S
 
     def worker_asked(self, peer: ProxyId, now_s: float) -> None:
         """A question went out on the connection that is held to a peer's worker."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         record.open_questions_s.append(now_s)
         if record.asked_s is None:
             record.asked_s = at_s
@@ -210,14 +210,14 @@ class FailureDetector:
     def worker_answered(self, peer: ProxyId, now_s: float) -> None:
         """An answer came on the connection that is held to a peer's worker."""
         record = self._peers[peer]
-        record.worker_heard_s = self._clock(now_s)
+        record.worker_heard_s = self._detector_time_s(now_s)
         record.asked_s = None
         if record.open_questions_s:
-            record.answered(record.open_questions_s.popleft())
+            record.record_answer(record.open_questions_s.popleft())
 
     def worker_given_up(self, peer: ProxyId, now_s: float) -> None:
         """The connection that was held to a peer's worker was silent for too long; there is none now."""
-        self._clock(now_s)
+        self._detector_time_s(now_s)
         record = self._peers[peer]
         record.asked_s = None
         record.open_questions_s.clear()
@@ -225,46 +225,46 @@ class FailureDetector:
 
     def heartbeat(self, peer: ProxyId, report_ready: bool, incarnation: int, now_s: float) -> None:
         """A report of a peer has come over the link."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         if incarnation != record.incarnation:
             # Another life: what probes said of the one before does not count against it.
             record.incarnation = incarnation
             record.failures = 0
             record.probe_void = record.probing
             record.probe_now = True
-        if not report_ready or not record.ready or self._silent_s(record, at_s) >= self._half_s:
+        if not report_ready or not record.ready or self._silent_s(record, at_s) >= self._half_suspect_after_s:
             record.probe_now = record.probe_now or record.liveness is Liveness.SUSPECT
         record.ready = report_ready
         record.heard_s = at_s
 
     def link_failed_here(self, peer: ProxyId, now_s: float) -> None:
         """No link to a peer could be made, for a reason of this member's own."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         record.link_failed_here_s = at_s
 
     def probe_sent(self, peer: ProxyId, now_s: float) -> None:
         """The probe of a peer goes out now; until now its name was being looked up."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         record.probe_sent_s = at_s
         record.probe_out_s = now_s
 
     def probe_failed_here(self, peer: ProxyId, now_s: float) -> None:
         """The probe of a peer that was under way has ended for a reason of this member's own."""
-        self._clock(now_s)
+        self._detector_time_s(now_s)
         record = self._peers[peer]
         record.probing = record.probe_void = False
         record.probe_not_sent = True
 
     def probe_result(self, peer: ProxyId, outcome: ProbeOutcome, now_s: float) -> None:
         """The probe of a peer that was under way has ended."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         void, record.probing, record.probe_void = record.probe_void, False, False
         record.probe_not_sent = False
         if outcome is ProbeOutcome.ANSWERED:
             record.failures = 0
             # The answer shows that the peer was alive when it was asked, not how it is by now.
             record.answered_s = record.probe_sent_s
-            record.answered(record.probe_out_s)
+            record.record_answer(record.probe_out_s)
         elif not void:
             if record.failures == 0:
                 record.failing_since_s = at_s if record.probe_sent_s is None else record.probe_sent_s
@@ -278,9 +278,9 @@ class FailureDetector:
             sent_s: when it was sent, on the clock that ``now_s`` is of.
         """
         record = self._peers[peer]
-        self._clock(now_s)
+        self._detector_time_s(now_s)
         record.failures = 0
-        record.answered(sent_s)
+        record.record_answer(sent_s)
         sent_s -= self._paused_s
         record.answered_s = sent_s if record.answered_s is None else max(record.answered_s, sent_s)
 
@@ -288,11 +288,11 @@ class FailureDetector:
 
     def tick(self, now_s: float) -> list[Transition]:
         """Judge every peer; to be called after observations and at least at ``next_deadline_s``."""
-        at_s = self._clock(now_s)
+        at_s = self._detector_time_s(now_s)
         transitions = []
         for peer, record in self._peers.items():
-            verdict, reason = self._judge(record, at_s)
-            before, record.liveness = record.liveness, _NEXT[record.liveness, verdict]
+            verdict, reason = self._verdict(record, at_s)
+            before, record.liveness = record.liveness, _LIVENESS_AFTER[record.liveness, verdict]
             if record.liveness is not before:
                 record.since_s = at_s
                 record.since_alone_s = self._alone_s + self._without_quorum_s(at_s)
@@ -309,7 +309,7 @@ class FailureDetector:
         answered since, on the clock of whoever calls; None where it never has."""
         return self._peers[peer].alive_s
 
-    def suspects(
+    def bypassed(
         self, now_s: float, has_quorum: bool, committed_down: AbstractSet[ProxyId]
     ) -> frozenset[ProxyId]:
         """The members that the overlay goes around.
@@ -317,32 +317,32 @@ class FailureDetector:
         With a quorum, a suspicion that is not committed within ``overlay_ttl_s`` lapses until the peer
         recovers (a broken link between two members must not make their Metadata disagree for ever): a
         heartbeat earlier, because until then the workers have to have heard of it. Where there has been no
-        quorum for a while (``ALONE_PERIODS``), nothing can be committed, and this member has to help itself:
-        it goes around all that it suspects, and that time does not count. A shorter one, such as an election,
+        quorum for a while (``NO_QUORUM_PERIODS``), nothing can be committed, and this member has to help itself:
+        it goes around all that it bypassed, and that time does not count. A shorter one, such as an election,
         does, and what has lapsed stays so. A member that is committed down stays in for as long as it is
         suspected here: it still owns what nobody else may own.
 
-        A peer whose worker has just gone is among them for a moment (``DOUBT_S``).
+        A peer whose worker has just gone is among them for a moment (``WORKER_LOSS_BYPASS_S``).
 
         Args:
             has_quorum: to be told regularly, because the time that a quorum has had counts.
             committed_down: the members that are committed down.
         """
-        at_s = self._clock(now_s)
+        at_s = self._detector_time_s(now_s)
         self._count_alone(at_s, has_quorum)
 
-        def stands(peer: ProxyId, record: _Peer) -> bool:
+        def is_bypassed(peer: ProxyId, record: _Peer) -> bool:
             if record.liveness is not Liveness.SUSPECT:
-                return at_s < record.doubted_until_s
+                return at_s < record.worker_loss_bypass_until_s
             if peer in committed_down or self._is_alone(at_s):
                 return True
-            return at_s < self._lapses_s(record)
+            return at_s < self._suspicion_lapses_s(record)
 
-        return frozenset(peer for peer, record in self._peers.items() if stands(peer, record))
+        return frozenset(peer for peer, record in self._peers.items() if is_bypassed(peer, record))
 
-    def hears(self, peer: ProxyId, now_s: float) -> bool:
+    def receives_heartbeats(self, peer: ProxyId, now_s: float) -> bool:
         """Whether heartbeats of a peer arrive."""
-        at_s, record = self._clock(now_s), self._peers[peer]
+        at_s, record = self._detector_time_s(now_s), self._peers[peer]
         return record.linked and self._silent_s(record, at_s) < self._timing.suspect_after_s
 
     @property
@@ -355,7 +355,7 @@ class FailureDetector:
     def probes_due(self, now_s: float) -> list[ProxyId]:
         """The peers to probe now; each counts as being probed until ``probe_result`` or
         ``probe_failed_here``."""
-        at_s = self._clock(now_s)
+        at_s = self._detector_time_s(now_s)
         due = []
         for peer, record in self._peers.items():
             if not record.probing and at_s >= self._probe_due_s(record, at_s):
@@ -368,7 +368,7 @@ class FailureDetector:
 
     def next_deadline_s(self, now_s: float) -> float:
         """When to call ``tick`` and ``probes_due`` next if nothing is observed until then."""
-        at_s = self._clock(now_s)
+        at_s = self._detector_time_s(now_s)
         # Never far away: a long gap between two calls is taken for a pause of this process.
         nearest_s = at_s + self._timing.heartbeat_s
         for record in self._peers.values():
@@ -396,27 +396,27 @@ class FailureDetector:
         return 0.0 if self._alone_since_s is None else at_s - self._alone_since_s
 
     def _is_alone(self, at_s: float) -> bool:
-        return self._without_quorum_s(at_s) >= ALONE_PERIODS * self._timing.suspect_after_s
+        return self._without_quorum_s(at_s) >= NO_QUORUM_PERIODS * self._timing.suspect_after_s
 
-    def _lapses_s(self, record: _Peer) -> float:
+    def _suspicion_lapses_s(self, record: _Peer) -> float:
         """When a suspicion is over that nobody shares."""
         alone_s = max(0.0, self._alone_s - record.since_alone_s)
         return record.since_s + alone_s + self._timing.overlay_ttl_s - self._timing.heartbeat_s
 
     @property
-    def _half_s(self) -> float:
+    def _half_suspect_after_s(self) -> float:
         return self._timing.suspect_after_s / 2
 
-    def _clock(self, now_s: float) -> float:
-        """The detector's own time, which stands still while this process does (SIGSTOP, swap, suspend)."""
+    def _detector_time_s(self, now_s: float) -> float:
+        """The detector's own time, which is_bypassed still while this process does (SIGSTOP, swap, suspend)."""
         gap_s, self._seen_s = now_s - self._seen_s, max(now_s, self._seen_s)
-        if gap_s > self._half_s:
+        if gap_s > self._half_suspect_after_s:
             self._paused_s += gap_s - min(self._timing.heartbeat_s, gap_s)
             for record in self._peers.values():
                 record.probe_void = record.probing
         return self._seen_s - self._paused_s
 
-    def _signs_s(self, record: _Peer) -> tuple[float, float]:
+    def _last_signs_s(self, record: _Peer) -> tuple[float, float]:
         """The last sign of life of a peer's control process, and of it as a whole."""
         heard_s = self._started_s if record.heard_s is None else record.heard_s
         signs = (record.answered_s, record.worker_heard_s)
@@ -437,23 +437,23 @@ class FailureDetector:
         return since_s + self._timing.grace_s
 
     def _silent_s(self, record: _Peer, at_s: float) -> float:
-        return at_s - self._signs_s(record)[0]
+        return at_s - self._last_signs_s(record)[0]
 
     def _deadlines_s(self, record: _Peer) -> list[float]:
         """The moments at which time alone can change the verdict."""
         timing = self._timing
-        heard_s, alive_s = self._signs_s(record)
+        heard_s, alive_s = self._last_signs_s(record)
         deadlines = [
             self._grace_ends_s(record),
             alive_s + timing.suspect_after_s,
             self._control_since_s(record, heard_s) + timing.control_grace_s,
-            record.doubted_until_s,
-            self._lapses_s(record),
+            record.worker_loss_bypass_until_s,
+            self._suspicion_lapses_s(record),
         ]
         if record.failures:
-            deadlines.append(record.failing_since_s + SLOW_PERIODS * timing.suspect_after_s)
+            deadlines.append(record.failing_since_s + PROBE_TIMEOUT_PERIODS * timing.suspect_after_s)
         if record.asked_s is not None:
-            deadlines.append(record.asked_s + UNANSWERED_PERIODS * timing.suspect_after_s)
+            deadlines.append(record.asked_s + UNANSWERED_QUESTION_PERIODS * timing.suspect_after_s)
         return deadlines
 
     def _probe_due_s(self, record: _Peer, at_s: float) -> float:
@@ -467,20 +467,22 @@ class FailureDetector:
             return due_s
         just_lost = (
             record.link_lost_s is not None
-            and record.probe_sent_s - record.link_lost_s < LOST_S
+            and record.probe_sent_s - record.link_lost_s < LINK_LOST_WINDOW_S
             and not record.probe_not_sent
         )
-        soon_s = record.probe_sent_s + min(LOST_PROBE_AGAIN_S if just_lost else PROBE_AGAIN_S, interval_s)
+        soon_s = record.probe_sent_s + min(
+            LINK_LOST_PROBE_INTERVAL_S if just_lost else OPEN_PROBE_INTERVAL_S, interval_s
+        )
         if not record.linked or record.failures:
             return soon_s
         # Early enough for the verdict to fall at suspect_after_s.
-        quiet_s = self._signs_s(record)[0] + self._half_s
+        half_silent_s = self._last_signs_s(record)[0] + self._half_suspect_after_s
         if record.asked_s is not None:
-            quiet_s = min(quiet_s, record.asked_s + self._half_s)
-        return min(due_s, max(soon_s, quiet_s))
+            half_silent_s = min(half_silent_s, record.asked_s + self._half_suspect_after_s)
+        return min(due_s, max(soon_s, half_silent_s))
 
-    def _judge(self, record: _Peer, at_s: float) -> tuple[Verdict, str]:
-        dead = self._dead(record, at_s)
+    def _verdict(self, record: _Peer, at_s: float) -> tuple[Verdict, str]:
+        dead = self._suspicion(record, at_s)
         if dead is not None:
             return Verdict.DEAD, dead
         if not record.linked or not record.ready or record.failures:
@@ -494,7 +496,7 @@ class FailureDetector:
                 return Verdict.OPEN, ""
         return Verdict.HEALTHY, "recovered"
 
-    def _dead(self, record: _Peer, at_s: float) -> Suspicion | None:
+    def _suspicion(self, record: _Peer, at_s: float) -> Suspicion | None:
         """Why a peer is to be suspected; None where nothing says so."""
         timing = self._timing
         in_grace = record.liveness is Liveness.UNKNOWN and at_s < self._grace_ends_s(record)
@@ -503,14 +505,14 @@ class FailureDetector:
             return None if in_grace else "never_heard"
         if not record.linked and record.failures and record.refused:
             return "reset"
-        heard_s, alive_s = self._signs_s(record)
+        heard_s, alive_s = self._last_signs_s(record)
         probed = record.probe_sent_s is not None and record.probe_sent_s > alive_s
         if probed and at_s - alive_s >= timing.suspect_after_s:
             return "silent"
         if at_s - self._control_since_s(record, heard_s) >= timing.control_grace_s:
             return "control_gone"
-        if record.failures >= PROBE_FAILURES and (
-            record.refused or at_s - record.failing_since_s >= SLOW_PERIODS * timing.suspect_after_s
+        if record.failures >= MIN_FAILED_PROBES and (
+            record.refused or at_s - record.failing_since_s >= PROBE_TIMEOUT_PERIODS * timing.suspect_after_s
         ):
             return "unreachable"
         if self._unanswered(record, at_s):
@@ -524,7 +526,7 @@ class FailureDetector:
         new one."""
         if (
             record.asked_s is None
-            or at_s - record.asked_s < UNANSWERED_PERIODS * self._timing.suspect_after_s
+            or at_s - record.asked_s < UNANSWERED_QUESTION_PERIODS * self._timing.suspect_after_s
         ):
             return False
         return record.answered_s is None or record.answered_s < record.asked_s

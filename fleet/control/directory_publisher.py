@@ -17,7 +17,7 @@ from fleet.runtime import ipc
 log = logging.getLogger(__name__)
 
 
-class Directories:
+class DirectoryPublisher:
     """Puts out a new directory whenever it would say something new.
 
     Args:
@@ -34,16 +34,16 @@ class Directories:
         self.current = Directory()
 
     def publish(
-        self, state: FleetState, suspects: AbstractSet[ProxyId], brokers: Mapping[BrokerId, Broker]
+        self, state: FleetState, bypassed: AbstractSet[ProxyId], brokers: Mapping[BrokerId, Broker]
     ) -> None:
         """Build the directory anew; nothing happens where it says what the last one said.
 
         Args:
             state: what is committed.
-            suspects: the members to advertise around.
+            bypassed: the members to advertise around.
             brokers: all that this member knows of, committed or not.
         """
-        newest = directory.build(state, suspects, self._me, self.current.revision, brokers)
+        newest = directory.build(state, bypassed, self._me, self.current.revision, brokers)
         if newest != self.current:
             self.current = replace(newest, revision=newest.revision + 1)
             self._workers.publish(self.current)

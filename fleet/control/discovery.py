@@ -15,7 +15,7 @@ from fleet.tls.brokers import explain_dial
 
 log = logging.getLogger(__name__)
 
-NEXT_AFTER_S: Final = 0.5
+NEXT_SERVER_DELAY_S: Final = 0.5
 """After which the next server is asked, too: one may be silent."""
 _CLIENT_ID: Final = "fleet-discovery"
 
@@ -29,21 +29,23 @@ async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: 
     """
     reasons: dict[Endpoint, str] = {}
     refused = False
-    asking: dict[asyncio.Task[tuple[Broker, ...]], Endpoint] = {}
+    queries: dict[asyncio.Task[tuple[Broker, ...]], Endpoint] = {}
     try:
         options = access.options()
         async with asyncio.timeout(timeout_s):
             left = random.sample(servers, len(servers))
-            while left or asking:
+            while left or queries:
                 if left:
                     server = left.pop()
                     reasons[server] = "timed out"
-                    asking[asyncio.create_task(_ask(server, options, timeout_s))] = server
+                    queries[asyncio.create_task(_query_server(server, options, timeout_s))] = server
                 done, _ = await asyncio.wait(
-                    asking, timeout=NEXT_AFTER_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                    queries,
+                    timeout=NEXT_SERVER_DELAY_S if left else None,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
-                    server = asking.pop(task)
+                    server = queries.pop(task)
                     try:
                         return task.result()
                     except NoMetadata as error:
@@ -53,14 +55,14 @@ async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: 
     except (ConfigError, OSError) as error:
         raise NoMetadata(str(error)) from None
     finally:
-        for task in asking:
+        for task in queries:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*queries, return_exceptions=True)
     said = "; ".join(sorted(f"{server}: {why}" for server, why in reasons.items()))
     raise NoMetadata(said, refused=refused)
 
 
-async def _ask(server: Endpoint, options: Options, timeout_s: float) -> tuple[Broker, ...]:
+async def _query_server(server: Endpoint, options: Options, timeout_s: float) -> tuple[Broker, ...]:
     """The brokers that one server knows of. Raises: NoMetadata."""
     # Imported here: it takes longer than all the rest of a control process that has to be back soon.
     from aiokafka.conn import create_conn

@@ -7,9 +7,9 @@ from typing import Final
 
 from fleet.core.model import FleetState, Member, MemberStatus, ProxyId
 
-SOON_S: Final = 10.0
+FLAP_WINDOW_S: Final = 10.0
 """A member that goes down within this time after it was taken in again flaps, or within twice its wait."""
-LIMIT_S: Final = 60.0
+MAX_WAIT_S: Final = 60.0
 """What it has to wait at most."""
 
 
@@ -22,25 +22,25 @@ class FlapDamper:
 
     def __init__(self, steady_after_s: float) -> None:
         self._steady_after_s = steady_after_s
-        self._taken_in_s: dict[ProxyId, float] = {}
+        self._up_again_s: dict[ProxyId, float] = {}
         self._wait_s: dict[ProxyId, float] = {}
 
-    def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
+    def on_committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
         """A state has taken the place of another one."""
         if before.members is after.members:
             return
         for proxy_id, member in after.members.items():
             was, now = _status(before.members, proxy_id), member.status
             if now is MemberStatus.UP and was is MemberStatus.DOWN:
-                self._taken_in_s[proxy_id] = now_s
+                self._up_again_s[proxy_id] = now_s
             elif now is MemberStatus.DOWN and was is MemberStatus.UP:
-                self._went_down(proxy_id, now_s)
+                self._on_down(proxy_id, now_s)
 
-    def _went_down(self, proxy_id: ProxyId, now_s: float) -> None:
+    def _on_down(self, proxy_id: ProxyId, now_s: float) -> None:
         waited_s = self.steady_s(proxy_id)
-        up_s = now_s - self._taken_in_s.get(proxy_id, float("-inf"))
-        if up_s < max(SOON_S, 2 * waited_s):
-            self._wait_s[proxy_id] = max(self._steady_after_s, min(2 * waited_s, LIMIT_S))
+        up_s = now_s - self._up_again_s.get(proxy_id, float("-inf"))
+        if up_s < max(FLAP_WINDOW_S, 2 * waited_s):
+            self._wait_s[proxy_id] = max(self._steady_after_s, min(2 * waited_s, MAX_WAIT_S))
         else:
             self._wait_s.pop(proxy_id, None)
 

@@ -4,7 +4,7 @@ It is level-triggered. Each call compares what is committed with what is observe
 difference; whoever becomes leader carries on where another one stopped, because nothing rests on what an
 earlier call saw but the times since when something holds.
 
-A command that was proposed is not proposed again for ``RETRY_S``, unless the state has changed so that
+A command that was proposed is not proposed again for ``PROPOSAL_RETRY_S``, unless the state has changed so that
 another one is due. Ownership is computed from one generation, so there is no second one before the first has
 landed.
 """
@@ -40,17 +40,17 @@ from fleet.core.state import (
     OwnershipReason,
     split_ownership,
 )
-from fleet.core.weights import UNKNOWN, Weights
+from fleet.core.weights import UNKNOWN_WEIGHTS, Weights
 
-RETRY_S: Final = 1.0
+PROPOSAL_RETRY_S: Final = 1.0
 """A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
 
-STOPPING_BATCH_S: Final = 0.15
+STOPPING_BATCH_DELAY_S: Final = 0.15
 """Members that are stopped together must be seen together, before anything moves from one to the next."""
 
-BROKER_GONE_S: Final = 60.0
-BROKERS_PER_COMMAND: Final = 100
-UNREACHABLE_PERIODS: Final = 2
+BROKER_REMOVAL_DELAY_S: Final = 60.0
+MAX_BROKERS_PER_COMMAND: Final = 100
+BROKER_UNREACHABLE_PERIODS: Final = 2
 """A broker counts as unreachable from a member after this many ``suspect_after_s``."""
 
 
@@ -82,23 +82,23 @@ class _Observed:
 
     state: FleetState
     reports: Mapping[ProxyId, MemberReport]
-    live: Mapping[ProxyId, Liveness]
+    liveness: Mapping[ProxyId, Liveness]
     heard: AbstractSet[ProxyId]
     now_s: float
 
 
-class _Since:
+class _Durations:
     """Since when each of some things has held without a break."""
 
     def __init__(self) -> None:
         self._since_s: dict[Hashable, float] = {}
 
-    def hold(self, now: Iterable[Hashable], now_s: float) -> None:
-        """Exactly these hold now."""
+    def update(self, now: Iterable[Hashable], now_s: float) -> None:
+        """Exactly these update now."""
         self._since_s = {key: self._since_s.get(key, now_s) for key in now}
 
-    def for_s(self, key: Hashable, now_s: float) -> float:
-        """For how long; below zero where it does not hold."""
+    def duration_s(self, key: Hashable, now_s: float) -> float:
+        """For how long; below zero where it does not update."""
         return now_s - self._since_s[key] if key in self._since_s else -1.0
 
 
@@ -115,7 +115,7 @@ class _Inputs:
 
     state: FleetState
     unreachable: frozenset[tuple[ProxyId, BrokerId]]
-    weighing: Weights | None
+    weights: Weights | None
     balanced: bool
 
     def covers(self, other: _Inputs) -> bool:
@@ -125,7 +125,7 @@ class _Inputs:
             and self.state.ownership is other.state.ownership
             and self.state.pins is other.state.pins
             and self.unreachable == other.unreachable
-            and self.weighing is other.weighing
+            and self.weights is other.weights
             and (self.balanced or not other.balanced)
         )
 
@@ -152,41 +152,44 @@ class Leader:
         self._weights: Mapping[BrokerId, float] | None = None
         self._voters = frozenset(voters)
         self._members = frozenset(members)
-        self._flaps = FlapDamper(timing.steady_after_s)
+        self._flap_damper = FlapDamper(timing.steady_after_s)
         self._moved_s = -inf
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: to be called while this member does not lead."""
         self._leading_since_s: float | None = None
-        self._ready = _Since()
-        self._stopping = _Since()
-        self._missing = _Since()
-        self._cut = _Since()
-        self._settled = _Since()
+        self._ready = _Durations()
+        self._stopping = _Durations()
+        self._missing = _Durations()
+        self._replaceable = _Durations()
+        self._settled = _Durations()
         self._outstanding: dict[Hashable, _Outstanding] = {}
         self._ownership_until = (-1, 0.0)
-        self._done: _Inputs | None = None
-        self._weighing: Weights | None = None
-        self._weighed_s = 0.0
+        self._settled_inputs: _Inputs | None = None
+        self._current_weights: Weights | None = None
+        self._weights_taken_s = 0.0
 
-    def weigh(self, weights: Mapping[BrokerId, float]) -> None:
-        """What identities weigh has been said anew; to be told at every member, leading or not."""
+    def update_weights(self, weights: Mapping[BrokerId, float]) -> None:
+        """What identities update_weights has been said anew; to be told at every member, leading or not."""
         self._weights = weights
 
-    def committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
+    def on_committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
         """A state has taken the place of another one; to be told at every member, leading or not."""
-        self._flaps.committed(before, after, now_s)
+        self._flap_damper.on_committed(before, after, now_s)
         if before.pins is not after.pins:
             self._moved_s = -inf  # an operator's word does not wait
-        if any(_lost(owned, after.ownership.get(broker_id)) for broker_id, owned in before.ownership.items()):
+        if any(
+            _loses_owner(owned, after.ownership.get(broker_id))
+            for broker_id, owned in before.ownership.items()
+        ):
             self._moved_s = now_s
 
     def propose(
         self,
         state: FleetState,
         reports: Mapping[ProxyId, MemberReport],
-        live: Mapping[ProxyId, Liveness],
+        liveness: Mapping[ProxyId, Liveness],
         heard: AbstractSet[ProxyId],
         now_s: float,
     ) -> list[Command]:
@@ -195,25 +198,25 @@ class Leader:
         Args:
             state: the newest that is committed here.
             reports: the last one of each member whose link is up, this member's own included.
-            live: what this member holds of every one; of itself that it is up.
+            liveness: what this member holds of every one; of itself that it is up.
             heard: the members whose heartbeats arrive here, this one included.
         """
         if self._leading_since_s is None:
             self._leading_since_s = now_s
-        seen = _Observed(state, reports, live, heard, now_s)
+        seen = _Observed(state, reports, liveness, heard, now_s)
         self._observe(seen)
         if _whole_fleet_stops(seen):
             # Nobody is left to take over, and the fleet shall come back as it was.
             return []
         wanted: dict[Hashable, Command] = {}
         for proxy_id in sorted(state.members.keys() | reports.keys()):
-            command = self._member(proxy_id, seen)
+            command = self._member_command(proxy_id, seen)
             if command is not None:
                 wanted["member", proxy_id] = command
-        for command in self._brokers(seen):
+        for command in self._broker_commands(seen):
             wanted[_key(command)] = command
-        commands = self._new(wanted, now_s)
-        return commands + self._ownership(seen)
+        commands = self._not_pending(wanted, now_s)
+        return commands + self._ownership_commands(seen)
 
     # -- what holds, and since when ------------------------------------------------------------------------
 
@@ -224,21 +227,21 @@ class Leader:
             for p, r in reports.items()
             if r.ready
             and not r.stopping
-            and seen.live.get(p) is Liveness.UP
+            and seen.liveness.get(p) is Liveness.UP
             and not self._is_suspected(p, reports)
         ]
-        self._ready.hold(up, now_s)
-        self._stopping.hold(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
+        self._ready.update(up, now_s)
+        self._stopping.update(((p, r.incarnation) for p, r in reports.items() if r.stopping), now_s)
         listed = {broker.broker_id for report in reports.values() for broker in report.brokers}
         missing = (state.brokers.keys() | state.ownership.keys()) - listed if listed else ()
-        self._missing.hold(missing, now_s)
+        self._missing.update(missing, now_s)
         able = {p for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible}
         lost_by = Counter(b for p in able for b in set(reports[p].unreachable))
         # When a fault of all members ends, none may lose what it has for being the last to notice.
         replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
-        self._cut.hold(replaceable, now_s)
+        self._replaceable.update(replaceable, now_s)
 
-    def _new(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
+    def _not_pending(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
         """Those that are not under way already."""
         new = []
         outstanding: dict[Hashable, _Outstanding] = {}
@@ -247,27 +250,27 @@ class Leader:
             if before is None or before.command != command:
                 before = _Outstanding(command, now_s, now_s)
                 new.append(command)
-            elif now_s - before.last_s >= RETRY_S:
+            elif now_s - before.last_s >= PROPOSAL_RETRY_S:
                 before = replace(before, last_s=now_s)
                 new.append(command)
             outstanding[key] = before
         self._outstanding = outstanding
         return new
 
-    def _landing(self, now_s: float, kind: str = "") -> bool:
+    def _has_pending(self, now_s: float, kind: str = "") -> bool:
         """Whether commands of a kind (all of them by default) are about to change the state.
 
-        Those that have not done so for ``RETRY_S`` do not count: nothing may wait for them for ever.
+        Those that have not done so for ``PROPOSAL_RETRY_S`` do not count: nothing may wait for them for ever.
         """
         return any(
-            now_s - each.first_s < RETRY_S
+            now_s - each.first_s < PROPOSAL_RETRY_S
             for each in self._outstanding.values()
             if each.command.kind.startswith(kind)
         )
 
     # -- members -------------------------------------------------------------------------------------------
 
-    def _member(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
+    def _member_command(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
         """What is to be committed about one member."""
         now_s, committed, report = seen.now_s, seen.state.members.get(proxy_id), seen.reports.get(proxy_id)
         believed = committed is not None and committed.status is not MemberStatus.DOWN
@@ -279,10 +282,10 @@ class Leader:
             same_life = committed is not None and committed.incarnation == report.incarnation
             if committed is None or not same_life or committed.status is not MemberStatus.UP:
                 return None
-            if self._stopping.for_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_S:
+            if self._stopping.duration_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_DELAY_S:
                 return None
             return MemberStatusChanged(proxy_id, MemberStatus.DRAINING, committed.incarnation)
-        ready_for_s = self._ready.for_s((proxy_id, report.incarnation), now_s)
+        ready_for_s = self._ready.duration_s((proxy_id, report.incarnation), now_s)
         if ready_for_s < 0:
             return None
         member = replace(report.member, incarnation=report.incarnation, status=MemberStatus.UP)
@@ -291,7 +294,7 @@ class Leader:
             return None if member == committed else MemberUp(member)
         # At the very first start there is nothing to disturb.
         first_start = committed is None and seen.state.generation == 0
-        steady_s = self._flaps.steady_s(proxy_id)
+        steady_s = self._flap_damper.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
     def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, MemberReport]) -> bool:
@@ -323,7 +326,7 @@ class Leader:
 
     # -- brokers -------------------------------------------------------------------------------------------
 
-    def _brokers(self, seen: _Observed) -> list[Command]:
+    def _broker_commands(self, seen: _Observed) -> list[Command]:
         """Brokers that are new, moved or gone, in commands that fit the log."""
         listed: dict[BrokerId, list[Broker]] = {}
         for _, report in sorted(seen.reports.items()):
@@ -337,58 +340,58 @@ class Leader:
             if seen.state.brokers.get(broker_id) not in versions
         ]
         commands: list[Command] = [
-            BrokersSeen(tuple(new[start : start + BROKERS_PER_COMMAND]))
-            for start in range(0, len(new), BROKERS_PER_COMMAND)
+            BrokersSeen(tuple(new[start : start + MAX_BROKERS_PER_COMMAND]))
+            for start in range(0, len(new), MAX_BROKERS_PER_COMMAND)
         ]
         commands += [
             BrokerGone(broker_id)
             for broker_id in sorted(seen.state.brokers)
-            if self._missing.for_s(broker_id, seen.now_s) >= BROKER_GONE_S
+            if self._missing.duration_s(broker_id, seen.now_s) >= BROKER_REMOVAL_DELAY_S
         ]
         return commands
 
     # -- ownership -----------------------------------------------------------------------------------------
 
-    def _ownership(self, seen: _Observed) -> list[Command]:
+    def _ownership_commands(self, seen: _Observed) -> list[Command]:
         state, now_s = seen.state, seen.now_s
         unreachable = self._unreachable(seen)
         steady = self._is_steady(seen, unreachable)
         generation, proposed_s = self._ownership_until
-        if state.generation < generation and now_s - proposed_s < RETRY_S:
+        if state.generation < generation and now_s - proposed_s < PROPOSAL_RETRY_S:
             return []
         # Of two members that die together, the second must not be given what the first one owned.
-        if not state.brokers or self._landing(now_s, "member"):
+        if not state.brokers or self._has_pending(now_s, "member"):
             return []
-        weighing = self._weighed(now_s)
-        inputs = _Inputs(state, unreachable, weighing, steady and not self._landing(now_s))
-        if self._done is not None and self._done.covers(inputs):
+        weights = self._weights_to_use(now_s)
+        inputs = _Inputs(state, unreachable, weights, steady and not self._has_pending(now_s))
+        if self._settled_inputs is not None and self._settled_inputs.covers(inputs):
             return []
         if state.ownership:
             after = take_over(state.members, state.brokers, state.ownership, state.pins, unreachable)
-            if state.ownership.keys() != after.keys() or _moved(state.ownership, after):
-                return self._change(state, after, _why_moved(state, after, unreachable), now_s)
+            if state.ownership.keys() != after.keys() or _changed_owners(state.ownership, after):
+                return self._change(state, after, _move_reason(state, after, unreachable), now_s)
             if not inputs.balanced:
-                self._done = inputs
+                self._settled_inputs = inputs
                 return []
-        elif self._landing(now_s) or not self._may_start(state, now_s):
+        elif self._has_pending(now_s) or not self._may_start(state, now_s):
             return []
-        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable, weighing)
+        after = assign(state.members, state.brokers, state.ownership, state.pins, unreachable, weights)
         if after == state.ownership:
-            self._done = inputs
+            self._settled_inputs = inputs
             return []
-        return self._change(state, after, _why_balanced(state, after), now_s)
+        return self._change(state, after, _balance_reason(state, after), now_s)
 
-    def _weighed(self, now_s: float) -> Weights | None:
+    def _weights_to_use(self, now_s: float) -> Weights | None:
         """By what to balance; another one than last time only where that is long enough ago."""
         if self._balance is None:
             return None
         if self._weights is None:
-            return UNKNOWN
-        old = self._weighing is None or now_s - self._weighed_s >= self._balance.every_s
-        if self._weighing is None or (old and self._weighing.weights is not self._weights):
-            self._weighing = Weights(self._weights, self._balance.min_gain)
-            self._weighed_s = now_s
-        return self._weighing
+            return UNKNOWN_WEIGHTS
+        old = self._current_weights is None or now_s - self._weights_taken_s >= self._balance.every_s
+        if self._current_weights is None or (old and self._current_weights.weights is not self._weights):
+            self._current_weights = Weights(self._weights, self._balance.min_gain)
+            self._weights_taken_s = now_s
+        return self._current_weights
 
     def _may_start(self, state: FleetState, now_s: float) -> bool:
         """Whether there may be a first ownership: over all members, or after a grace over those there are."""
@@ -404,23 +407,23 @@ class Leader:
         The second is for clients: librdkafka waits twice as long before it connects to a broker as the last
         time, from reconnect.backoff.ms to .max.ms, unless that was more than .max.ms ago, ten seconds.
         """
-        eligible = {p: seen.live.get(p) for p, member in seen.state.members.items() if member.eligible}
+        eligible = {p: seen.liveness.get(p) for p, member in seen.state.members.items() if member.eligible}
         key = (frozenset(eligible.items()), frozenset(unreachable))
-        self._settled.hold([key], seen.now_s)
+        self._settled.update([key], seen.now_s)
         # Members that have not been heard of since a cold start keep what they had.
         unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
         rested = seen.now_s - self._moved_s >= self._timing.rest_after_move_s
-        settled = self._settled.for_s(key, seen.now_s) >= self._timing.steady_after_s
+        settled = self._settled.duration_s(key, seen.now_s) >= self._timing.steady_after_s
         return not unheard and rested and settled
 
     def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
         """Pairs that have been cut for a while in which somebody else could step in."""
-        steady_s = UNREACHABLE_PERIODS * self._timing.suspect_after_s
+        steady_s = BROKER_UNREACHABLE_PERIODS * self._timing.suspect_after_s
         return frozenset(
             (proxy_id, broker_id)
             for proxy_id, report in seen.reports.items()
             for broker_id in report.unreachable
-            if self._cut.for_s((proxy_id, broker_id), seen.now_s) >= steady_s
+            if self._replaceable.duration_s((proxy_id, broker_id), seen.now_s) >= steady_s
         )
 
     def _change(
@@ -437,7 +440,7 @@ def _whole_fleet_stops(seen: _Observed) -> bool:
     serving = [
         report
         for proxy_id, report in seen.reports.items()
-        if report.member.listeners and seen.live.get(proxy_id) is Liveness.UP
+        if report.member.listeners and seen.liveness.get(proxy_id) is Liveness.UP
     ]
     return bool(serving) and all(report.stopping for report in serving)
 
@@ -446,24 +449,26 @@ def _key(command: Command) -> Hashable:
     return (command.kind, command)
 
 
-def _moved(before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]) -> list[BrokerId]:
+def _changed_owners(
+    before: Mapping[BrokerId, Ownership], after: Mapping[BrokerId, Ownership]
+) -> list[BrokerId]:
     """The identities whose owners differ."""
     return [b for b, o in after.items() if b not in before or before[b].owners != o.owners]
 
 
-def _lost(before: Ownership, after: Ownership | None) -> bool:
+def _loses_owner(before: Ownership, after: Ownership | None) -> bool:
     """Whether somebody's clients have to go elsewhere."""
     return after is not before and (after is None or not set(before.owners) <= set(after.owners))
 
 
-def _why_moved(
+def _move_reason(
     state: FleetState,
     after: Mapping[BrokerId, Ownership],
     unreachable: AbstractSet[tuple[ProxyId, BrokerId]],
 ) -> OwnershipReason:
     lost = [
         (proxy_id, broker_id)
-        for broker_id in _moved(state.ownership, after)
+        for broker_id in _changed_owners(state.ownership, after)
         if broker_id in state.ownership
         for proxy_id in state.ownership[broker_id].owners
         if proxy_id not in after[broker_id].owners
@@ -475,10 +480,10 @@ def _why_moved(
     return "drain" if lost else "brokers"
 
 
-def _why_balanced(state: FleetState, after: Mapping[BrokerId, Ownership]) -> OwnershipReason:
+def _balance_reason(state: FleetState, after: Mapping[BrokerId, Ownership]) -> OwnershipReason:
     if not state.ownership:
         return "bootstrap"
-    moved = _moved(state.ownership, after)
+    moved = _changed_owners(state.ownership, after)
     if any(after[b].owners == (state.pins.get(b),) for b in moved):
         return "pin"
     owning = {proxy_id for ownership in state.ownership.values() for proxy_id in ownership.owners}

@@ -52,7 +52,7 @@ _LOG_INTERVAL_S: Final = 10.0
 _BACKLOG: Final = 128
 _BROKEN_HANDSHAKES: Final = (ssl.SSLError, ConnectionResetError, ConnectionAbortedError)
 """What can only happen to a dialled connection once it is there."""
-_FIRST_BYTES: Final = 32
+_PROTOCOL_PREFIX_BYTES: Final = 32
 """Of a connection, to name a protocol by; no HELLO is as long as the first four of another one would be."""
 
 
@@ -140,11 +140,13 @@ class Hello:
                 "incarnation": int(incarnation),
                 "protocol_version": int(version),
             }:
-                return cls(fleet, proxy_id, incarnation, version, _digests(values.get("voter_digests", [])))
+                return cls(
+                    fleet, proxy_id, incarnation, version, _decode_digests(values.get("voter_digests", []))
+                )
         raise ValueError("not a HELLO")
 
 
-def _digests(value: object) -> tuple[str, ...]:
+def _decode_digests(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MAX_DIGESTS:
         raise ValueError(f"voter_digests is no list of at most {_MAX_DIGESTS}")
     for each in value:
@@ -183,7 +185,7 @@ class _Connection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 no_delay(sock)
         self.uris = certificate_uris(transport.get_extra_info("peercert"))
-        self.links._opened(self)
+        self.links._on_opened(self)
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = time.monotonic()
@@ -192,17 +194,17 @@ class _Connection(asyncio.Protocol):
             (length,) = _LENGTH.unpack_from(self._buffer)
             limit = MAX_FRAME_BYTES if self.peer is not None else _MAX_HELLO_BYTES
             if not 1 <= length <= limit:
-                self.abort(self._fault(length))
+                self.abort(self._describe_bad_frame(length))
                 return
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 return
             kind, payload = self._buffer[_LENGTH.size], bytes(self._buffer[_LENGTH.size + 1 : end])
             del self._buffer[:end]
-            self.links._received(self, kind, payload)
+            self.links._on_received(self, kind, payload)
 
-    def _fault(self, length: int) -> str:
-        protocol = name_protocol(bytes(self._buffer[:_FIRST_BYTES])) if self.peer is None else None
+    def _describe_bad_frame(self, length: int) -> str:
+        protocol = name_protocol(bytes(self._buffer[:_PROTOCOL_PREFIX_BYTES])) if self.peer is None else None
         if protocol is None:
             return f"sent a frame of {length} bytes"
         return at_peer_address(protocol) if self.dialled is None else of_dialled_peer(protocol, self.dialled)
@@ -213,7 +215,7 @@ class _Connection(asyncio.Protocol):
             self.reason = explain(exc) if exc else closed
             if self.reason == NOT_TLS:
                 self.reason += "; all members need the same `peer_tls:`, and nobody else belongs here"
-        self.links._lost(self)
+        self.links._on_lost(self)
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -247,7 +249,7 @@ class PeerLinks:
         peers: the other members and where they listen; nobody else is let in.
         listen_socket: bound already, and listening or not.
         events: told of everything.
-        tls: what links are secured with; None where the configuration allows loopback only.
+        tls: what links are tls_arguments with; None where the configuration allows loopback only.
         voter_digests: what the HELLO says of the voters; see `Hello`. Empty: any voters are taken.
     """
 
@@ -274,7 +276,7 @@ class PeerLinks:
         self._open: set[_Connection] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
-        self._logged = LogLimit(_LOG_INTERVAL_S)
+        self._log_limit = LogLimit(_LOG_INTERVAL_S)
         self._resolver = Resolver()
 
     @property
@@ -291,17 +293,17 @@ class PeerLinks:
         loop = asyncio.get_running_loop()
         self._listen_socket.setblocking(False)
         self._listen_socket.listen(_BACKLOG)
-        self._tasks = [loop.create_task(self._accept()), loop.create_task(self._keep_warm())]
+        self._tasks = [loop.create_task(self._accept()), loop.create_task(self._ping_links())]
         self._tasks += [
             loop.create_task(self._keep_dialled(peer)) for peer in self._peers if peer < self._hello.proxy_id
         ]
         for task in self._tasks:
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._tell(self._events.on_broken, error)
+            self._notify(self._events.on_broken, error)
 
     async def stop(self) -> None:
         """Close all links after what has been written, and wait for that a moment; ``on_down`` is called for
@@ -336,7 +338,7 @@ class PeerLinks:
 
     # Accepting, dialling and keeping.
 
-    def _secured(self, *, server: bool) -> dict[str, Any]:
+    def _tls_arguments(self, *, server: bool) -> dict[str, Any]:
         """How asyncio is to make a connection: with the certificates that the files hold now.
 
         Raises: OSError: they cannot be used
@@ -358,7 +360,7 @@ class PeerLinks:
         self._warn(f"nothing can be accepted: {error}")
         for peer in self._peers:
             if peer > self._hello.proxy_id and peer not in self._links:
-                self._tell(self._events.on_failed_here, peer, LocalFailure(str(error)))
+                self._notify(self._events.on_failed_here, peer, LocalFailure(str(error)))
 
     def _on_accepted(self, sock: socket.socket, address: object) -> None:
         host = address[0] if isinstance(address, tuple) else address
@@ -369,12 +371,14 @@ class PeerLinks:
             if displaced.handshake is not None:
                 displaced.handshake.cancel()
             displaced.abort("too many connections that have not said HELLO")
-        connection.handshake = asyncio.get_running_loop().create_task(self._let_in(connection, sock))
+        connection.handshake = asyncio.get_running_loop().create_task(
+            self._complete_handshake(connection, sock)
+        )
 
-    async def _let_in(self, connection: _Connection, sock: socket.socket) -> None:
+    async def _complete_handshake(self, connection: _Connection, sock: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, sock, **self._secured(server=True)
+                lambda: connection, sock, **self._tls_arguments(server=True)
             )
         except OSError as error:
             sock.close()
@@ -404,23 +408,23 @@ class PeerLinks:
         except _BROKEN_HANDSHAKES as error:
             connection.connection_lost(error)
         except LocalFailure as error:
-            self._tell(self._events.on_failed_here, peer, error)
+            self._notify(self._events.on_failed_here, peer, error)
             return None
         except OSError:
             return None
         return connection
 
     async def _connect(self, connection: _Connection, endpoint: Endpoint, sock: socket.socket) -> None:
-        secured = self._secured(server=False)
-        if secured:
-            secured["server_hostname"] = endpoint.tls_name
+        tls_arguments = self._tls_arguments(server=False)
+        if tls_arguments:
+            tls_arguments["server_hostname"] = endpoint.tls_name
         try:
-            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **secured)
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock, **tls_arguments)
         except BaseException:
             sock.close()
             raise
 
-    async def _keep_warm(self) -> None:
+    async def _ping_links(self) -> None:
         """Ping the links that are up, and close what is silent, until cancelled."""
         timing = self._timing
         while True:
@@ -437,28 +441,28 @@ class PeerLinks:
 
     # What the connections report.
 
-    def _opened(self, connection: _Connection) -> None:
+    def _on_opened(self, connection: _Connection) -> None:
         self._open.add(connection)
         if self._stopping:
             connection.abort("stopped")
             return
         expected = self._peers if connection.dialled is None else (connection.dialled,)
         if not any(self._is_certified(connection, peer) for peer in expected):
-            connection.abort(f"its certificate names {_listed(connection.uris)}")
+            connection.abort(f"its certificate names {_format_uris(connection.uris)}")
         elif connection.dialled is not None:
             connection.write(Kind.HELLO, self._hello.encode())
 
     def _is_certified(self, connection: _Connection, peer: ProxyId) -> bool:
         return self._tls is None or member_uri(self._hello.fleet, peer) in connection.uris
 
-    def _received(self, connection: _Connection, kind: int, payload: bytes) -> None:
+    def _on_received(self, connection: _Connection, kind: int, payload: bytes) -> None:
         if connection.peer is None:
             self._introduce(connection, kind, payload)
             return
         if not connection.linked:
-            self._link(connection, connection.peer)
+            self._set_link(connection, connection.peer)
         if kind in (Kind.RAFT, Kind.REPORT):
-            self._tell(self._events.on_frame, connection.peer, Kind(kind), payload)
+            self._notify(self._events.on_frame, connection.peer, Kind(kind), payload)
         elif kind != Kind.PING:
             connection.abort(f"sent a frame of kind {kind}")
 
@@ -478,12 +482,12 @@ class PeerLinks:
             connection.write(Kind.HELLO, self._hello.encode())
         else:
             connection.write(Kind.PING, b"")
-            self._link(connection, hello.proxy_id)
+            self._set_link(connection, hello.proxy_id)
 
-    def _link(self, connection: _Connection, peer: ProxyId) -> None:
+    def _set_link(self, connection: _Connection, peer: ProxyId) -> None:
         former = self._links.get(peer)
         if former is not None:
-            self._down(former, "replaced by a newer connection")
+            self._remove_link(former, "replaced by a newer connection")
             former.abort("replaced by a newer connection")
         connection.linked = True
         self._links[peer] = connection
@@ -493,7 +497,7 @@ class PeerLinks:
                 "compare its `voter:` fields with this member's",
                 peer,
             )
-        self._tell(self._events.on_up, peer)
+        self._notify(self._events.on_up, peer)
 
     def _refusal(self, connection: _Connection, kind: int, payload: bytes) -> str:
         """Why a first frame is not accepted; empty where it is."""
@@ -502,45 +506,45 @@ class PeerLinks:
                 raise ValueError("not a HELLO")
             hello = Hello.decode(payload)
         except (ValueError, RecursionError):
-            first_bytes = _LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload[:_FIRST_BYTES]
+            first_bytes = _LENGTH.pack(len(payload) + 1) + bytes((kind,)) + payload[:_PROTOCOL_PREFIX_BYTES]
             if name_protocol(first_bytes) == "Kafka":
                 return at_peer_address("Kafka")
             return "a connection began with something else than a HELLO"
-        who = f"{hello.proxy_id!r:.100}"
+        sender = f"{hello.proxy_id!r:.100}"
         if hello.protocol_version != PROTOCOL_VERSION:
-            return f"{who} speaks protocol version {hello.protocol_version}, this is {PROTOCOL_VERSION}"
+            return f"{sender} speaks protocol version {hello.protocol_version}, this is {PROTOCOL_VERSION}"
         if hello.fleet != self._hello.fleet:
-            return f"{who} belongs to fleet {hello.fleet!r:.100}, this is {self._hello.fleet!r}"
+            return f"{sender} belongs to fleet {hello.fleet!r:.100}, this is {self._hello.fleet!r}"
         if hello.proxy_id not in self._peers:
-            return f"{who} is no member of this fleet"
-        contradiction = _contradiction(hello, self._hello)
-        if contradiction:
-            return f"{who} {contradiction}"
+            return f"{sender} is no member of this fleet"
+        mismatch = _voter_mismatch(hello, self._hello)
+        if mismatch:
+            return f"{sender} {mismatch}"
         if connection.dialled is not None and hello.proxy_id != connection.dialled:
-            return f"{who} answered at the address of {connection.dialled!r}"
+            return f"{sender} answered at the address of {connection.dialled!r}"
         if not self._is_certified(connection, hello.proxy_id):
-            return f"{who} has a certificate that names {_listed(connection.uris)}"
+            return f"{sender} has a certificate that names {_format_uris(connection.uris)}"
         if connection.dialled is None and hello.proxy_id < self._hello.proxy_id:
-            return f"{who} dialled, and should have been dialled"
+            return f"{sender} dialled, and should have been dialled"
         former = self._links.get(hello.proxy_id)
         if former is not None and hello.incarnation < former.incarnation:
-            return f"{who} is linked already, in a later life: it runs twice"
+            return f"{sender} is linked already, in a later life: it runs twice"
         return ""
 
-    def _lost(self, connection: _Connection) -> None:
+    def _on_lost(self, connection: _Connection) -> None:
         self._open.discard(connection)
         self._strangers.discard(connection)
         if not connection.linked and not self._stopping:
             self._warn(f"{connection.where}: {connection.reason}")
-        self._down(connection, connection.reason)
+        self._remove_link(connection, connection.reason)
 
-    def _down(self, connection: _Connection, reason: str) -> None:
+    def _remove_link(self, connection: _Connection, reason: str) -> None:
         peer = connection.peer
         if peer is not None and self._links.get(peer) is connection:
             del self._links[peer]
-            self._tell(self._events.on_down, peer, reason)
+            self._notify(self._events.on_down, peer, reason)
 
-    def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+    def _notify(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
         """Call back; a fault there must not break the link that told of it."""
         try:
             callback(*arguments, **named)
@@ -548,11 +552,11 @@ class PeerLinks:
             log.exception("the callback for a link failed")
 
     def _warn(self, message: str) -> None:
-        if self._logged.is_due(time.monotonic(), message):
+        if self._log_limit.is_due(time.monotonic(), message):
             log.warning("no link: %s", message)
 
 
-def _contradiction(theirs: Hello, own: Hello) -> str:
+def _voter_mismatch(theirs: Hello, own: Hello) -> str:
     """How the voters of two members contradict each other; empty where they do not, or one does not say."""
     if not theirs.voter_digests or not own.voter_digests:
         return ""
@@ -565,5 +569,5 @@ def _contradiction(theirs: Hello, own: Hello) -> str:
     )
 
 
-def _listed(uris: frozenset[str]) -> str:
+def _format_uris(uris: frozenset[str]) -> str:
     return f"{', '.join(sorted(uris)) or 'nobody'!s:.200}"

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from fleet.config import Settings
 from fleet.control.clock import moment
 from fleet.control.detector import FailureDetector
-from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.control.probes import HoldEnd, HoldTiming, Target, hold_connection, probe_member, resolve
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.log_limit import LogLimit
 from fleet.core.model import Endpoint, Member, ProxyId
@@ -21,13 +21,13 @@ from fleet.tls import listeners
 
 log = logging.getLogger(__name__)
 
-LATE: Final = 6.0
+PROBE_ANSWER_GRACE_PERIODS: Final = 6.0
 """How many ``probe_timeout_s`` an answer may take that comes too late to count as one at first."""
-LOG_INTERVAL_S: Final = 10.0
+LOCAL_FAILURE_LOG_INTERVAL_S: Final = 10.0
 """Between two log lines on what goes on failing."""
-GIVE_UP_PERIODS: Final = 2.0
+HELD_CONNECTION_SILENCE_PERIODS: Final = 2.0
 """How many ``suspect_after_s`` a held connection may be silent before another one is tried."""
-HOLD_AGAIN_S: Final = 0.25
+HELD_CONNECTION_RETRY_S: Final = 0.25
 """After a held connection has ended, or could not be had."""
 
 
@@ -72,9 +72,9 @@ class Prober:
         peer."""
         self.member_troubles: dict[ProxyId, str] = {}
         """Why this member cannot ask a peer now."""
-        self.noticed: dict[ProxyId, Moment] = {}
+        self.worker_losses: dict[ProxyId, Moment] = {}
         """When a peer's worker was lost: the first sign of a death, before it is one."""
-        self._logged = LogLimit(LOG_INTERVAL_S, most=len(settings.members))
+        self._log_limit = LogLimit(LOCAL_FAILURE_LOG_INTERVAL_S, max_keys=len(settings.members))
 
     def _listeners(self, peer: ProxyId) -> list[Target]:
         """Where a peer's advertised listeners are reached, and how."""
@@ -89,25 +89,25 @@ class Prober:
 
     async def probe(self, peer: ProxyId) -> None:
         """Ask a peer's advertised listeners whether a worker lives behind them."""
-        patience_s = self._timing.probe_timeout_s
+        timeout_s = self._timing.probe_timeout_s
         try:
-            targets = await resolve(self._listeners(peer), self._resolver, patience_s)
+            targets = await resolve(self._listeners(peer), self._resolver, timeout_s)
         except LocalFailure as error:
-            self._probe_failed_here(peer, error)
+            self._on_local_failure(peer, error)
             return
         sent_s = time.monotonic()
         self._detector.probe_sent(peer, sent_s)
-        answer = asyncio.create_task(probe_member(targets, patience_s * LATE))
+        answer = asyncio.create_task(probe_member(targets, timeout_s * PROBE_ANSWER_GRACE_PERIODS))
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 outcome = await asyncio.shield(answer)
         except TimeoutError:
-            self._probed(peer, ProbeOutcome.TIMED_OUT)
+            self._on_probe_result(peer, ProbeOutcome.TIMED_OUT)
             await self._await_late_answer(peer, answer, sent_s)
         except LocalFailure as error:
-            self._probe_failed_here(peer, error)
+            self._on_local_failure(peer, error)
         else:
-            self._probed(peer, outcome)
+            self._on_probe_result(peer, outcome)
         finally:
             answer.cancel()
 
@@ -120,49 +120,49 @@ class Prober:
                 self._detector.answered_late(peer, sent_s, time.monotonic())
                 self._events.on_probed()
         except LocalFailure as error:
-            self.failed_here(peer, error)
+            self.record_local_failure(peer, error)
 
-    def _probed(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
+    def _on_probe_result(self, peer: ProxyId, outcome: ProbeOutcome) -> None:
         self.member_troubles.pop(peer, None)
         self._detector.probe_result(peer, outcome, time.monotonic())
         self._events.on_probed()
 
-    def _probe_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
-        self.failed_here(peer, error)
+    def _on_local_failure(self, peer: ProxyId, error: LocalFailure) -> None:
+        self.record_local_failure(peer, error)
         self._detector.probe_failed_here(peer, time.monotonic())
         self._events.on_probed()
 
-    def failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
+    def record_local_failure(self, peer: ProxyId, error: LocalFailure) -> None:
         """Count, and say now and then, that this member cannot ask a peer."""
         self.local_failures += 1
         self.member_troubles[peer] = f"{self._me} cannot ask {peer}: {error}"
-        if self._logged.is_due(time.monotonic(), peer):
+        if self._log_limit.is_due(time.monotonic(), peer):
             log.warning("this member cannot ask %s, which says nothing of %s: %s", peer, peer, error)
 
     async def keep_probe_connection(self, peer: ProxyId) -> None:
         """Hold a connection to a peer's worker, and tell the detector what comes of it."""
         timing = self._timing
-        silence_s = GIVE_UP_PERIODS * timing.suspect_after_s
-        pace = HoldPace(timing.probe_timeout_s * LATE, timing.heartbeat_s, silence_s)
+        silence_s = HELD_CONNECTION_SILENCE_PERIODS * timing.suspect_after_s
+        pace = HoldTiming(timing.probe_timeout_s * PROBE_ANSWER_GRACE_PERIODS, timing.heartbeat_s, silence_s)
         while True:
             # One that was committed as a witness has none until its new life is committed.
             with suppress(LocalFailure):  # probes tell of it
                 for target in await resolve(self._listeners(peer)[:1], self._resolver, pace.first_s):
-                    end = await hold(
+                    end = await hold_connection(
                         target,
                         pace,
                         lambda: self._detector.worker_asked(peer, time.monotonic()),
                         lambda: self._detector.worker_answered(peer, time.monotonic()),
                     )
                     self._on_probe_connection_closed(peer, end)
-            # Soon: while none is held, silence in one direction is noticed late.
-            await asyncio.sleep(min(HOLD_AGAIN_S, timing.probe_interval_s))
+            # Soon: while none is held, silence in one direction is worker_losses late.
+            await asyncio.sleep(min(HELD_CONNECTION_RETRY_S, timing.probe_interval_s))
 
     def _on_probe_connection_closed(self, peer: ProxyId, end: HoldEnd) -> None:
         now_s = time.monotonic()
         if end is HoldEnd.CLOSED and not self._events.is_stopping(peer):
             self._detector.worker_lost(peer, now_s)
-            self.noticed[peer] = moment()
+            self.worker_losses[peer] = moment()
             self._events.on_probed()
         elif end is not HoldEnd.UNREACHABLE:
             self._detector.worker_given_up(peer, now_s)

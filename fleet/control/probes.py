@@ -1,11 +1,11 @@
-"""Is somebody there, and does it speak Kafka? One question asked of advertised listeners and real brokers.
+"""Is somebody there, and does it speak Kafka? One question on_asked of advertised listeners and real brokers.
 
 The question is an ApiVersions request. To a member it has a version that does not exist: every worker
 answers that by itself (error 35 in a v0 body, as a broker would), so the answer says that the advertised
-address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is answered
+address leads to a live worker, whatever the brokers do. To a broker it has version 0, which is on_answered
 before any authentication.
 
-Members also hold one such connection to each other's workers, and ask over it all the time: its end is the
+Members also hold_connection resolve_target such connection to each other's workers, and ask over it all the time: its end is the
 first sign of a death, and its silence that nothing gets through.
 """
 
@@ -43,11 +43,11 @@ def _framed(request: bytes) -> bytes:
     return struct.pack(">i", len(request)) + request
 
 
-_LIST_NO_OFFSETS: Final = _framed(
+_EMPTY_LIST_OFFSETS_REQUEST: Final = _framed(
     struct.pack(">hhih", 2, 1, _CORRELATION_ID, len(_CLIENT_ID)) + _CLIENT_ID + struct.pack(">ii", -1, 0)
 )
 """ListOffsets v1 of no topics: the least that brokers answer to everybody. Source: ListOffsetsRequest.json"""
-_NO_OFFSETS: Final = struct.pack(">iii", 8, _CORRELATION_ID, 0)
+_EMPTY_LIST_OFFSETS_RESPONSE: Final = struct.pack(">iii", 8, _CORRELATION_ID, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +69,24 @@ class ResolvedTarget:
 async def resolve(targets: Iterable[Target], resolver: Resolver, timeout_s: float) -> list[ResolvedTarget]:
     """Look up the names of some targets.
 
-    Raises: LocalFailure: one of them cannot be looked up, or not in time
+    Raises: LocalFailure: resolve_target of them cannot be looked up, or not in time
     """
 
-    async def one(target: Target) -> ResolvedTarget:
+    async def resolve_target(target: Target) -> ResolvedTarget:
         return ResolvedTarget(target, await resolver.find(target.endpoint, timeout_s))
 
-    return await asyncio.gather(*(one(target) for target in targets))
+    return await asyncio.gather(*(resolve_target(target) for target in targets))
 
 
 @asynccontextmanager
-async def _asked(
+async def _ask(
     resolved: ResolvedTarget, version: int
 ) -> AsyncIterator[tuple[int | None, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which the question was asked.
+    """A connection on which the question was on_asked.
 
     Yields: the error code of the answer, None where what came is not an answer to this question; and the
         connection, to read on.
-    Raises: LocalFailure: it could not be asked
+    Raises: LocalFailure: it could not be on_asked
     """
     tls = resolved.target.tls
     sock = await connect(resolved.addresses)
@@ -112,8 +112,8 @@ async def _asked(
 async def probe_member(targets: Iterable[ResolvedTarget], timeout_s: float) -> ProbeOutcome:
     """Ask a member on the bootstrap port of every listener that it advertises.
 
-    Returns: ANSWERED where all of them answered, else the worst that was seen
-    Raises: LocalFailure: one of them could not be asked, so that nothing is known of the member
+    Returns: ANSWERED where all of them on_answered, else the worst that was seen
+    Raises: LocalFailure: resolve_target of them could not be on_asked, so that nothing is known of the member
     """
     probes = (_probe_listener(target, timeout_s) for target in targets)
     outcomes = await asyncio.gather(*probes, return_exceptions=True)
@@ -129,7 +129,7 @@ async def probe_member(targets: Iterable[ResolvedTarget], timeout_s: float) -> P
 async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutcome:
     try:
         async with asyncio.timeout(timeout_s):
-            async with _asked(target, _IMPOSSIBLE_VERSION) as (answer, *_):
+            async with _ask(target, _IMPOSSIBLE_VERSION) as (answer, *_):
                 return ProbeOutcome.ANSWERED if answer == _UNSUPPORTED_VERSION else ProbeOutcome.REFUSED
     except TimeoutError:
         return ProbeOutcome.TIMED_OUT
@@ -142,16 +142,16 @@ async def _probe_listener(target: ResolvedTarget, timeout_s: float) -> ProbeOutc
 class HoldEnd(StrEnum):
     """How it came that a connection to a worker is not held any more."""
 
-    UNREACHABLE = "nobody"
-    """There was no worker to hold a connection to."""
-    CLOSED = "let go"
+    UNREACHABLE = "unreachable"
+    """There was no worker to hold_connection a connection to."""
+    CLOSED = "closed"
     """The worker, or whoever is in between, ended it."""
     GIVEN_UP = "given up"
     """Nothing has come over it for too long, or this member cannot use it any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPace:
+class HoldTiming:
     """How long to wait for a first answer, between two questions, and for any answer (seconds)."""
 
     first_s: float
@@ -159,8 +159,8 @@ class HoldPace:
     silence_s: float
 
 
-async def hold(
-    target: ResolvedTarget, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+async def hold_connection(
+    target: ResolvedTarget, pace: HoldTiming, on_asked: Callable[[], None], on_answered: Callable[[], None]
 ) -> HoldEnd:
     """Keep a connection to a member's worker, ask over it all the time, and return when it has ended.
 
@@ -168,32 +168,34 @@ async def hold(
     greater, lets go of the members' link: as early as its clients learn of it.
 
     Args:
-        asked, answered: called before every question but the first, and with every answer to one.
+        on_asked, on_answered: called before every question but the first, and with every answer to resolve_target.
     """
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(pace.first_s):
-                first = _asked(target, _IMPOSSIBLE_VERSION)
+                first = _ask(target, _IMPOSSIBLE_VERSION)
                 answer, reader, writer = await stack.enter_async_context(first)
         except (OSError, EOFError, MemoryError):
             return HoldEnd.UNREACHABLE
         if answer != _UNSUPPORTED_VERSION:
             return HoldEnd.UNREACHABLE
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(_keep_asking(writer, pace.interval_s, asked))
-            end = await _hear(reader, pace.silence_s, answered)
+            asking = tasks.create_task(_keep_asking(writer, pace.interval_s, on_asked))
+            end = await _receive_answers(reader, pace.silence_s, on_answered)
             asking.cancel()
         return end
 
 
-async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, asked: Callable[[], None]) -> None:
+async def _keep_asking(writer: asyncio.StreamWriter, interval_s: float, on_asked: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(interval_s)
-        asked()
+        on_asked()
         writer.write(_request(_IMPOSSIBLE_VERSION))
 
 
-async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callable[[], None]) -> HoldEnd:
+async def _receive_answers(
+    reader: asyncio.StreamReader, silence_s: float, on_answered: Callable[[], None]
+) -> HoldEnd:
     try:
         while True:
             async with asyncio.timeout(silence_s):
@@ -201,7 +203,7 @@ async def _hear(reader: asyncio.StreamReader, silence_s: float, answered: Callab
                 if not 0 <= size <= _ANSWER_LIMIT_BYTES:
                     return HoldEnd.CLOSED
                 await reader.readexactly(size)
-            answered()
+            on_answered()
     except TimeoutError:
         return HoldEnd.GIVEN_UP
     except (OSError, EOFError, MemoryError) as error:
@@ -214,13 +216,13 @@ async def probe_broker(
     tls: BrokerTls | None = None,
     resolver: Resolver | None = None,
     *,
-    serves_strangers: bool = False,
+    serves_anonymous_clients: bool = False,
 ) -> str | None:
     """Ask a real broker for its ApiVersions, which it answers before it knows who asks.
 
     Args:
         resolver: of who asks more than once.
-        serves_strangers: whether it answers more to clients without credentials: then it is asked for the
+        serves_anonymous_clients: whether it answers more to clients without credentials: then it is on_asked for the
             offsets of no partition, too. Where it wants credentials, that would count as a failed login.
     Returns: what keeps it from answering in time, in words for an operator; None where nothing does
     """
@@ -230,14 +232,14 @@ async def probe_broker(
         ends_s = asyncio.get_running_loop().time() + timeout_s
         (target,) = await resolve((Target(endpoint, context),), resolver or Resolver(), timeout_s)
         async with asyncio.timeout_at(ends_s):
-            async with _asked(target, 0) as (answer, reader, writer):
+            async with _ask(target, 0) as (answer, reader, writer):
                 if answer != 0:
                     return "it does not answer as a broker does"
-                if not serves_strangers:
+                if not serves_anonymous_clients:
                     return None
                 has_answered = True
-                writer.write(_LIST_NO_OFFSETS)
-                await reader.readexactly(len(_NO_OFFSETS))
+                writer.write(_EMPTY_LIST_OFFSETS_REQUEST)
+                await reader.readexactly(len(_EMPTY_LIST_OFFSETS_RESPONSE))
                 return None
     except TimeoutError:
         return "it answers ApiVersions, and then nothing" if has_answered else "timed out"

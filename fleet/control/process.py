@@ -31,7 +31,7 @@ from fleet.config import Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment
 from fleet.control.detector import FailureDetector
-from fleet.control.directory_publisher import Directories
+from fleet.control.directory_publisher import DirectoryPublisher
 from fleet.control.leader import Leader
 from fleet.control.links import Kind, PeerLinks, digest_voters
 from fleet.control.prober import Prober
@@ -64,18 +64,18 @@ log = logging.getLogger(__name__)
 _REPORT: TypeAdapter[MemberReport] = TypeAdapter(MemberReport)
 
 COMMAND_TIMEOUT_S = 5.0
-HANDOVER_SHARE = 0.45
+IDENTITY_HANDOVER_SHARE = 0.45
 """The part of ``drain_timeout_s`` that handing over may take; the supervisor allows a little more."""
-RETURN_S = 1.0
+CLIENT_RETURN_GRACE_S = 1.0
 """How long this address is served after its identities have moved: a client whose connection has just ended
 comes back to it once, and learns there where it is to go."""
-EVENTS_STOP_S = 2.0
+EVENTS_STOP_TIMEOUT_S = 2.0
 """For events to be brought to the disk in the end, and traces to their collector."""
-SHORTEST_PAUSE_S = 0.002
+MIN_EVALUATION_PAUSE_S = 0.002
 """Between two evaluations that nothing but time has caused."""
-DRAIN = "drain"
+DRAIN_REASON = "drain"
 """Why identities move from a member that is alive."""
-WORKERS_START_S = 1.0
+FIRST_WORKER_TIMEOUT_S = 1.0
 """How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
 
 
@@ -110,18 +110,20 @@ class Control:
         self._handed_over = asyncio.Event()
         self._wake = self._loop.call_later(0.0, lambda: None)
         self._workerless_since_s: float | None = self.started_s
-        self.tracing = _tracing(settings, self.me)
+        self.tracing = _make_tracing(settings, self.me)
         self.takeovers = TakeoverWatch(self._on_takeover_ended)
 
         self.workers = Workers(
-            _inherited(spec.fds[CONTROL_FD]),
+            _inherited_socket(spec.fds[CONTROL_FD]),
             self._on_brokers_seen,
             self._on_brokers_wanted,
             self._on_brokers_lost,
             self._on_directory_applied,
             self._on_traffic,
         )
-        self.directories = Directories(None if self.mine.witness else self._member, self.workers, spec.folder)
+        self.directories = DirectoryPublisher(
+            None if self.mine.witness else self._member, self.workers, spec.folder
+        )
         self.brokers = BrokerWatch(settings, self._refresh, self.me)
         self.detector = FailureDetector(self.me, tuple(self._peers), self._timing, self.started_s)
         carriers = [proxy_id for proxy_id, member in settings.members.items() if not member.witness]
@@ -132,7 +134,7 @@ class Control:
             spec.incarnation,
             settings.fleet,
             {proxy_id: member.peer for proxy_id, member in self._peers.items()},
-            _inherited(spec.fds[PEER_FD]),
+            _inherited_socket(spec.fds[PEER_FD]),
             self,
             tls=peers.of_member(settings, self.me),
             voter_digests=(digest_voters(settings.voters),),
@@ -196,7 +198,7 @@ class Control:
         secured = self.settings.admin
         self._admin = await server.serve(
             StatusSource(self),
-            _inherited(self.spec.fds[ADMIN_FD]),
+            _inherited_socket(self.spec.fds[ADMIN_FD]),
             gate=None if secured.tokens is None else Gate(secured.tokens, self.settings.source),
             tls=None if secured.tls is None else admin.following(secured.tls.of(self.me)),
             others=Peers(self.settings, self.me).traffic,
@@ -211,8 +213,8 @@ class Control:
             self._weights.start()
         if not self.mine.witness:
             with suppress(TimeoutError):
-                async with asyncio.timeout(WORKERS_START_S):
-                    await self.workers.wait_for_one()
+                async with asyncio.timeout(FIRST_WORKER_TIMEOUT_S):
+                    await self.workers.wait_for_first()
         await self.links.start()
         for peer, member in self._peers.items():
             if not member.witness:
@@ -232,17 +234,17 @@ class Control:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._weights is not None:
-            await asyncio.to_thread(self._weights.stop, EVENTS_STOP_S)
-        told = [each.stop for each in (self.events, self.tracing) if each is not None]
-        await asyncio.gather(*(asyncio.to_thread(stop, EVENTS_STOP_S) for stop in told))
+            await asyncio.to_thread(self._weights.stop, EVENTS_STOP_TIMEOUT_S)
+        stops = [each.stop for each in (self.events, self.tracing) if each is not None]
+        await asyncio.gather(*(asyncio.to_thread(stop, EVENTS_STOP_TIMEOUT_S) for stop in stops))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something for as long as this process lives; where it fails, so does the process."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Future[Any]) -> None:
+    def _on_task_done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -260,11 +262,11 @@ class Control:
         self._evaluate()
         self._broadcast()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.drain_timeout_s * HANDOVER_SHARE):
+            async with asyncio.timeout(self._timing.drain_timeout_s * IDENTITY_HANDOVER_SHARE):
                 owned = self._owns()
                 await self._handed_over.wait()
                 if owned and not self._owns():
-                    await asyncio.sleep(RETURN_S)
+                    await asyncio.sleep(CLIENT_RETURN_GRACE_S)
 
     def _owns(self) -> bool:
         return any(self.me in ownership.owners for ownership in self.state.ownership.values())
@@ -300,7 +302,7 @@ class Control:
 
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
         """LinkEvents: no link can be made, for a reason of this member's own."""
-        self.prober.failed_here(peer, error)
+        self.prober.record_local_failure(peer, error)
         self.detector.link_failed_here(peer, time.monotonic())
 
     def on_broken(self, error: BaseException) -> None:
@@ -341,7 +343,7 @@ class Control:
         self.reports[peer] = report
         self.heard_s[peer] = now_s
         self.detector.heartbeat(peer, report.ready, report.incarnation, now_s)
-        if before is None or _decisive(before) != _decisive(report):
+        if before is None or _urgent_part(before) != _urgent_part(report):
             self._evaluate()
 
     def _send_raft(self, peer: ProxyId, payload: bytes) -> None:
@@ -352,27 +354,27 @@ class Control:
     def _on_raft_change(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         """Called on the Raft thread."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._raft_changed, state, status, applied)
+            self._loop.call_soon_threadsafe(self._apply_raft_change, state, status, applied)
 
     def _on_raft_end(self, error: BaseException) -> None:
         """Called on the Raft thread, which does nothing any more."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._fail, error)
 
-    def _raft_changed(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
+    def _apply_raft_change(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         if status.leader != (None if self.status is None else self.status.leader):
             log.info(
                 "Raft, term %d: %s", status.term, f"{status.leader} leads" if status.leader else "no leader"
             )
         before, self.state, self.status = self.state, state, status
         if self.tracing is not None:
-            self.tracing.followed(status)
-        self._leader.committed(before, state, time.monotonic())
+            self.tracing.on_raft_status(status)
+        self._leader.on_committed(before, state, time.monotonic())
         for proxy_id, member in state.members.items():
             was = before.members.get(proxy_id)
             if was is not None and was.eligible and not member.eligible:
-                self._note_takeover(
-                    proxy_id, DRAIN if member.status is not MemberStatus.DOWN else "down", before
+                self._record_takeover(
+                    proxy_id, DRAIN_REASON if member.status is not MemberStatus.DOWN else "down", before
                 )
         if self.events is not None:
             leads = status.role == "leader"
@@ -380,9 +382,9 @@ class Control:
         if state.ownership is not before.ownership:
             commands = (each.command for each in applied if each.outcome.applied)
             changes = [command for command in commands if isinstance(command, OwnershipSet)]
-            self.takeovers.committed(state, moment(), changes)
+            self.takeovers.on_committed(state, moment(), changes)
         if state.brokers is not before.brokers:
-            self.brokers.learn(before.brokers, state.brokers)
+            self.brokers.on_brokers_committed(before.brokers, state.brokers)
         for each in applied:
             log.debug("applied %s: %s", each.command, each.outcome)
         self._evaluate()
@@ -390,16 +392,16 @@ class Control:
     def _on_weights(self, weights: Mapping[BrokerId, float]) -> None:
         """Called on a thread of its own."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._leader.weigh, weights)
+            self._loop.call_soon_threadsafe(self._leader.update_weights, weights)
 
     def _on_brokers_seen(self, brokers: tuple[Broker, ...]) -> None:
-        self.brokers.heard(brokers)
+        self.brokers.on_brokers_seen(brokers)
 
     def _on_brokers_wanted(self, broker_ids: tuple[BrokerId, ...]) -> None:
-        self.brokers.want(broker_ids)
+        self.brokers.on_brokers_wanted(broker_ids)
 
     def _on_brokers_lost(self, broker_ids: tuple[BrokerId, ...]) -> None:
-        self.brokers.lost(broker_ids)
+        self.brokers.on_brokers_lost(broker_ids)
 
     def _on_traffic(self, passed: TrafficMessage) -> None:
         if self.events is not None:
@@ -407,10 +409,10 @@ class Control:
 
     def _on_takeover_ended(self, takeover: Takeover) -> None:
         if self.tracing is not None:
-            self.tracing.took_over(takeover)
+            self.tracing.on_takeover_ended(takeover)
 
     def _on_directory_applied(self, revision: int) -> None:
-        self.takeovers.applied(revision, moment())
+        self.takeovers.on_applied(revision, moment())
         if self.events is not None:
             self.events.advertised(self.takeovers.log)
 
@@ -437,9 +439,9 @@ class Control:
         self._publish(now_s)
         for transition in transitions:
             if transition.after is Liveness.SUSPECT:
-                self._note_takeover(transition.peer, transition.reason, self.state)
+                self._record_takeover(transition.peer, transition.reason, self.state)
             elif transition.after is Liveness.UP:
-                self.takeovers.returned(transition.peer)
+                self.takeovers.on_returned(transition.peer)
         if transitions:
             # The leader commits what a majority suspects, so it has to hear of it now.
             self._broadcast()
@@ -451,31 +453,31 @@ class Control:
         if self._stopping and self._is_handed_over():
             self._handed_over.set()
         self._wake.cancel()
-        pause_s = max(SHORTEST_PAUSE_S, self.detector.next_deadline_s(now_s) - now_s)
+        pause_s = max(MIN_EVALUATION_PAUSE_S, self.detector.next_deadline_s(now_s) - now_s)
         self._wake = self._loop.call_later(pause_s, self._evaluate)
 
     def _refresh(self) -> None:
         """The brokers that are known, or can be reached, have changed."""
-        self.workers.tell_reachable(self.brokers.reachable)
+        self.workers.publish_reachable(self.brokers.reachable)
         self._publish(time.monotonic())
         self._broadcast()
 
     def _publish(self, now_s: float) -> None:
         down = frozenset(p for p, m in self.state.members.items() if m.status is MemberStatus.DOWN)
-        suspects = self.detector.suspects(now_s, self._has_quorum, down)
-        self.directories.publish(self.state, suspects, self.brokers.known)
-        self.takeovers.published(self.directories.current)
+        bypassed = self.detector.bypassed(now_s, self._has_quorum, down)
+        self.directories.publish(self.state, bypassed, self.brokers.known)
+        self.takeovers.on_published(self.directories.current)
 
-    def _note_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
-        now, noticed = moment(), self.prober.noticed.pop(proxy_id, None)
-        if noticed is None or now.mono_s - noticed.mono_s > self._timing.suspect_after_s:
-            noticed = now
-        well = reason == DRAIN or proxy_id == self.me
+    def _record_takeover(self, proxy_id: ProxyId, reason: str, state: FleetState) -> None:
+        now, first_sign = moment(), self.prober.worker_losses.pop(proxy_id, None)
+        if first_sign is None or now.mono_s - first_sign.mono_s > self._timing.suspect_after_s:
+            first_sign = now
+        well = reason == DRAIN_REASON or proxy_id == self.me
         alive_s = None if well else self.detector.alive_s(proxy_id)
-        self.takeovers.detected(proxy_id, reason, state, noticed, alive_s)
-        self.takeovers.published(self.directories.current)
+        self.takeovers.on_detected(proxy_id, reason, state, first_sign, alive_s)
+        self.takeovers.on_published(self.directories.current)
         # A doubt may have had it advertised elsewhere before it was a takeover.
-        self.takeovers.applied(self.workers.applied_revision, moment())
+        self.takeovers.on_applied(self.workers.applied_revision, moment())
 
     def _broadcast(self) -> None:
         report = self._report_bytes()
@@ -490,7 +492,7 @@ class Control:
             proxy_id=self.me,
             incarnation=self.spec.incarnation,
             member=self._member,
-            ready=self._serving(time.monotonic()),
+            ready=self._is_serving(time.monotonic()),
             stopping=self._stopping,
             suspects=suspects,
             failed_probes=tuple(peer for peer in suspects if peer in failed_probes),
@@ -502,7 +504,7 @@ class Control:
     def _report_bytes(self) -> bytes:
         return _REPORT.dump_json(self.report())
 
-    def _serving(self, now_s: float) -> bool:
+    def _is_serving(self, now_s: float) -> bool:
         """Whether there is a worker, or one was there a moment ago and is being started again."""
         if self.mine.witness or self.workers.connected:
             self._workerless_since_s = None
@@ -525,7 +527,9 @@ class Control:
         reports[self.me] = self.report()
         liveness = {**self.detector.liveness, self.me: Liveness.UP}
         now_s = time.monotonic()
-        heard = frozenset(peer for peer in self._peers if self.detector.hears(peer, now_s)) | {self.me}
+        heard = frozenset(peer for peer in self._peers if self.detector.receives_heartbeats(peer, now_s)) | {
+            self.me
+        }
         for command in self._leader.propose(self.state, reports, liveness, heard, now_s):
             self.propose(command).add_done_callback(_log_failure)
 
@@ -533,11 +537,11 @@ class Control:
         stamped = stamp(command, f"{self.me}-{uuid.uuid4().hex}", time.time_ns() // 1_000_000)
         outcome = self._raft.propose(stamped, COMMAND_TIMEOUT_S)
         if self.tracing is not None:
-            self.tracing.proposed(stamped, outcome)
+            self.tracing.on_proposed(stamped, outcome)
         return outcome
 
 
-def _decisive(report: MemberReport) -> tuple[object, ...]:
+def _urgent_part(report: MemberReport) -> tuple[object, ...]:
     """The part of a report that something may have to be done about at once."""
     evidence = report.suspects, report.failed_probes
     return report.incarnation, report.ready, report.stopping, evidence, report.member
@@ -549,21 +553,21 @@ def _log_failure(future: Future[Outcome]) -> None:
         log.info("a proposal came to nothing: %s", error)
 
 
-def _tracing(settings: Settings, me: ProxyId) -> Tracing | None:
-    """What sends traces, where that is asked for; control goes on without it rather than not at all."""
+def _make_tracing(settings: Settings, me: ProxyId) -> Tracing | None:
+    """What exporter traces, where that is asked for; control goes on without it rather than not at all."""
     if settings.tracing is None:
         return None
     try:
-        from fleet.control.tracing import Tracing, exporter  # as events are
+        from fleet.control.tracing import Tracing, make_exporter  # as events are
 
-        sends = exporter(settings.tracing, settings.source)
-        return Tracing(sends, settings.tracing.url, settings.fleet, me, moment)
+        exporter = make_exporter(settings.tracing, settings.source)
+        return Tracing(exporter, settings.tracing.url, settings.fleet, me, moment)
     except (ConfigError, ImportError, ValueError) as error:  # the last: a variable OTEL_… that is no number
         log.error("no traces are sent by this control process: %s", error)
         return None
 
 
-def _inherited(fd: int) -> socket.socket:
+def _inherited_socket(fd: int) -> socket.socket:
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     return sock

@@ -14,7 +14,7 @@ from fleet.config import MemberSettings, Settings
 from fleet.control.broker_watch import BrokerWatch
 from fleet.control.clock import moment
 from fleet.control.detector import FailureDetector
-from fleet.control.directory_publisher import Directories
+from fleet.control.directory_publisher import DirectoryPublisher
 from fleet.control.links import PeerLinks
 from fleet.control.prober import Prober
 from fleet.control.reports import MemberReport
@@ -57,7 +57,7 @@ class ControlState(Protocol):
     links: PeerLinks
     workers: Workers
     brokers: BrokerWatch
-    directories: Directories
+    directories: DirectoryPublisher
     takeovers: TakeoverWatch
     events: EventStream | None
     tracing: Tracing | None
@@ -74,7 +74,7 @@ class ControlState(Protocol):
         ...
 
 
-REJOINING: Final = (
+REJOINING_NOTICE: Final = (
     "has forgotten promises (reset, emptied or restored): votes again once it is caught up and has heard of "
     "all other voters"
 )
@@ -86,27 +86,27 @@ class StatusSource:
     def __init__(self, control: ControlState) -> None:
         self._control = control
         self._expiry: dict[Path, Reloading[datetime | None]] = {}
-        self._judged_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
+        self._checked_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
         """Commit that a member is to own nothing, or may own again."""
-        self._check(proxy_id)
+        self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
 
     async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
         """Commit that one member is to own an identity, or that any may."""
         if proxy_id is not None:
-            self._check(proxy_id)
+            self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(PinSet(broker_id, proxy_id)))
 
-    def _check(self, proxy_id: ProxyId) -> None:
+    def _require_member(self, proxy_id: ProxyId) -> None:
         members = self._control.settings.members
         if proxy_id not in members:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
 
     async def counted(self) -> FleetView:
         """Everything that this member shows, and what its workers have counted by now."""
-        await self._control.workers.count()
+        await self._control.workers.refresh_counters()
         return self.view()
 
     def view(self) -> FleetView:
@@ -144,10 +144,10 @@ class StatusSource:
     def _port_trouble(self) -> PortTrouble | None:
         """Judged again where the kernel's settings have changed: there may be thousands of ports."""
         kernel = read_ephemeral_ports()
-        if kernel != self._judged_ports[0]:
+        if kernel != self._checked_ports[0]:
             ports = listening_ports(self._control.settings, self._control.mine)
-            self._judged_ports = (kernel, port_trouble(ports, kernel))
-        return self._judged_ports[1]
+            self._checked_ports = (kernel, port_trouble(ports, kernel))
+        return self._checked_ports[1]
 
     def _certificate_expiry(self) -> Mapping[str, float]:
         settings, me = self._control.settings, self._control.me
@@ -167,10 +167,10 @@ class StatusSource:
             for field, path in named.items()
             if "key" not in field
         }
-        found = {field: self._expires(path) for field, path in files.items()}
+        found = {field: self._expiry_of(path) for field, path in files.items()}
         return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
 
-    def _expires(self, path: Path) -> datetime | None:
+    def _expiry_of(self, path: Path) -> datetime | None:
         """Read once for each change of the file: somebody may look ten times a second."""
         if path not in self._expiry:
             from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
@@ -229,6 +229,6 @@ def _raft_view(status: RaftStatus | None) -> RaftView:
         status.commit_index,
         status.has_quorum,
         status.quorum_lost_mono_s,
-        status.journal_error or (REJOINING if status.rejoining else None),
+        status.journal_error or (REJOINING_NOTICE if status.rejoining else None),
         status.distrusted,
     )

@@ -29,7 +29,7 @@ class TakeoverWatch:
         self._revisions: dict[ProxyId, int] = {}
         """Of open takeovers that are not advertised yet: the first directory that goes around the member."""
 
-    def detected(
+    def on_detected(
         self, proxy_id: ProxyId, reason: str, state: FleetState, now: Moment, alive_s: float | None = None
     ) -> None:
         """This member suspected an owner, or learnt that it is to own nothing.
@@ -44,7 +44,7 @@ class TakeoverWatch:
             alive = None if alive_s is None else now.back_to(min(alive_s, now.mono_s))
             self._put(Takeover(proxy_id, reason, now, owned, alive=alive))
 
-    def published(self, directory: Directory) -> None:
+    def on_published(self, directory: Directory) -> None:
         """This directory was handed to the workers."""
         for proxy_id, takeover in self._open.items():
             if takeover.advertised is None and not any(
@@ -52,14 +52,14 @@ class TakeoverWatch:
             ):
                 self._revisions.setdefault(proxy_id, directory.revision)
 
-    def applied(self, revision: int, now: Moment) -> None:
+    def on_applied(self, revision: int, now: Moment) -> None:
         """Every worker has this revision in use."""
         for proxy_id, wanted in list(self._revisions.items()):
             if wanted <= revision:
                 del self._revisions[proxy_id]
                 self._put(replace(self._open[proxy_id], advertised=now))
 
-    def committed(self, state: FleetState, now: Moment, changes: Iterable[OwnershipSet] = ()) -> None:
+    def on_committed(self, state: FleetState, now: Moment, changes: Iterable[OwnershipSet] = ()) -> None:
         """Raft committed a state; takeovers whose identities have left their owner are complete.
 
         Args:
@@ -75,7 +75,7 @@ class TakeoverWatch:
                 change = _completing(takeover, before, changes)
                 self._put(replace(takeover, committed=now, change=change))
 
-    def returned(self, proxy_id: ProxyId) -> None:
+    def on_returned(self, proxy_id: ProxyId) -> None:
         """This member believes in another one again: what that one loses from now on is another takeover."""
         takeover = self._open.pop(proxy_id, None)
         if takeover is not None and takeover.advertised is not None:

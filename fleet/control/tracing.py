@@ -1,6 +1,6 @@
 """What control does, as OpenTelemetry spans; nobody else knows that library.
 
-Spans are made of actions that are over, and handed to a thread of the library's, which sends them. Where the
+Spans are made of actions that are over, and handed to a thread of the library's, which exporter them. Where the
 collector is slow or away, spans are dropped, and that is said once.
 """
 
@@ -36,19 +36,19 @@ from fleet.core.takeover import Moment, Takeover, trace_id
 log = logging.getLogger(__name__)
 
 SERVICE: Final = "kafka-proxy-fleet"
-SEND_EVERY_S: Final = 1.0
-GIVE_UP_S: Final = 10.0
+SEND_INTERVAL_S: Final = 1.0
+SEND_TIMEOUT_S: Final = 10.0
 """A batch that a collector does not take within it is dropped."""
-MOST_WAITING: Final = 2048
-BATCH: Final = 512
-EFFECTIVE: Final = ("", "no_change", "repeated")
+MAX_WAITING_SPANS: Final = 2048
+MAX_BATCH_SPANS: Final = 512
+EFFECTIVE_REASONS: Final = ("", "no_change", "repeated")
 """What an operator's command comes to where nothing is wrong."""
 
 Attributes = Mapping[str, AttributeValue]
 
 
-def exporter(settings: TracingSettings, source: str) -> SpanExporter:
-    """What sends spans to the collector of a configuration.
+def make_exporter(settings: TracingSettings, source: str) -> SpanExporter:
+    """What exporter spans to the collector of a configuration.
 
     Args:
         source: what errors call the configuration file.
@@ -56,20 +56,22 @@ def exporter(settings: TracingSettings, source: str) -> SpanExporter:
         ConfigError: a header cannot be read.
     """
     headers = {name: secret.read(source) for name, secret in settings.headers.items()}
-    return OTLPSpanExporter(settings.url, headers=headers, timeout=GIVE_UP_S, compression=Compression.Gzip)
+    return OTLPSpanExporter(
+        settings.url, headers=headers, timeout=SEND_TIMEOUT_S, compression=Compression.Gzip
+    )
 
 
 class Tracing:
     """Tells what one member has done and seen. No method but `stop` blocks; any thread may call them.
 
     Args:
-        sends: takes the spans.
+        exporter: takes the spans.
         to: what the log calls where they go.
         clock: this instant on both clocks.
     """
 
     def __init__(
-        self, sends: SpanExporter, to: str, fleet: str, me: ProxyId, clock: Callable[[], Moment]
+        self, exporter: SpanExporter, to: str, fleet: str, me: ProxyId, clock: Callable[[], Moment]
     ) -> None:
         self._fleet = fleet
         self._clock = clock
@@ -90,10 +92,10 @@ class Tracing:
         )
         self._provider.add_span_processor(
             BatchSpanProcessor(
-                _Outspoken(sends, to),
-                max_queue_size=MOST_WAITING,
-                schedule_delay_millis=1000 * SEND_EVERY_S,
-                max_export_batch_size=BATCH,
+                _LoggingExporter(exporter, to),
+                max_queue_size=MAX_WAITING_SPANS,
+                schedule_delay_millis=1000 * SEND_INTERVAL_S,
+                max_export_batch_size=MAX_BATCH_SPANS,
             )
         )
         self._tracer = self._provider.get_tracer("fleet", __version__)
@@ -107,7 +109,7 @@ class Tracing:
 
     # -- actions -------------------------------------------------------------------------------------------
 
-    def took_over(self, takeover: Takeover) -> None:
+    def on_takeover_ended(self, takeover: Takeover) -> None:
         """A takeover is over: it is advertised and committed, or the member came back before that."""
         began = takeover.alive or takeover.detected
         parts = (
@@ -131,31 +133,31 @@ class Tracing:
                 part.end(_at(began, end))
         root.end(_at(began, ended))
 
-    def proposed(self, command: Command, outcome: Future[Outcome]) -> None:
-        """This member has proposed something; it is told of when it is known what came of it."""
-        named = _named(command)
+    def on_proposed(self, command: Command, outcome: Future[Outcome]) -> None:
+        """This member has on_proposed something; it is told of when it is known what came of it."""
+        named = _span_name(command)
         if named is not None:
-            outcome.add_done_callback(partial(self._came_to, command, *named, self._clock()))
+            outcome.add_done_callback(partial(self._on_outcome, command, *named, self._clock()))
 
-    def _came_to(
+    def _on_outcome(
         self, command: Command, name: str, attributes: Attributes, began: Moment, outcome: Future[Outcome]
     ) -> None:
         error = CancelledError("nobody waits") if outcome.cancelled() else outcome.exception()
-        came_to = None if error is not None else outcome.result()
-        if isinstance(command, OwnershipSet) and (came_to is None or not came_to.applied):
+        result = None if error is not None else outcome.result()
+        if isinstance(command, OwnershipSet) and (result is None or not result.applied):
             return  # The leader proposes again what is still to be done.
         with self._ids.of_trace(trace_id(self._fleet, command.command_id)):
             span = self._start(name, began, began, attributes)
-        if came_to is None:
+        if result is None:
             span.set_status(Status(StatusCode.ERROR, str(error)))
         else:
-            span.set_attribute("fleet.generation", came_to.generation)
-            span.set_attribute("fleet.outcome", came_to.reason or "applied")
-            if came_to.reason not in EFFECTIVE:
-                span.set_status(Status(StatusCode.ERROR, came_to.reason))
+            span.set_attribute("fleet.generation", result.generation)
+            span.set_attribute("fleet.outcome", result.reason or "applied")
+            if result.reason not in EFFECTIVE_REASONS:
+                span.set_status(Status(StatusCode.ERROR, result.reason))
         span.end(_at(began, self._clock()))
 
-    def followed(self, status: RaftStatus) -> None:
+    def on_raft_status(self, status: RaftStatus) -> None:
         """Raft is in this state now. Whoever is elected tells of it, and since when it knew no leader."""
         led, self._leads = self._leads, status.role == "leader"
         now = self._clock()
@@ -182,7 +184,7 @@ def _at(origin: Moment, moment: Moment) -> int:
     return origin.wall_ms * 1_000_000 + round((moment.mono_s - origin.mono_s) * 1e9)
 
 
-def _named(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
+def _span_name(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
     """The span of a command; None for what is no action of its own."""
     match command:
         case DrainSet(proxy_id=proxy_id, drained=drained):
@@ -219,46 +221,46 @@ class _Ids(RandomIdGenerator):
         return False
 
 
-class _Outspoken(SpanExporter):
+class _LoggingExporter(SpanExporter):
     """Sends spans, and says once that they are not taken, until they are again.
 
     The library has a line for each attempt, at the least; the first of them says why.
     """
 
-    def __init__(self, sends: SpanExporter, to: str) -> None:
-        self._sends = sends
+    def __init__(self, exporter: SpanExporter, to: str) -> None:
+        self._exporter = exporter
         self._to = to
-        self._troubled = False
-        self._said = _Said()
+        self._is_failing = False
+        self._library_log = _FirstMessageHandler()
         library = logging.getLogger("opentelemetry")
-        library.handlers = [self._said]
+        library.handlers = [self._library_log]
         library.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
-            result = self._sends.export(spans)
+            result = self._exporter.export(spans)
         except Exception as error:
             result = SpanExportResult.FAILURE
-            self._said.first = self._said.first or f"{type(error).__name__}: {error}"
+            self._library_log.first = self._library_log.first or f"{type(error).__name__}: {error}"
         if result is SpanExportResult.SUCCESS:
-            if self._troubled:
+            if self._is_failing:
                 log.info("traces are taken again: %s", self._to)
-            self._troubled = False
-        elif not self._troubled:
-            self._troubled = True
-            why = self._said.first
+            self._is_failing = False
+        elif not self._is_failing:
+            self._is_failing = True
+            why = self._library_log.first
             log.warning("traces are not taken, and dropped; this is said once: %s: %s", self._to, why)
-        self._said.first = ""
+        self._library_log.first = ""
         return result
 
     def shutdown(self) -> None:
-        self._sends.shutdown()
+        self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._sends.force_flush(timeout_millis)
+        return self._exporter.force_flush(timeout_millis)
 
 
-class _Said(logging.Handler):
+class _FirstMessageHandler(logging.Handler):
     """Keeps the first thing that the library has to say."""
 
     def __init__(self) -> None:

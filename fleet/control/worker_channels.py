@@ -27,9 +27,9 @@ from fleet.runtime.ipc import (
 
 log = logging.getLogger(__name__)
 
-ANSWER_LIMIT_S: Final = 0.25
+COUNTERS_ANSWER_TIMEOUT_S: Final = 0.25
 """How long whoever looks at counters waits for a worker that does not answer."""
-FRESH_S: Final = 0.1
+COUNTERS_MAX_AGE_S: Final = 0.1
 """A worker is not asked again so soon, however often somebody looks."""
 
 
@@ -62,14 +62,14 @@ class Workers:
         self._on_traffic = on_traffic
         self._server: asyncio.Server | None = None
         self._channels: dict[Channel, WorkerCounters] = {}
-        self._greeted: dict[Channel, Hello] = {}
-        self._asked: dict[Channel, asyncio.Future[None]] = {}
-        self._told_s: dict[Channel, float] = {}
-        self._seen: set[int] = set()
+        self._hellos: dict[Channel, Hello] = {}
+        self._pending_counts: dict[Channel, asyncio.Future[None]] = {}
+        self._counters_received_s: dict[Channel, float] = {}
+        self._worker_ids: set[int] = set()
         self._pids: set[int] = set()
         self.retired = WorkerCounters()
         self.restarts = 0
-        self._first = asyncio.Event()
+        self._first_connected = asyncio.Event()
         self._directory: Directory | None = None
         self._reachable: dict[BrokerId, bool] = {}
 
@@ -87,11 +87,11 @@ class Workers:
     @property
     def connected(self) -> int:
         """How many workers have said hello and are still there."""
-        return len(self._greeted)
+        return len(self._hellos)
 
-    async def wait_for_one(self) -> None:
+    async def wait_for_first(self) -> None:
         """Return once a worker has said hello."""
-        await self._first.wait()
+        await self._first_connected.wait()
 
     @property
     def applied_revision(self) -> int:
@@ -105,7 +105,7 @@ class Workers:
         for channel in list(self._channels):
             channel.send(message)
 
-    def tell_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
+    def publish_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
         """Tell every worker which brokers answer, where that has changed, and those that come later."""
         if self._reachable == reachable:
             return
@@ -114,25 +114,29 @@ class Workers:
         for channel in list(self._channels):
             channel.send(message)
 
-    async def count(self) -> None:
+    async def refresh_counters(self) -> None:
         """Have every worker tell what it has counted by now.
 
-        Of one that does not answer within ``ANSWER_LIMIT_S`` it stays what it has told last.
+        Of one that does not answer within ``COUNTERS_ANSWER_TIMEOUT_S`` it stays what it has told last.
         """
-        stale_s = asyncio.get_running_loop().time() - FRESH_S
-        answers = [self._ask(each) for each in self._greeted if self._told_s.get(each, 0.0) < stale_s]
+        stale_s = asyncio.get_running_loop().time() - COUNTERS_MAX_AGE_S
+        answers = [
+            self._request_counters(each)
+            for each in self._hellos
+            if self._counters_received_s.get(each, 0.0) < stale_s
+        ]
         if answers:
-            await asyncio.wait(answers, timeout=ANSWER_LIMIT_S)
+            await asyncio.wait(answers, timeout=COUNTERS_ANSWER_TIMEOUT_S)
 
-    def _ask(self, channel: Channel) -> asyncio.Future[None]:
-        answer = self._asked.get(channel)
+    def _request_counters(self, channel: Channel) -> asyncio.Future[None]:
+        answer = self._pending_counts.get(channel)
         if answer is None:
-            answer = self._asked[channel] = asyncio.get_running_loop().create_future()
+            answer = self._pending_counts[channel] = asyncio.get_running_loop().create_future()
             channel.send(CountMessage())
         return answer
 
-    def _answered(self, channel: Channel) -> None:
-        answer = self._asked.pop(channel, None)
+    def _complete_count(self, channel: Channel) -> None:
+        answer = self._pending_counts.pop(channel, None)
         if answer is not None:
             answer.set_result(None)
 
@@ -140,7 +144,7 @@ class Workers:
         """The workers that are connected now, each with what it said last."""
         return tuple(
             WorkerView(hello.worker, hello.pid, self._channels[channel])
-            for channel, hello in sorted(self._greeted.items(), key=lambda item: item[1].worker)
+            for channel, hello in sorted(self._hellos.items(), key=lambda item: item[1].worker)
         )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,35 +156,35 @@ class Workers:
             channel.send(ReachableMessage(self._reachable))
         try:
             while (message := await channel.receive()) is not None:
-                self._received(channel, message)
+                self._on_message(channel, message)
         except ValueError as error:
             log.error("a worker said what is not a message: %s", str(error).splitlines()[0])
         finally:
             self.retired = retire(self.retired, self._channels.pop(channel))
-            self._greeted.pop(channel, None)
-            self._told_s.pop(channel, None)
-            self._answered(channel)
+            self._hellos.pop(channel, None)
+            self._counters_received_s.pop(channel, None)
+            self._complete_count(channel)
             channel.close()
-            self._tell_applied()
+            self._report_applied()
 
-    def _tell_applied(self) -> None:
+    def _report_applied(self) -> None:
         if self._channels:
             self._on_applied(self.applied_revision)
 
-    def _received(self, channel: Channel, message: ipc.Message) -> None:
+    def _on_message(self, channel: Channel, message: ipc.Message) -> None:
         match message:
             case Hello(worker=worker, pid=pid):
-                self.restarts += worker in self._seen and pid not in self._pids
-                self._seen.add(worker)
+                self.restarts += worker in self._worker_ids and pid not in self._pids
+                self._worker_ids.add(worker)
                 self._pids.add(pid)
-                self._greeted[channel] = message
-                self._first.set()
+                self._hellos[channel] = message
+                self._first_connected.set()
                 log.info("worker %d (pid %d) is connected", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
-                self._told_s[channel] = asyncio.get_running_loop().time()
-                self._answered(channel)
-                self._tell_applied()
+                self._counters_received_s[channel] = asyncio.get_running_loop().time()
+                self._complete_count(channel)
+                self._report_applied()
             case TrafficMessage():
                 self._on_traffic(message)
             case BrokersSeenMessage(brokers=brokers, wanted=wanted):

@@ -45,8 +45,8 @@ def advertised_owners(
         member = members.get(proxy_id)
         if member is not None and member.eligible and member.serves(broker_id) and live(proxy_id):
             return (proxy_id,)
-    stand_in = _stand_in(broker_id, live, members)
-    return ownership.owners if stand_in is None else (stand_in,)
+    fallback = _fallback_owner(broker_id, live, members)
+    return ownership.owners if fallback is None else (fallback,)
 
 
 def pick(owners: tuple[ProxyId, ...], client_key: bytes) -> ProxyId:
@@ -63,7 +63,7 @@ def pick(owners: tuple[ProxyId, ...], client_key: bytes) -> ProxyId:
 
 def build(
     state: FleetState,
-    suspects: AbstractSet[ProxyId],
+    bypassed: AbstractSet[ProxyId],
     me: Member | None,
     revision: int,
     seen: Mapping[BrokerId, Broker] | None = None,
@@ -72,21 +72,23 @@ def build(
 
     Args:
         state: what is committed.
-        suspects: the members to advertise around.
+        suspects: the members to advertise bypassed_peers.
         me: this member as configured here; None where the directory is for nobody in particular.
         revision: one more than that of the directory before.
         seen: brokers that this member knows of, committed or not, at the addresses where it reaches them.
     """
     members = _members(state, me)
     my_id = None if me is None else me.proxy_id
-    suspected = frozenset(suspects) - {my_id}
+    bypassed_peers = frozenset(bypassed) - {my_id}
 
     def live(proxy_id: ProxyId) -> bool:
-        # I never advertise around myself: I am serving right now, whatever has been committed about me.
+        # I never advertise bypassed_peers myself: I am serving right now, whatever has been committed about me.
         if proxy_id == my_id:
             return True
         member = state.members.get(proxy_id)
-        return member is not None and member.status is not MemberStatus.DOWN and proxy_id not in suspected
+        return (
+            member is not None and member.status is not MemberStatus.DOWN and proxy_id not in bypassed_peers
+        )
 
     # What the brokers told me myself goes first: I may reach them by another listener than the others do.
     brokers = {**state.brokers, **(seen or {})}
@@ -97,8 +99,8 @@ def build(
             advertised[broker_id] = advertised_owners(broker_id, ownership, live, state.members)
         elif me is not None and me.serves(broker_id):
             advertised[broker_id] = (me.proxy_id,)
-        elif (stand_in := _stand_in(broker_id, live, members)) is not None:
-            advertised[broker_id] = (stand_in,)
+        elif (fallback := _fallback_owner(broker_id, live, members)) is not None:
+            advertised[broker_id] = (fallback,)
     return Directory(
         generation=state.generation,
         revision=revision,
@@ -106,7 +108,7 @@ def build(
         committed={broker_id: ownership.owners for broker_id, ownership in state.ownership.items()},
         members=members,
         brokers=brokers,
-        suspects=tuple(sorted(suspected)),
+        suspects=tuple(sorted(bypassed_peers)),
     )
 
 
@@ -121,7 +123,7 @@ def _members(state: FleetState, me: Member | None) -> dict[ProxyId, Member]:
     return members
 
 
-def _stand_in(
+def _fallback_owner(
     broker_id: BrokerId, live: Callable[[ProxyId], bool], members: Mapping[ProxyId, Member]
 ) -> ProxyId | None:
     candidates = [member for member in members.values() if member.serves(broker_id) and live(member.proxy_id)]

@@ -64,7 +64,7 @@ class OwnershipEvent:
 
 @dataclass(frozen=True, slots=True)
 class MemberEvent:
-    """What the fleet has committed about a member.
+    """ConnectionChange the fleet has committed about a member.
 
     Args:
         id: the same from every member.
@@ -87,7 +87,7 @@ class MemberEvent:
 
 @dataclass(frozen=True, slots=True)
 class LivenessEvent:
-    """What one member holds of another one.
+    """ConnectionChange one member holds of another one.
 
     Args:
         reason: why, in a word.
@@ -107,7 +107,7 @@ class LivenessEvent:
 
 @dataclass(frozen=True, slots=True)
 class TrafficEvent:
-    """What passed one listener of one worker, to and from one broker, in a second or so.
+    """ConnectionChange passed one listener of one worker, to and from one broker, in a second or so.
 
     Args:
         broker_id: -1 for what came by a bootstrap port, whichever broker it went to.
@@ -141,7 +141,7 @@ class TrafficEvent:
     version: Literal[1] = 1
 
 
-What: TypeAlias = Literal["opened", "closed", "moved", "cut"]
+ConnectionChange: TypeAlias = Literal["opened", "closed", "moved", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ConnectionEvent:
     fleet: str
     told_by: ProxyId
     connection: str
-    what: What
+    what: ConnectionChange
     why: ConnectionEnd | None
     listener: str
     broker_id: BrokerId

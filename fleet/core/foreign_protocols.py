@@ -29,10 +29,10 @@ _BEGINNINGS: Final[tuple[tuple[bytes, Protocol], ...]] = (
     (b"SSH-", "SSH"),
 )
 _KAFKA: Final = Struct(">ihh")
-_MOST_KAFKA_BYTES: Final = 1 << 27
+_MAX_KAFKA_REQUEST_BYTES: Final = 1 << 27
 """Of a first request: Kafka's own default is below, and text is above."""
-_MOST_API_KEY: Final = 127
-_MOST_API_VERSION: Final = 31
+_MAX_API_KEY: Final = 127
+_MAX_API_VERSION: Final = 31
 
 
 class NotTls(ssl.SSLError):
@@ -69,9 +69,9 @@ def _is_kafka(first_bytes: bytes) -> bool:
     version: int
     size, api_key, version = _KAFKA.unpack_from(first_bytes)
     return (
-        10 <= size <= _MOST_KAFKA_BYTES
-        and 0 <= api_key <= _MOST_API_KEY
-        and 0 <= version <= _MOST_API_VERSION
+        10 <= size <= _MAX_KAFKA_REQUEST_BYTES
+        and 0 <= api_key <= _MAX_API_KEY
+        and 0 <= version <= _MAX_API_VERSION
     )
 
 

@@ -51,12 +51,12 @@ class Endpoint:
 
 _HOST_NAME: Final = re.compile(r"(?=.{1,254}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _ZONE: Final = re.compile(r"[A-Za-z0-9_.-]{1,15}")
-_MOST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 
 
 def is_address(host: str | None, port: int) -> bool:
     """Whether somebody can be dialled there: a host name or an IP address, and a port. Source: RFC 1123"""
-    if host is None or not 0 < port <= _MOST_PORT:
+    if host is None or not 0 < port <= _MAX_PORT:
         return False
     if _HOST_NAME.fullmatch(host) is not None:
         return True

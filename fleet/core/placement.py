@@ -23,9 +23,9 @@ class Candidates:
         self.brokers = brokers
         self.broker_ids = sorted(brokers)
         self.pins = pins
-        self.cut: dict[BrokerId, set[ProxyId]] = {}
+        self.unreachable_from: dict[BrokerId, set[ProxyId]] = {}
         for proxy_id, broker_id in unreachable:
-            self.cut.setdefault(broker_id, set()).add(proxy_id)
+            self.unreachable_from.setdefault(broker_id, set()).add(proxy_id)
         spaces: dict[IdentitySpace, list[ProxyId]] = {}
         for member in members.values():
             if member.eligible:
@@ -41,7 +41,9 @@ class Candidates:
         self.eligible = sorted(self.everyone)
         self.racks = {proxy_id: members[proxy_id].rack for proxy_id in self.eligible}
         self._unions: dict[tuple[int, ...], frozenset[ProxyId]] = {}
-        self._free = frozenset(brokers).intersection(*(ids for ids, _ in self._spaces)) - self.cut.keys()
+        self._free = (
+            frozenset(brokers).intersection(*(ids for ids, _ in self._spaces)) - self.unreachable_from.keys()
+        )
 
     def allowed(self, broker_id: BrokerId, without: ProxyId | None = None) -> frozenset[ProxyId]:
         """Who may own an identity, pins aside, once ``without`` is dead (it may be in the result)."""
@@ -55,8 +57,8 @@ class Candidates:
         else:
             serving = frozenset().union(*(self._spaces[index][1] for index in which))
             self._unions[which] = serving
-        if broker_id in self.cut:
-            reaching = serving - self.cut[broker_id]
+        if broker_id in self.unreachable_from:
+            reaching = serving - self.unreachable_from[broker_id]
             if reaching - {without}:
                 return reaching
         return serving
@@ -152,8 +154,8 @@ class Placement:
         fleet = self._fleet
         racked: list[BrokerId] = []
         for broker_id in free:
-            wanted = preferred.get(broker_id)
-            if wanted is None or not (fleet.matches(broker_id, wanted) and self._take(broker_id, wanted)):
+            member = preferred.get(broker_id)
+            if member is None or not (fleet.matches(broker_id, member) and self._take(broker_id, member)):
                 racked.append(broker_id)
         rest: list[BrokerId] = []
         slots: dict[str, Iterator[ProxyId]] = {}
@@ -169,12 +171,12 @@ class Placement:
                 rest.append(broker_id)
         last: list[BrokerId] = []
         for broker_id in rest:
-            wanted = preferred.get(broker_id)
-            if wanted is None or not self._take(broker_id, wanted):
+            member = preferred.get(broker_id)
+            if member is None or not self._take(broker_id, member):
                 last.append(broker_id)
-        anywhere = self._slots(self._levels.all_racks)
+        any_slots = self._slots(self._levels.all_racks)
         for broker_id in last:
-            self._take(broker_id, next(anywhere))
+            self._take(broker_id, next(any_slots))
 
     def _set_level(self, count: int) -> bool:
         """How high ``count`` more identities fill; False where there is no member at all."""

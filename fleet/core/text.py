@@ -12,7 +12,7 @@ from typing import Final
 
 MAX_SHOWN_CHARACTERS: Final = 4096
 """Of one line."""
-_CUT: Final = "…"
+_ELLIPSIS: Final = "…"
 
 
 def make_printable(text: object, limit_characters: int = MAX_SHOWN_CHARACTERS) -> str:
@@ -24,7 +24,7 @@ def make_printable(text: object, limit_characters: int = MAX_SHOWN_CHARACTERS) -
     """
     shown = str(text)
     if len(shown) > limit_characters:
-        shown = shown[:limit_characters] + _CUT
+        shown = shown[:limit_characters] + _ELLIPSIS
     if shown.isprintable():
         return shown
     return "".join(

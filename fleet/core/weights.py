@@ -26,13 +26,13 @@ Owners: TypeAlias = dict[BrokerId, tuple[ProxyId, ...]]
 BalancedBy: TypeAlias = Literal["identities", "weights"]
 """What makes two proxies equal: how many identities each has, or what these weigh."""
 
-IDLE_SHARE: Final = 0.01
+IDLE_WEIGHT_SHARE: Final = 0.01
 """What an identity weighs of which nothing is known, in parts of the average: connections cost, too."""
-MOST_SHARE: Final = 1.1
+MAX_OWNER_SHARE: Final = 1.1
 """Up to how many average loads one owner may have of one identity; above, it gets another one."""
-STEP_GAIN: Final = 0.02
+MIN_STEP_GAIN_SHARE: Final = 0.02
 """Parts of the average load by which a single step has to relieve a proxy."""
-TAKERS: Final = 4
+EXCHANGE_TAKERS_COUNT: Final = 4
 """How many of the least loaded proxies are looked at for an exchange."""
 
 
@@ -48,14 +48,14 @@ class Weights:
     weights: Mapping[BrokerId, float]
     min_gain: float = 0.2
 
-    def of(self, broker_ids: list[BrokerId]) -> dict[BrokerId, float]:
+    def for_brokers(self, broker_ids: list[BrokerId]) -> dict[BrokerId, float]:
         """The weight of each, the least of which is that of an idle one."""
         known = {b: max(0.0, self.weights.get(b, 0.0)) for b in broker_ids}
         average = sum(known.values()) / max(1, len(known)) or 1.0
-        return {b: weight + IDLE_SHARE * average for b, weight in known.items()}
+        return {b: weight + IDLE_WEIGHT_SHARE * average for b, weight in known.items()}
 
 
-UNKNOWN: Final = Weights({}, float("inf"))
+UNKNOWN_WEIGHTS: Final = Weights({}, float("inf"))
 """As long as nobody has said what identities weigh: what is there stays, all else is dealt out by number."""
 
 
@@ -71,23 +71,23 @@ def loads_of(
     return loads
 
 
-def place(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weighing: Weights) -> Owners:
+def place_orphans(fleet: Candidates, owned: Owners, orphans: list[BrokerId], weights: Weights) -> Owners:
     """An owner for each identity that has none: the least loaded that may, the heaviest identity first."""
-    weights = weighing.of(fleet.broker_ids)
-    loads = loads_of(owned, weights, fleet.eligible)
+    weight_of = weights.for_brokers(fleet.broker_ids)
+    loads = loads_of(owned, weight_of, fleet.eligible)
     placed: Owners = {}
-    for broker_id in sorted(orphans, key=lambda b: (-weights[b], b)):
+    for broker_id in sorted(orphans, key=lambda b: (-weight_of[b], b)):
         choices = fleet.choices(broker_id)
         if choices:
             taker = min(choices, key=lambda p: (loads[p], not fleet.matches(broker_id, p), p))
             placed[broker_id] = (taker,)
-            loads[taker] += weights[broker_id]
+            loads[taker] += weight_of[broker_id]
     return placed
 
 
-def proposal(fleet: Candidates, owned: Owners, weighing: Weights) -> Owners:
+def rebalance(fleet: Candidates, owned: Owners, weights: Weights) -> Owners:
     """The owners after the best that was found; those of now where it gains too little."""
-    search = _Search(fleet, owned, weighing.of(fleet.broker_ids))
+    search = _Search(fleet, owned, weights.for_brokers(fleet.broker_ids))
     if not search.loads:
         return owned
     before = max(search.loads.values())
@@ -95,7 +95,7 @@ def proposal(fleet: Candidates, owned: Owners, weighing: Weights) -> Owners:
     while search.step():
         pass
     after = max(search.loads.values())
-    return search.owned if before - after >= weighing.min_gain * before else owned
+    return search.owned if before - after >= weights.min_gain * before else owned
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ class _Search:
         for broker_id in sorted(self.owned, key=lambda b: (-self._weights[b], b)):
             choices = self._fleet.choices(broker_id)
             while (
-                self._weights[broker_id] / len(owners := self.owned[broker_id]) > MOST_SHARE * self._average
+                self._weights[broker_id] / len(owners := self.owned[broker_id])
+                > MAX_OWNER_SHARE * self._average
             ):
                 others = choices.difference(owners)
                 if not others:
@@ -147,10 +148,10 @@ class _Search:
         donor = max(self.loads, key=lambda p: (self.loads[p], p))
         takers = sorted((p for p in self.loads if p != donor), key=lambda p: (self.loads[p], p))
         best: _Step | None = None
-        for step in (*self._moves(donor, takers), *self._exchanges(donor, takers[:TAKERS])):
+        for step in (*self._moves(donor, takers), *self._exchanges(donor, takers[:EXCHANGE_TAKERS_COUNT])):
             if step.better_than(best):
                 best = step
-        if best is None or self.loads[donor] - best.left < STEP_GAIN * self._average:
+        if best is None or self.loads[donor] - best.left < MIN_STEP_GAIN_SHARE * self._average:
             return False
         self._apply(best.owners)
         return True

@@ -50,7 +50,7 @@ class Cluster:
     up: set[Endpoint] = field(default_factory=set)
     asked: list[tuple[Endpoint, ...]] = field(default_factory=list)
     probed: list[Endpoint] = field(default_factory=list)
-    serves_strangers: bool = False
+    serves_anonymous_clients: bool = False
     timeouts: set[tuple[str, float]] = field(default_factory=set)
 
     async def discover(
@@ -69,10 +69,10 @@ class Cluster:
         tls: BrokerTls | None,
         resolver: Resolver,
         *,
-        serves_strangers: bool,
+        serves_anonymous_clients: bool,
     ) -> str | None:
         self.probed.append(endpoint)
-        self.serves_strangers = serves_strangers
+        self.serves_anonymous_clients = serves_anonymous_clients
         self.timeouts.add(("probe", timeout_s))
         return None if endpoint in self.up else self.why
 
@@ -147,17 +147,17 @@ def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() ->
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.confirm([MOVED_B2])
-    watch.learn({2: B2}, {2: B2, 3: B3})
+    watch.on_brokers_committed({2: B2}, {2: B2, 3: B3})
     assert watch.known == {2: MOVED_B2, 3: B3}
     assert changes.count == 2
-    watch.learn({2: B2, 3: B3}, {2: B2, 3: B3})
+    watch.on_brokers_committed({2: B2, 3: B3}, {2: B2, 3: B3})
     assert changes.count == 2
 
 
 @pytest.mark.parametrize(("host", "port"), [("kafka-1", 0), ("kafka-1", 65536), ("kafka\n1", 9092)])
 def test_committed_address_that_nobody_can_dial_is_ignored(host: str, port: int) -> None:
     watch = BrokerWatch(settings(), Changes())
-    watch.learn({}, {1: Broker(1, host, port), 2: B2})
+    watch.on_brokers_committed({}, {1: Broker(1, host, port), 2: B2})
     assert watch.known == {2: B2}
     assert [server.host for server in watch.servers] == [BOOTSTRAP.host, B2.host]
 
@@ -165,7 +165,7 @@ def test_committed_address_that_nobody_can_dial_is_ignored(host: str, port: int)
 async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B2])
-    watch.learn({2: B2}, {2: MOVED_B2})
+    watch.on_brokers_committed({2: B2}, {2: MOVED_B2})
     assert watch.known == {2: MOVED_B2}
     # This member reaches it by another listener, whatever the others say.
     cluster.listed = (B2,)
@@ -257,7 +257,7 @@ async def test_servers_that_disagree_do_not_have_the_cluster_asked_more_often(cl
         await until(lambda: watch.reachable == {2: True})
         for number in range(3):
             cluster.listed = (B2,) if number % 2 else (MOVED_B2,)
-            watch.heard(cluster.listed)
+            watch.on_brokers_seen(cluster.listed)
             await until(lambda number=number: len(cluster.asked) >= number + 2)  # type: ignore[misc]
         asked = len(cluster.asked)
         await asyncio.sleep(0.5)
@@ -269,11 +269,11 @@ async def test_cluster_that_is_away_at_the_start_is_asked_as_soon_as_somebody_ne
 ) -> None:
     """Found: a cluster that nobody reaches was taken for one that tells nobody, and asked once a minute."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
-    watch.learn({}, {1: B1})
+    watch.on_brokers_committed({}, {1: B1})
     async with running(watch):
         await until(lambda: cluster.asked)
         cluster.listed = (B1, B2)
-        watch.want([2])
+        watch.on_brokers_wanted([2])
         await until(lambda: watch.listed == (B1, B2))
 
 
@@ -323,7 +323,7 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
         slept.append(delay_s)
         await sleep(0)
 
-    monkeypatch.setattr(broker_watch, "NEVER_TOLD_LIMIT_S", 600.0)
+    monkeypatch.setattr(broker_watch, "NO_METADATA_MAX_INTERVAL_S", 600.0)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
     cluster.refuses = True
     watch.confirm([B1])
@@ -374,7 +374,7 @@ async def test_a_broker_that_a_worker_has_lost_is_asked_at_once_and_no_other(clu
     async with running(watch):
         await until(lambda: watch.reachable == {1: True, 2: True})
         cluster.up = {at(B2)}
-        watch.lost([1, 9])
+        watch.on_brokers_lost([1, 9])
         await until(lambda: watch.unreachable == (1,))
     assert cluster.probed.count(at(B2)) == 1
 
@@ -458,16 +458,16 @@ async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
 ) -> None:
     cluster.refuses, cluster.listed, cluster.up = refuses, () if refuses else (B1,), {at(B1)}
     watch = BrokerWatch(settings(), Changes())
-    watch.learn({}, {1: B1})
+    watch.on_brokers_committed({}, {1: B1})
     async with running(watch):
         await until(lambda: len(cluster.probed) > 5)
-    assert cluster.serves_strangers is not refuses
+    assert cluster.serves_anonymous_clients is not refuses
 
 
 async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_watch, "BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(broker_watch, "PROBE_BACKOFF_FIRST_S", 0.001)
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(SELDOM), Changes())
     times_s: list[float] = []
@@ -478,12 +478,12 @@ async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answe
         tls: BrokerTls | None,
         resolver: Resolver,
         *,
-        serves_strangers: bool,
+        serves_anonymous_clients: bool,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
-        watch.lost([1])  # workers go on losing it, which does not hasten anything
+        watch.on_brokers_lost([1])  # workers go on losing it, which does not hasten anything
         return await cluster.probe_broker(
-            endpoint, timeout_s, tls, resolver, serves_strangers=serves_strangers
+            endpoint, timeout_s, tls, resolver, serves_anonymous_clients=serves_anonymous_clients
         )
 
     monkeypatch.setattr(broker_watch, "probe_broker", probe_broker)

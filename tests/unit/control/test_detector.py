@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet.control.detector import DOUBT_S, FailureDetector
+from fleet.control.detector import WORKER_LOSS_BYPASS_S, FailureDetector
 from fleet.core.liveness import ProbeOutcome, Transition
 from fleet.core.model import Liveness
 
@@ -371,15 +371,15 @@ def test_who_looks_names_up_in_vain_does_not_do_so_fifty_times_a_second(up: Play
 
 
 def test_a_peer_is_heard_while_its_heartbeats_arrive(up: Play) -> None:
-    assert up.detector.hears("p2", up.now_s)
+    assert up.detector.receives_heartbeats("p2", up.now_s)
     up.beating = False
     up.run(0.9)
-    assert not up.detector.hears("p2", up.now_s)
+    assert not up.detector.receives_heartbeats("p2", up.now_s)
     up.beating = True
     up.run(0.2)
-    assert up.detector.hears("p2", up.now_s)
+    assert up.detector.receives_heartbeats("p2", up.now_s)
     up.lose_link()
-    assert not up.detector.hears("p2", up.now_s)
+    assert not up.detector.receives_heartbeats("p2", up.now_s)
 
 
 def test_one_probe_that_times_out_is_no_death(up: Play) -> None:
@@ -529,7 +529,7 @@ def test_the_next_deadline_is_never_far_and_never_late(up: Play) -> None:
 
 
 def suspects(play: Play, has_quorum: bool = True, down: frozenset[str] = frozenset()) -> frozenset[str]:
-    return play.detector.suspects(play.now_s, has_quorum, down)
+    return play.detector.bypassed(play.now_s, has_quorum, down)
 
 
 def kill(play: Play) -> Play:
@@ -547,7 +547,7 @@ def test_a_peer_whose_worker_is_gone_is_advertised_around_before_anything_is_kno
     assert suspects(up) == {"p2"}, (
         "the dead member's listener takes connections until its last process is gone"
     )
-    deadline_s = up.now_s + DOUBT_S
+    deadline_s = up.now_s + WORKER_LOSS_BYPASS_S
     while up.now_s < deadline_s:
         assert up.detector.next_deadline_s(up.now_s) <= deadline_s + 1e-5
         up.run(STEP_S)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.control.directory_publisher import Directories
+from fleet.control.directory_publisher import DirectoryPublisher
 from fleet.core.model import (
     AdvertisedListener,
     Broker,
@@ -40,8 +40,8 @@ class FakeWorkers:
         self.published.append(directory)
 
 
-def directories(workers: FakeWorkers, data_dir: Path) -> Directories:
-    return Directories(P1, workers, data_dir)  # type: ignore[arg-type]
+def directories(workers: FakeWorkers, data_dir: Path) -> DirectoryPublisher:
+    return DirectoryPublisher(P1, workers, data_dir)  # type: ignore[arg-type]
 
 
 async def until(condition: Callable[[], bool]) -> None:

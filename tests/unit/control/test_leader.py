@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet.config import BalanceSettings
-from fleet.control.leader import RETRY_S, Leader
+from fleet.control.leader import PROPOSAL_RETRY_S, Leader
 from fleet.control.reports import MemberReport
 from fleet.core.model import (
     AdvertisedListener,
@@ -116,7 +116,7 @@ class Play:
     def commit(self, command: Command) -> Play:
         before = self.state
         self.state, outcome = apply(self.state, command)
-        self.leader.committed(before, self.state, self.now_s)
+        self.leader.on_committed(before, self.state, self.now_s)
         assert outcome.reason in ("", "stale_generation"), (command, outcome)
         return self
 
@@ -512,7 +512,7 @@ def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
 
 def test_what_is_under_way_is_not_proposed_again_until_it_counts_as_lost(steady: Play) -> None:
     steady.losing = True
-    steady.die("p3").run(RETRY_S - 0.1)
+    steady.die("p3").run(PROPOSAL_RETRY_S - 0.1)
     assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)]
     steady.run(0.2)
     assert steady.proposed == [MemberStatusChanged("p3", MemberStatus.DOWN, 1)] * 2
@@ -520,7 +520,7 @@ def test_what_is_under_way_is_not_proposed_again_until_it_counts_as_lost(steady:
 
 def test_ownership_is_not_proposed_twice_from_one_generation(steady: Play) -> None:
     steady.losing = True
-    steady.commit(DrainSet("p3", True)).run(RETRY_S - 0.1)
+    steady.commit(DrainSet("p3", True)).run(PROPOSAL_RETRY_S - 0.1)
     assert len(steady.proposed) == 1
     steady.commit(DrainSet("p2", True)).step()
     assert len(steady.proposed) == 1
@@ -534,7 +534,7 @@ def test_lost_ownership_is_proposed_again(steady: Play) -> None:
     steady.losing = True
     steady.commit(DrainSet("p3", True)).run(0.5)
     steady.losing = False
-    steady.run(RETRY_S)
+    steady.run(PROPOSAL_RETRY_S)
     assert steady.reasons == ["drain", "drain"]
     assert ("p3",) not in steady.owners.values()
 
@@ -596,7 +596,7 @@ def test_the_second_of_two_deaths_is_awaited_before_anything_moves() -> None:
 def test_a_death_that_is_not_committed_does_not_hold_up_a_drain_for_ever() -> None:
     play = Play([f"p{n}" for n in range(1, 6)]).start().run(5.0).clear()
     play.losing = True
-    play.die("p5").commit(DrainSet("p1", True)).run(RETRY_S - 0.1)
+    play.die("p5").commit(DrainSet("p1", True)).run(PROPOSAL_RETRY_S - 0.1)
     assert play.reasons == []
     play.run(0.2)
     assert play.reasons == ["drain"]
@@ -642,7 +642,7 @@ def test_weights_that_gain_enough_move_identities_once() -> None:
     play = by_weight()
     before = owners(play)
     hot = [broker_id for broker_id, each in before.items() if each == before[1]]
-    play.leader.weigh({broker_id: 100.0 if broker_id in hot else 1.0 for broker_id in before})
+    play.leader.update_weights({broker_id: 100.0 if broker_id in hot else 1.0 for broker_id in before})
     play.run(5.0)
     after = owners(play)
     assert len({after[broker_id] for broker_id in hot}) == 2
@@ -653,7 +653,7 @@ def test_weights_that_gain_enough_move_identities_once() -> None:
 
 def test_weights_that_gain_too_little_move_nothing() -> None:
     play = by_weight()
-    play.leader.weigh({broker_id: 100.0 + broker_id for broker_id in owners(play)})
+    play.leader.update_weights({broker_id: 100.0 + broker_id for broker_id in owners(play)})
     play.run(5.0)
     assert play.proposed == []
 
@@ -671,11 +671,11 @@ def test_as_long_as_weights_are_not_known_what_is_there_stays() -> None:
 def test_weights_are_looked_at_again_after_a_while_only() -> None:
     play = by_weight(every_s=60.0)
     even = dict.fromkeys(owners(play), 1.0)
-    play.leader.weigh(even)
+    play.leader.update_weights(even)
     play.run(5.0)
     first = owners(play)[1]
     hot = [broker_id for broker_id, each in owners(play).items() if each == first]
-    play.leader.weigh({**even, **dict.fromkeys(hot, 100.0)})
+    play.leader.update_weights({**even, **dict.fromkeys(hot, 100.0)})
     play.run(40.0)
     assert play.proposed == []
     play.run(30.0)

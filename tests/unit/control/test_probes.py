@@ -21,9 +21,9 @@ from kio.serial import entity_reader
 from fleet.config import UpstreamSettings, UpstreamTlsSettings
 from fleet.control.probes import (
     HoldEnd,
-    HoldPace,
+    HoldTiming,
     Target,
-    hold,
+    hold_connection,
     probe_broker,
     probe_member,
     resolve,
@@ -271,7 +271,7 @@ async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_version
         writer.write(struct.pack(">iii", 8, struct.unpack_from(">hhi", frames[0])[2], 0))
 
     async with serving(both) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
+        assert await probe_broker(endpoint, PATIENT_S, serves_anonymous_clients=True) is None
     (frame,) = frames
     _, size = entity_reader(RequestHeaderV1)(frame, 0)
     request, _ = entity_reader(ListOffsetsRequest)(frame, size)
@@ -280,7 +280,7 @@ async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_version
 
 async def test_a_broker_that_answers_api_versions_and_nothing_else_is_not_reachable() -> None:
     async with serving(answer(0)) as (_, endpoint):
-        trouble = await probe_broker(endpoint, HASTY_S, serves_strangers=True)
+        trouble = await probe_broker(endpoint, HASTY_S, serves_anonymous_clients=True)
         assert trouble == "it answers ApiVersions, and then nothing"
 
 
@@ -291,7 +291,7 @@ async def test_a_broker_that_answers_strangers_no_more_is_there() -> None:
         writer.write_eof()
 
     async with serving(hang_up) as (_, endpoint):
-        assert await probe_broker(endpoint, PATIENT_S, serves_strangers=True) is None
+        assert await probe_broker(endpoint, PATIENT_S, serves_anonymous_clients=True) is None
 
 
 @pytest.mark.parametrize("error_code", [35, 1])
@@ -329,14 +329,14 @@ async def test_a_broker_that_refuses_or_is_silent_is_not_reachable(nobody: Endpo
 
 
 async def held(
-    target: Target, pace: HoldPace, asked: Callable[[], None], answered: Callable[[], None]
+    target: Target, pace: HoldTiming, asked: Callable[[], None], answered: Callable[[], None]
 ) -> HoldEnd:
     (resolved,) = await resolve([target], Resolver(), PATIENT_S)
-    return await hold(resolved, pace, asked, answered)
+    return await hold_connection(resolved, pace, asked, answered)
 
 
-HASTY = HoldPace(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
-PATIENT = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
+HASTY = HoldTiming(first_s=HASTY_S, interval_s=0.01, silence_s=PATIENT_S)
+PATIENT = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
 
 
 @dataclass
@@ -385,7 +385,7 @@ async def test_a_held_connection_ends_with_the_worker() -> None:
 
 async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
     silent, heard = asyncio.Event(), Heard()
-    pace = HoldPace(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
+    pace = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
         holding = asyncio.create_task(held(Target(endpoint), pace, heard.ask, heard.answer))
         await heard.until_answered(1)

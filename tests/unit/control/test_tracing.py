@@ -17,7 +17,7 @@ from opentelemetry.trace import StatusCode
 
 from fleet.config import TracingSettings
 from fleet.control import process
-from fleet.control.tracing import MOST_WAITING, Tracing, exporter
+from fleet.control.tracing import MAX_WAITING_SPANS, Tracing, make_exporter
 from fleet.core.errors import ConfigError, NoQuorum
 from fleet.core.model import Ownership
 from fleet.core.replication import RaftStatus, Role
@@ -90,7 +90,7 @@ def context_of(span: ReadableSpan) -> tuple[str, int]:
 def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wall_clock_does(
     told: Told,
 ) -> None:
-    told.member().took_over(DEATH)
+    told.member().on_takeover_ended(DEATH)
     spans = {span.name: span for span in told.spans()}
     assert {name: (span.start_time, span.end_time) for name, span in spans.items()} == {
         "fleet.takeover": (ns(9.95), ns(11.2496)),
@@ -119,9 +119,9 @@ def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wal
 def test_members_tell_of_the_same_change_in_one_trace_and_of_others_in_others(told: Told) -> None:
     for me, detected in (("p1", 10.0), ("p3", 9.98)):
         seen = Takeover("p2", "reset", at(detected), (2,), at(10.02), at(11.25), change="p1-c7")
-        told.member(me).took_over(seen)
-    told.member("p1", "another").took_over(DEATH)
-    told.member("p4").took_over(Takeover("p2", "reset", at(20), (2,), at(21), at(22), change="p1-c8"))
+        told.member(me).on_takeover_ended(seen)
+    told.member("p1", "another").on_takeover_ended(DEATH)
+    told.member("p4").on_takeover_ended(Takeover("p2", "reset", at(20), (2,), at(21), at(22), change="p1-c8"))
     roots = [span for span in told.spans() if span.parent is None]
     assert len({context_of(span)[1] for span in roots}) == 4
     first, second, another, next_one = (context_of(span)[0] for span in roots)
@@ -133,8 +133,8 @@ def test_what_is_not_known_is_left_out(told: Told) -> None:
     drained = Takeover("p2", "drain", at(10), (2,), at(10.5), at(10.25), change="p1-c7")
     came_back = Takeover("p3", "silent", at(10), (3,), at(10.5), alive=at(9))
     tracing = told.member()
-    tracing.took_over(drained)
-    tracing.took_over(came_back)
+    tracing.on_takeover_ended(drained)
+    tracing.on_takeover_ended(came_back)
     spans = told.spans()
     traces = [drained.trace_id("demo"), came_back.trace_id("demo")]
     of_drained, of_return = (
@@ -165,7 +165,7 @@ def test_what_was_proposed_is_told_by_who_did_when_it_is_known_what_came_of_it(
     told: Told, command: Command, name: str, attributes: dict[str, object]
 ) -> None:
     outcome: Future[Outcome] = Future()
-    told.member().proposed(stamp(command, "p1-c7", 1), outcome)
+    told.member().on_proposed(stamp(command, "p1-c7", 1), outcome)
     told.clock.now_s = 10.5
     outcome.set_result(Outcome(True, "", 7))
     (span,) = told.spans()
@@ -198,7 +198,7 @@ def test_what_an_operator_wanted_and_did_not_get_is_an_error(
     tracing = told.member()
     for command in (DrainSet("p2", True), OwnershipSet(6, {}), BrokerGone(1)):
         outcome: Future[Outcome] = Future()
-        tracing.proposed(stamp(command, "p1-c7", 1), outcome)
+        tracing.on_proposed(stamp(command, "p1-c7", 1), outcome)
         ends(outcome)
     (span,) = told.spans()
     assert (span.name, span.status.description) == ("fleet.drain", error)
@@ -217,8 +217,8 @@ def test_an_election_is_told_by_whom_it_made_the_leader(told: Told) -> None:
     )
     for now_s, role, leader, role_of_other in steps:
         told.clock.now_s = now_s
-        tracing.followed(RaftStatus(role, leader, 5, 1, True, None))
-        other.followed(RaftStatus(role_of_other, leader, 5, 1, True, None))
+        tracing.on_raft_status(RaftStatus(role, leader, 5, 1, True, None))
+        other.on_raft_status(RaftStatus(role_of_other, leader, 5, 1, True, None))
     (span,) = told.spans()
     assert (span.name, span.start_time, span.end_time) == ("fleet.election", ns(10.1), ns(10.4))
     assert span.resource.attributes["service.instance.id"] == "p1"
@@ -250,17 +250,17 @@ def test_a_collector_that_takes_nothing_holds_nobody_up_and_is_told_of_once(
     collector = Collector()
     tracing = Tracing(collector, COLLECTOR, "demo", "p1", Clock())
     for takes in (False, False, True, False):
-        tracing.took_over(DEATH)
+        tracing.on_takeover_ended(DEATH)
         assert collector.asked.acquire(timeout=LIMIT_S)
         collector.takes = takes
         collector.answers.release()
-    tracing.took_over(DEATH)
+    tracing.on_takeover_ended(DEATH)
     assert collector.asked.acquire(timeout=LIMIT_S), "the last answer was heard of"
     lines = [each.getMessage() for each in caplog.records]
-    for _ in range(MOST_WAITING):
-        tracing.took_over(DEATH)
+    for _ in range(MAX_WAITING_SPANS):
+        tracing.on_takeover_ended(DEATH)
     tracing.stop(0.01)
-    collector.answers.release(MOST_WAITING)
+    collector.answers.release(MAX_WAITING_SPANS)
     refused = f"traces are not taken, and dropped; this is said once: {COLLECTOR}: refused 4"
     assert lines == [refused, f"traces are taken again: {COLLECTOR}", refused]
 
@@ -275,10 +275,10 @@ def test_a_header_is_read_when_control_starts(tmp_path: Path) -> None:
     token = tmp_path / "token"
     settings = traced(headers={"Authorization": {"file": str(token)}})
     with pytest.raises(ConfigError, match=r"tracing\.headers\.Authorization: .*token: cannot be read"):
-        exporter(settings, "fleet.yaml")
+        make_exporter(settings, "fleet.yaml")
     token.touch(0o600)
     token.write_text("Bearer x\n")
-    exporter(settings, "fleet.yaml").shutdown()
+    make_exporter(settings, "fleet.yaml").shutdown()
 
 
 @pytest.mark.parametrize("missing", ["header", "package", "number"])
@@ -291,8 +291,8 @@ def test_control_goes_on_without_traces_where_they_cannot_be_sent_any_more(
     if missing == "number":
         monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")
     settings = parse(changed("tracing", {"endpoint": COLLECTOR, "headers": headers}))
-    assert process._tracing(settings, "p1") is None
+    assert process._make_tracing(settings, "p1") is None
     assert "no traces are sent by this control process" in caplog.text
     caplog.clear()
-    assert process._tracing(parse(tree()), "p1") is None
+    assert process._make_tracing(parse(tree()), "p1") is None
     assert caplog.text == ""

@@ -104,7 +104,7 @@ def counters(revision: int = 0, produced: int = 0, connections: int = 0) -> Coun
 async def test_a_worker_counts_once_it_has_said_hello() -> None:
     async with control() as made:
         silent = await made.connect()
-        first = asyncio.create_task(made.workers.wait_for_one())
+        first = asyncio.create_task(made.workers.wait_for_first())
         await made.connect(Hello(0, 100))
         async with asyncio.timeout(LIMIT_S):
             await first
@@ -130,10 +130,10 @@ async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
 
 async def test_workers_count_when_somebody_looks() -> None:
     async with control() as made:
-        looks = asyncio.create_task(made.workers.count())
+        looks = asyncio.create_task(made.workers.refresh_counters())
         await looks  # nobody is there to be asked
         worker = await made.connect(Hello(0, 100))
-        looking = [asyncio.create_task(made.workers.count()) for _ in range(3)]
+        looking = [asyncio.create_task(made.workers.refresh_counters()) for _ in range(3)]
         assert await received(worker) == CountMessage()
         assert not any(each.done() for each in looking)
         worker.send(counters(produced=5))
@@ -141,7 +141,7 @@ async def test_workers_count_when_somebody_looks() -> None:
             await asyncio.gather(*looking)
         assert [view.counters.requests for view in made.workers.views()] == [{0: 5}]
         # All of them are one question, and what was told just now need not be asked for.
-        await made.workers.count()
+        await made.workers.refresh_counters()
         made.workers.publish(Directory(3, 7))
         assert await received(worker) == DirectoryMessage(Directory(3, 7))
 
@@ -149,20 +149,20 @@ async def test_workers_count_when_somebody_looks() -> None:
 async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_channels, "FRESH_S", 0.0)
+    monkeypatch.setattr(worker_channels, "COUNTERS_MAX_AGE_S", 0.0)
     async with control() as made:
         quick, slow = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         slow.send(counters(produced=3))
         await until(lambda: made.workers.views()[1].counters.requests == {0: 3})
         for produced in (5, 6):
-            looking = asyncio.create_task(made.workers.count())
+            looking = asyncio.create_task(made.workers.refresh_counters())
             assert await received(quick) == CountMessage()
             quick.send(counters(produced=produced))
             async with asyncio.timeout(LIMIT_S):
                 await looking
             assert [view.counters.requests for view in made.workers.views()] == [{0: produced}, {0: 3}]
         assert await received(slow) == CountMessage()
-        looking = asyncio.create_task(made.workers.count())
+        looking = asyncio.create_task(made.workers.refresh_counters())
         slow.close()  # and whoever waits for it need not
         assert await received(quick) == CountMessage()
         quick.send(counters(produced=7))
@@ -277,8 +277,8 @@ async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_t
         early.send(BrokersLostMessage((2, 1)))
         await until(lambda: made.lost == [(2, 1)])
         for _ in range(2):
-            made.workers.tell_reachable({1: True, 2: False})
-        made.workers.tell_reachable({1: True, 2: True})
+            made.workers.publish_reachable({1: True, 2: False})
+        made.workers.publish_reachable({1: True, 2: True})
         late = await made.connect(Hello(2, 102))
         for each in (early, other):
             assert await received(each) == ReachableMessage({1: True, 2: False})

@@ -12,7 +12,7 @@ def test_what_is_alike_is_due_once_in_an_interval() -> None:
 
 
 def test_a_flood_of_different_lines_is_limited_and_does_not_silence_later_ones() -> None:
-    limit = LogLimit(10.0, most=3)
+    limit = LogLimit(10.0, max_keys=3)
     assert [limit.is_due(0.1 * number, str(number)) for number in range(5)] == [True] * 3 + [False] * 2
     assert not limit.is_due(1.0, "0")
     assert limit.is_due(10.0, "5"), "the first has been long ago"
