@@ -1,4 +1,4 @@
-"""Which real brokers there are, asked of the cluster itself."""
+"""Discovery of the real brokers from the cluster's Metadata."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from fleet.tls.brokers import explain_dial
 log = logging.getLogger(__name__)
 
 NEXT_SERVER_DELAY_S: Final = 0.5
-"""After which the next server is asked, too: one may be silent."""
+"""How long to wait for an answer before the next server is asked in parallel, because a server may be
+silent."""
 _CLIENT_ID: Final = "fleet-discovery"
 
 
 async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: float) -> tuple[Broker, ...]:
-    """The brokers in the cluster's Metadata, from the first server that answers; asked are ever more of them.
+    """Get the brokers in the cluster's Metadata from the first server that answers.
 
-    A new connection each time: it finds a cluster again that came back elsewhere.
+    The servers are asked one after another, without waiting for a silent one to fail. Each query opens a new
+    connection, so discovery finds a cluster that came back at other addresses.
 
-    Raises: NoMetadata: none answers in time; says why of each that was asked
+    Raises: NoMetadata: no server answers in time; the message has the reason of each server
     """
     reasons: dict[Endpoint, str] = {}
     refused = False
@@ -58,13 +60,13 @@ async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: 
         for task in queries:
             task.cancel()
         await asyncio.gather(*queries, return_exceptions=True)
-    said = "; ".join(sorted(f"{server}: {why}" for server, why in reasons.items()))
-    raise NoMetadata(said, refused=refused)
+    details = "; ".join(sorted(f"{server}: {why}" for server, why in reasons.items()))
+    raise NoMetadata(details, refused=refused)
 
 
 async def _query_server(server: Endpoint, options: Options, timeout_s: float) -> tuple[Broker, ...]:
-    """The brokers that one server knows of. Raises: NoMetadata."""
-    # Imported here: it takes longer than all the rest of a control process that has to be back soon.
+    """Get the brokers that one server lists. Raises: NoMetadata."""
+    # Imported here: the import takes longer than the rest of a control process, which must restart fast.
     from aiokafka.conn import create_conn
     from aiokafka.errors import KafkaError
     from aiokafka.protocol.metadata import MetadataRequest
@@ -82,18 +84,20 @@ async def _query_server(server: Endpoint, options: Options, timeout_s: float) ->
         answer = await connection.send(MetadataRequest([]))
     except (KafkaError, OSError) as error:
         if "sasl_mechanism" in options:
-            raise NoMetadata(f"gives no Metadata: {error}") from error
-        raise NoMetadata(f"gives no Metadata to who has no credentials ({error})", refused=True) from error
+            raise NoMetadata(f"sends no Metadata: {error}") from error
+        raise NoMetadata(
+            f"sends no Metadata to clients without credentials ({error})", refused=True
+        ) from error
     finally:
         connection.close()
     named = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
     found = [broker for broker in named if is_address(broker.host, broker.port)]
     if found != named:
         strange = [broker for broker in named if broker not in found]
-        log.warning("%s names brokers where nobody can be dialled: %r", server, strange)
+        log.warning("%s lists brokers with invalid addresses: %r", server, strange)
     if not found and "sasl_oauth_token_provider" in options:
-        # The client takes any answer to its token for an agreement, and the broker then lists nothing.
-        raise NoMetadata("has refused the token, or knows of no brokers")
+        # The client takes any answer to its token as acceptance. After a refusal the broker lists nothing.
+        raise NoMetadata("refused the token, or lists no brokers")
     if not found:
-        raise NoMetadata("knows of no brokers")
+        raise NoMetadata("lists no brokers")
     return tuple(sorted(found, key=lambda broker: broker.broker_id))

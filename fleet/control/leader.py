@@ -1,12 +1,12 @@
-"""What the leader proposes: state, reports and liveness in, commands out. Pure, with the clock passed in.
+"""The leader's proposals: state, reports and liveness in, commands out. Pure, with the clock passed in.
 
-It is level-triggered. Each call compares what is committed with what is observed, and asks for the
-difference; whoever becomes leader carries on where another one stopped, because nothing rests on what an
-earlier call saw but the times since when something holds.
+The leader is level-triggered. Each call compares the committed state with the observations, and proposes the
+difference. A new leader continues where the previous leader stopped, because the only memory of earlier
+calls is how long each condition has held.
 
-A command that was proposed is not proposed again for ``PROPOSAL_RETRY_S``, unless the state has changed so that
-another one is due. Ownership is computed from one generation, so there is no second one before the first has
-landed.
+The leader does not repeat a proposed command for ``PROPOSAL_RETRY_S``, unless a changed state requires a
+different command. Ownership is computed from one generation, so the leader proposes no second change of
+ownership before the first one is committed.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ from fleet.core.state import (
 from fleet.core.weights import UNKNOWN_WEIGHTS, Weights
 
 PROPOSAL_RETRY_S: Final = 1.0
-"""A proposal that has had no effect for this long is taken for lost. A repeated one does no harm."""
+"""A proposal without effect for this long counts as lost. Repeating a command does no harm."""
 
 STOPPING_BATCH_DELAY_S: Final = 0.15
-"""Members that are stopped together must be seen together, before anything moves from one to the next."""
+"""How long a member must have been stopping before it is committed as draining. Members that stop together
+must be seen together, before an identity moves from one to the next."""
 
 BROKER_REMOVAL_DELAY_S: Final = 60.0
+"""A broker that no member has listed for this long is removed."""
 MAX_BROKERS_PER_COMMAND: Final = 100
 BROKER_UNREACHABLE_PERIODS: Final = 2
-"""A broker counts as unreachable from a member after this many ``suspect_after_s``."""
+"""For how many ``suspect_after_s`` a broker must be unreachable from a member before it counts as such."""
 
 
 class LeaderTiming(Protocol):
-    """The part of the settings' timing that proposals go by."""
+    """The part of the settings' timing that proposals depend on."""
 
     @property
     def suspect_after_s(self) -> float: ...
@@ -68,7 +70,7 @@ class LeaderTiming(Protocol):
 
 
 class WeightBalance(Protocol):
-    """The part of the settings' balance that proposals go by."""
+    """The part of the settings' balance that proposals depend on."""
 
     @property
     def min_gain(self) -> float: ...
@@ -78,7 +80,7 @@ class WeightBalance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """What is committed and what is seen at one moment; the fields are those of `Leader.propose`."""
+    """The committed state and the observations at one moment; the fields are those of `Leader.propose`."""
 
     state: FleetState
     reports: Mapping[ProxyId, MemberReport]
@@ -88,17 +90,17 @@ class _Observed:
 
 
 class _Durations:
-    """Since when each of some things has held without a break."""
+    """For how long each of some conditions has held without a break."""
 
     def __init__(self) -> None:
         self._since_s: dict[Hashable, float] = {}
 
     def update(self, now: Iterable[Hashable], now_s: float) -> None:
-        """Exactly these update now."""
+        """Set the conditions that hold now; all others end."""
         self._since_s = {key: self._since_s.get(key, now_s) for key in now}
 
     def duration_s(self, key: Hashable, now_s: float) -> float:
-        """For how long; below zero where it does not update."""
+        """For how long a condition has held; negative if it does not hold."""
         return now_s - self._since_s[key] if key in self._since_s else -1.0
 
 
@@ -111,7 +113,7 @@ class _Outstanding:
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """What an ownership was computed from; compared by identity, which is cheap and never wrongly equal."""
+    """The inputs of one computed ownership, compared by object identity: cheap, and never wrongly equal."""
 
     state: FleetState
     unreachable: frozenset[tuple[ProxyId, BrokerId]]
@@ -135,9 +137,9 @@ class Leader:
 
     Args:
         timing: the settings' timing.
-        voters: the members whose majority says who is down.
-        members: all that are configured; the first assignment waits for them.
-        balance: None where identities are balanced by their number.
+        voters: the members whose majority decides which member is down.
+        members: all configured members that may own; the first assignment waits for them.
+        balance: None if identities are balanced by number.
     """
 
     def __init__(
@@ -157,7 +159,7 @@ class Leader:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: to be called while this member does not lead."""
+        """Forget the observations. Call it while this member does not lead."""
         self._leading_since_s: float | None = None
         self._ready = _Durations()
         self._stopping = _Durations()
@@ -171,14 +173,14 @@ class Leader:
         self._weights_taken_s = 0.0
 
     def update_weights(self, weights: Mapping[BrokerId, float]) -> None:
-        """What identities update_weights has been said anew; to be told at every member, leading or not."""
+        """Set new weights of identities. Call it at every member, leader or not."""
         self._weights = weights
 
     def on_committed(self, before: FleetState, after: FleetState, now_s: float) -> None:
-        """A state has taken the place of another one; to be told at every member, leading or not."""
+        """Raft has committed ``after`` in place of ``before``. Call it at every member, leader or not."""
         self._flap_damper.on_committed(before, after, now_s)
         if before.pins is not after.pins:
-            self._moved_s = -inf  # an operator's word does not wait
+            self._moved_s = -inf  # a pin of an operator takes effect without a rest
         if any(
             _loses_owner(owned, after.ownership.get(broker_id))
             for broker_id, owned in before.ownership.items()
@@ -193,20 +195,20 @@ class Leader:
         heard: AbstractSet[ProxyId],
         now_s: float,
     ) -> list[Command]:
-        """The commands to propose now, in this order; without id and time.
+        """The commands to propose now, in this order, without id and time.
 
         Args:
-            state: the newest that is committed here.
-            reports: the last one of each member whose link is up, this member's own included.
-            liveness: what this member holds of every one; of itself that it is up.
-            heard: the members whose heartbeats arrive here, this one included.
+            state: the newest state that is committed at this member.
+            reports: the last report of each member whose link is up, and of this member.
+            liveness: the liveness of every member as this member judges it; its own is UP.
+            heard: the members whose heartbeats arrive here, and this member.
         """
         if self._leading_since_s is None:
             self._leading_since_s = now_s
         seen = _Observed(state, reports, liveness, heard, now_s)
         self._observe(seen)
         if _whole_fleet_stops(seen):
-            # Nobody is left to take over, and the fleet shall come back as it was.
+            # No member is left to take over, and the fleet should come back with the same ownership.
             return []
         wanted: dict[Hashable, Command] = {}
         for proxy_id in sorted(state.members.keys() | reports.keys()):
@@ -218,7 +220,7 @@ class Leader:
         commands = self._not_pending(wanted, now_s)
         return commands + self._ownership_commands(seen)
 
-    # -- what holds, and since when ------------------------------------------------------------------------
+    # -- observations and their duration -------------------------------------------------------------------
 
     def _observe(self, seen: _Observed) -> None:
         state, reports, now_s = seen.state, seen.reports, seen.now_s
@@ -237,12 +239,12 @@ class Leader:
         self._missing.update(missing, now_s)
         able = {p for p, r in reports.items() if r.ready and p in state.members and state.members[p].eligible}
         lost_by = Counter(b for p in able for b in set(reports[p].unreachable))
-        # When a fault of all members ends, none may lose what it has for being the last to notice.
+        # When a fault of all members ends, the last member to notice must not lose its identities.
         replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
         self._replaceable.update(replaceable, now_s)
 
     def _not_pending(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
-        """Those that are not under way already."""
+        """The wanted commands that are not proposed already, or whose proposal counts as lost."""
         new = []
         outstanding: dict[Hashable, _Outstanding] = {}
         for key, command in wanted.items():
@@ -258,9 +260,9 @@ class Leader:
         return new
 
     def _has_pending(self, now_s: float, kind: str = "") -> bool:
-        """Whether commands of a kind (all of them by default) are about to change the state.
+        """Whether proposed commands of a kind (all kinds by default) are about to change the state.
 
-        Those that have not done so for ``PROPOSAL_RETRY_S`` do not count: nothing may wait for them for ever.
+        A command without effect for ``PROPOSAL_RETRY_S`` does not count: no decision waits for it for ever.
         """
         return any(
             now_s - each.first_s < PROPOSAL_RETRY_S
@@ -271,16 +273,16 @@ class Leader:
     # -- members -------------------------------------------------------------------------------------------
 
     def _member_command(self, proxy_id: ProxyId, seen: _Observed) -> Command | None:
-        """What is to be committed about one member."""
+        """The command that is due for one member; None if none is due."""
         now_s, committed, report = seen.now_s, seen.state.members.get(proxy_id), seen.reports.get(proxy_id)
-        believed = committed is not None and committed.status is not MemberStatus.DOWN
-        if committed is not None and believed and self._is_down(proxy_id, seen):
+        can_go_down = committed is not None and committed.status is not MemberStatus.DOWN
+        if committed is not None and can_go_down and self._is_down(proxy_id, seen):
             return MemberStatusChanged(proxy_id, MemberStatus.DOWN, committed.incarnation)
         if report is None:
             return None
         if report.stopping:
-            same_life = committed is not None and committed.incarnation == report.incarnation
-            if committed is None or not same_life or committed.status is not MemberStatus.UP:
+            is_same_life = committed is not None and committed.incarnation == report.incarnation
+            if committed is None or not is_same_life or committed.status is not MemberStatus.UP:
                 return None
             if self._stopping.duration_s((proxy_id, report.incarnation), now_s) < STOPPING_BATCH_DELAY_S:
                 return None
@@ -292,13 +294,13 @@ class Leader:
         if committed is not None and committed.status is MemberStatus.UP:
             member = replace(member, drained=committed.drained)
             return None if member == committed else MemberUp(member)
-        # At the very first start there is nothing to disturb.
+        # At the very first start there is no ownership to disturb.
         first_start = committed is None and seen.state.generation == 0
         steady_s = self._flap_damper.steady_s(proxy_id)
         return MemberUp(member) if first_start or ready_for_s >= steady_s else None
 
     def _is_suspected(self, proxy_id: ProxyId, reports: Mapping[ProxyId, MemberReport]) -> bool:
-        """Whether a majority of all voters says so; its own word counts as well."""
+        """Whether a majority of all voters suspects the member; its own report "not ready" is a vote, too."""
         votes = [
             proxy_id in reports[voter].suspects or (voter == proxy_id and not reports[voter].ready)
             for voter in self._voters
@@ -307,9 +309,10 @@ class Leader:
         return self._are_majority(votes)
 
     def _is_down(self, proxy_id: ProxyId, seen: _Observed) -> bool:
-        """Whether it is to be committed: a member that is heard here is not down for want of ways to it.
+        """Whether to commit a member as down.
 
-        Of such a member it takes its own word, or the listeners that a majority has asked in vain.
+        A member whose heartbeats arrive here is not down just because others cannot reach it. To commit such
+        a member as down requires its own report "not ready", or failed probes of its listeners by a majority.
         """
         if not self._is_suspected(proxy_id, seen.reports):
             return False
@@ -327,13 +330,14 @@ class Leader:
     # -- brokers -------------------------------------------------------------------------------------------
 
     def _broker_commands(self, seen: _Observed) -> list[Command]:
-        """Brokers that are new, moved or gone, in commands that fit the log."""
+        """Commands for brokers that are new, moved or gone, each small enough for the log."""
         listed: dict[BrokerId, list[Broker]] = {}
         for _, report in sorted(seen.reports.items()):
             for broker in report.brokers:
                 if broker.broker_id >= 0 and is_address(broker.host, broker.port):
                     listed.setdefault(broker.broker_id, []).append(broker)
-        # While anybody still agrees with what is committed, two members that disagree must not make it flap.
+        # Two members that disagree must not make the committed address flap: it stays while any member
+        # reports it.
         new = [
             versions[0]
             for broker_id, versions in sorted(listed.items())
@@ -359,7 +363,7 @@ class Leader:
         generation, proposed_s = self._ownership_until
         if state.generation < generation and now_s - proposed_s < PROPOSAL_RETRY_S:
             return []
-        # Of two members that die together, the second must not be given what the first one owned.
+        # If two members die together, the second must not get the identities of the first.
         if not state.brokers or self._has_pending(now_s, "member"):
             return []
         weights = self._weights_to_use(now_s)
@@ -382,7 +386,7 @@ class Leader:
         return self._change(state, after, _balance_reason(state, after), now_s)
 
     def _weights_to_use(self, now_s: float) -> Weights | None:
-        """By what to balance; another one than last time only where that is long enough ago."""
+        """The weights to balance by, replaced by newer weights at most every ``balance.every_s``."""
         if self._balance is None:
             return None
         if self._weights is None:
@@ -394,7 +398,7 @@ class Leader:
         return self._current_weights
 
     def _may_start(self, state: FleetState, now_s: float) -> bool:
-        """Whether there may be a first ownership: over all members, or after a grace over those there are."""
+        """Whether to assign the first ownership: once all members are up, or with those up after a grace."""
         if not any(member.eligible for member in state.members.values()):
             return False
         up = {p for p, member in state.members.items() if member.status is MemberStatus.UP}
@@ -402,22 +406,23 @@ class Leader:
         return up >= self._members or now_s - leading_since_s >= self._timing.grace_s
 
     def _is_steady(self, seen: _Observed, unreachable: AbstractSet[tuple[ProxyId, BrokerId]]) -> bool:
-        """Whether who may own what, and who does, has been the same for long enough to balance over it.
+        """Whether eligibility, reachability and ownership have been stable for long enough to rebalance.
 
-        The second is for clients: librdkafka waits twice as long before it connects to a broker as the last
-        time, from reconnect.backoff.ms to .max.ms, unless that was more than .max.ms ago, ten seconds.
+        Ownership must rest for clients' sake. librdkafka doubles its wait before each connection to a broker,
+        from reconnect.backoff.ms to reconnect.backoff.max.ms (10 s), unless the last one is longer ago than
+        reconnect.backoff.max.ms.
         """
         eligible = {p: seen.liveness.get(p) for p, member in seen.state.members.items() if member.eligible}
         key = (frozenset(eligible.items()), frozenset(unreachable))
         self._settled.update([key], seen.now_s)
-        # Members that have not been heard of since a cold start keep what they had.
-        unheard = any(liveness in (None, Liveness.UNKNOWN) for liveness in eligible.values())
+        # After a cold start, members that have not been heard yet keep their identities.
+        unheard = any(each in (None, Liveness.UNKNOWN) for each in eligible.values())
         rested = seen.now_s - self._moved_s >= self._timing.rest_after_move_s
         settled = self._settled.duration_s(key, seen.now_s) >= self._timing.steady_after_s
         return not unheard and rested and settled
 
     def _unreachable(self, seen: _Observed) -> frozenset[tuple[ProxyId, BrokerId]]:
-        """Pairs that have been cut for a while in which somebody else could step in."""
+        """Pairs of a member and a broker that it could not reach for a while, when another member could."""
         steady_s = BROKER_UNREACHABLE_PERIODS * self._timing.suspect_after_s
         return frozenset(
             (proxy_id, broker_id)
@@ -457,7 +462,7 @@ def _changed_owners(
 
 
 def _loses_owner(before: Ownership, after: Ownership | None) -> bool:
-    """Whether somebody's clients have to go elsewhere."""
+    """Whether an owner loses the identity, so that its clients must reconnect elsewhere."""
     return after is not before and (after is None or not set(before.owners) <= set(after.owners))
 
 

@@ -1,8 +1,8 @@
 """One member's control process: the shell around the failure detector, the leader's proposals and Raft.
 
-Everything happens on one event loop, except Raft, which has a thread of its own because it waits for the
-disk. Observations come in (links, reports, probes, brokers, commits), and one directory goes out to the
-workers whenever it differs from the last one. Nothing here is in the way of a request.
+Everything runs on one event loop, except Raft, which has its own thread because it waits for the disk.
+Observations come in (links, reports, probes, brokers, commits). One directory goes out to the workers
+whenever it changes. No request of a client passes through this process.
 """
 
 from __future__ import annotations
@@ -65,27 +65,29 @@ _REPORT: TypeAdapter[MemberReport] = TypeAdapter(MemberReport)
 
 COMMAND_TIMEOUT_S = 5.0
 IDENTITY_HANDOVER_SHARE = 0.45
-"""The part of ``drain_timeout_s`` that handing over may take; the supervisor allows a little more."""
+"""The part of ``drain_timeout_s`` that the handover of identities may take. It is less than
+``fleet.runtime.supervisor.HANDOVER_SHARE``, after which the supervisor stops waiting for this process."""
 CLIENT_RETURN_GRACE_S = 1.0
-"""How long this address is served after its identities have moved: a client whose connection has just ended
-comes back to it once, and learns there where it is to go."""
+"""How long this member serves after its identities have moved. A client whose connection has just ended comes
+back once, and learns the new address here."""
 EVENTS_STOP_TIMEOUT_S = 2.0
-"""For events to be brought to the disk in the end, and traces to their collector."""
+"""Limit for writing the last events to disk, and for sending the last traces to their collector."""
 MIN_EVALUATION_PAUSE_S = 0.002
-"""Between two evaluations that nothing but time has caused."""
+"""Shortest wait between two evaluations that only a deadline causes."""
 DRAIN_REASON = "drain"
-"""Why identities move from a member that is alive."""
+"""The takeover reason for identities that leave a live member."""
 FIRST_WORKER_TIMEOUT_S = 1.0
-"""How long peers are kept waiting for a report, so that the first one does not say 'no worker yet'."""
+"""How long the first report to peers waits for a worker, so that the report does not say "not ready"."""
 
 
 class Control:
-    """See the module. One object a process, made and used on its event loop.
+    """The control process: observations go to the detector, the leader and Raft; directories go to workers.
 
-    Its public attributes are what the admin interface shows; nothing but this class changes them.
+    Each process has one object, created and used on its event loop. The admin interface shows the public
+    attributes; only this class changes them.
 
     Args:
-        spec: what the supervisor passed on: settings and sockets.
+        spec: the settings and sockets from the supervisor.
     """
 
     def __init__(self, spec: ChildSpec) -> None:
@@ -150,8 +152,8 @@ class Control:
         self.events: EventStream | None = None
         self._weights: WeightReader | None = None
         if settings.events is not None:
-            # Imported here, before there is another thread: it takes longer than all the rest of a control
-            # process, and what imports the same thing in two threads may find it half imported.
+            # Imported here because the import takes longer than the rest of a control process. It must happen
+            # before a second thread starts: two threads that import the same module may see it half imported.
             from fleet.events.stream import EventStream
 
             identity = (settings.fleet, self.me, spec.incarnation)
@@ -169,14 +171,14 @@ class Control:
 
     @property
     def thread_restarts(self) -> dict[str, int]:
-        """Of each thread that is started again, how often that was done."""
+        """How often each supervised thread was started again."""
         threads = {"events": self.events, "weights": self._weights}
         return {name: thread.restarts for name, thread in threads.items() if thread is not None}
 
     # -- life ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until SIGTERM, then hand this member's identities over and return."""
+        """Serve until SIGTERM, then hand over this member's identities and return."""
         stop = asyncio.Event()
         self._loop.add_signal_handler(signal.SIGTERM, stop.set)
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
@@ -239,7 +241,7 @@ class Control:
         await asyncio.gather(*(asyncio.to_thread(stop, EVENTS_STOP_TIMEOUT_S) for stop in stops))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something for as long as this process lives; where it fails, so does the process."""
+        """Run a task until this process ends. If the task fails, the process fails."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -251,12 +253,12 @@ class Control:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End this process by an error: its supervisor starts the next one."""
+        """End this process with an error. The supervisor starts the next one."""
         if not self._failed.done():
             self._failed.set_exception(error)
 
     async def _hand_over(self) -> None:
-        """Tell the others that this member goes, and wait until its identities are theirs."""
+        """Report to the others that this member stops, and wait until they own its identities."""
         self._stopping = True
         log.info("stopping: handing identities over")
         self._evaluate()
@@ -281,27 +283,27 @@ class Control:
             return True
         if self._owns():
             return False
-        # The others have to know it, too, before clients are sent to them.
+        # The others must have this generation, too, before clients move to them.
         return all(self.reports[proxy_id].generation >= self.state.generation for proxy_id in others)
 
-    # -- what comes in -------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------
 
     def on_up(self, peer: ProxyId) -> None:
-        """LinkEvents: the link to a peer is there."""
+        """LinkEvents: the link to a peer is up."""
         self.detector.link_up(peer, time.monotonic())
         self._raft.link_up(peer)
         self.links.send(peer, Kind.REPORT, self._report_bytes())
         self._evaluate()
 
     def on_down(self, peer: ProxyId, reason: str) -> None:
-        """LinkEvents: the link to a peer is gone."""
+        """LinkEvents: the link to a peer is down."""
         log.info("link to %s is down: %s", peer, reason)
         self.detector.link_down(peer, time.monotonic())
         self._raft.link_down(peer)
         self._evaluate()
 
     def on_failed_here(self, peer: ProxyId, error: LocalFailure) -> None:
-        """LinkEvents: no link can be made, for a reason of this member's own."""
+        """LinkEvents: a local fault prevents a link to a peer."""
         self.prober.record_local_failure(peer, error)
         self.detector.link_failed_here(peer, time.monotonic())
 
@@ -310,20 +312,20 @@ class Control:
         self._fail(error)
 
     def advertised_by(self, peer: ProxyId) -> Member:
-        """ProbeEvents: a peer as it was committed, or else as the configuration has it."""
+        """ProbeEvents: a peer as Raft has committed it, otherwise as it is configured."""
         return self.state.members.get(peer) or self._peers[peer].advertised(self.settings)
 
     def is_stopping(self, peer: ProxyId) -> bool:
-        """ProbeEvents: whether a peer stops, or this member does: then the loss of a worker is no sign."""
+        """ProbeEvents: whether a peer or this member is stopping, so that a lost worker is expected."""
         report = self.reports.get(peer)
         return self._stopping or (report is not None and report.stopping)
 
     def on_probed(self) -> None:
-        """ProbeEvents: the detector has learned something."""
+        """ProbeEvents: the detector has a new observation."""
         self._evaluate()
 
     def on_frame(self, peer: ProxyId, kind: Kind, payload: bytes) -> None:
-        """LinkEvents: a peer said something."""
+        """LinkEvents: a frame of a peer has arrived."""
         if kind is Kind.RAFT:
             self._raft.receive(peer, payload)
         elif kind is Kind.REPORT:
@@ -333,10 +335,10 @@ class Control:
         try:
             report = _REPORT.validate_json(payload)
         except ValueError as error:
-            log.error("a report of %s cannot be read: %s", peer, str(error).splitlines()[0])
+            log.error("cannot read a report of %s: %s", peer, str(error).splitlines()[0])
             return
         if report.proxy_id != peer:
-            log.error("%s reports in the name of %s", peer, report.proxy_id)
+            log.error("report ignored: %s sent a report with the id of %s", peer, report.proxy_id)
             return
         now_s = time.monotonic()
         before = self.reports.get(peer)
@@ -348,7 +350,7 @@ class Control:
 
     def _send_raft(self, peer: ProxyId, payload: bytes) -> None:
         """Called on the Raft thread."""
-        with suppress(RuntimeError):  # the loop is closed: this process is on its way out
+        with suppress(RuntimeError):  # the loop is closed because this process is ending
             self._loop.call_soon_threadsafe(self.links.send, peer, Kind.RAFT, payload)
 
     def _on_raft_change(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
@@ -357,15 +359,13 @@ class Control:
             self._loop.call_soon_threadsafe(self._apply_raft_change, state, status, applied)
 
     def _on_raft_end(self, error: BaseException) -> None:
-        """Called on the Raft thread, which does nothing any more."""
+        """Called on the Raft thread, which has failed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._fail, error)
 
     def _apply_raft_change(self, state: FleetState, status: RaftStatus, applied: tuple[Applied, ...]) -> None:
         if status.leader != (None if self.status is None else self.status.leader):
-            log.info(
-                "Raft, term %d: %s", status.term, f"{status.leader} leads" if status.leader else "no leader"
-            )
+            log.info("Raft leader changed: term=%d leader=%s", status.term, status.leader or "none")
         before, self.state, self.status = self.state, state, status
         if self.tracing is not None:
             self.tracing.on_raft_status(status)
@@ -386,11 +386,11 @@ class Control:
         if state.brokers is not before.brokers:
             self.brokers.on_brokers_committed(before.brokers, state.brokers)
         for each in applied:
-            log.debug("applied %s: %s", each.command, each.outcome)
+            log.debug("command applied: command=%s outcome=%s", each.command, each.outcome)
         self._evaluate()
 
     def _on_weights(self, weights: Mapping[BrokerId, float]) -> None:
-        """Called on a thread of its own."""
+        """Called on the thread that reads weights."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._leader.update_weights, weights)
 
@@ -416,7 +416,7 @@ class Control:
         if self.events is not None:
             self.events.advertised(self.takeovers.log)
 
-    # -- what goes out -------------------------------------------------------------------------------------
+    # -- conclusions ---------------------------------------------------------------------------------------
 
     async def _report_regularly(self) -> None:
         while True:
@@ -424,7 +424,7 @@ class Control:
             await asyncio.sleep(self._timing.heartbeat_s)
 
     def _evaluate(self) -> None:
-        """Draw the conclusions from whatever has just been observed. Cheap, and idempotent."""
+        """Act on the latest observations. Cheap and idempotent."""
         now_s = time.monotonic()
         transitions = self.detector.tick(now_s)
         for transition in transitions:
@@ -443,7 +443,7 @@ class Control:
             elif transition.after is Liveness.UP:
                 self.takeovers.on_returned(transition.peer)
         if transitions:
-            # The leader commits what a majority suspects, so it has to hear of it now.
+            # The leader commits a suspicion of a majority, so report the change immediately.
             self._broadcast()
             if self.events is not None:
                 self.events.observed(transitions, moment().wall_ms)
@@ -457,7 +457,7 @@ class Control:
         self._wake = self._loop.call_later(pause_s, self._evaluate)
 
     def _refresh(self) -> None:
-        """The brokers that are known, or can be reached, have changed."""
+        """The known brokers, or their reachability, have changed."""
         self.workers.publish_reachable(self.brokers.reachable)
         self._publish(time.monotonic())
         self._broadcast()
@@ -472,11 +472,11 @@ class Control:
         now, first_sign = moment(), self.prober.worker_losses.pop(proxy_id, None)
         if first_sign is None or now.mono_s - first_sign.mono_s > self._timing.suspect_after_s:
             first_sign = now
-        well = reason == DRAIN_REASON or proxy_id == self.me
-        alive_s = None if well else self.detector.alive_s(proxy_id)
+        is_alive = reason == DRAIN_REASON or proxy_id == self.me
+        alive_s = None if is_alive else self.detector.alive_s(proxy_id)
         self.takeovers.on_detected(proxy_id, reason, state, first_sign, alive_s)
         self.takeovers.on_published(self.directories.current)
-        # A doubt may have had it advertised elsewhere before it was a takeover.
+        # The member may have been bypassed after its worker was lost, before the takeover was detected.
         self.takeovers.on_applied(self.workers.applied_revision, moment())
 
     def _broadcast(self) -> None:
@@ -505,7 +505,7 @@ class Control:
         return _REPORT.dump_json(self.report())
 
     def _is_serving(self, now_s: float) -> bool:
-        """Whether there is a worker, or one was there a moment ago and is being started again."""
+        """Whether a worker is connected, or was connected a moment ago and is being restarted."""
         if self.mine.witness or self.workers.connected:
             self._workerless_since_s = None
             return True
@@ -542,7 +542,7 @@ class Control:
 
 
 def _urgent_part(report: MemberReport) -> tuple[object, ...]:
-    """The part of a report that something may have to be done about at once."""
+    """The part of a report whose change requires an immediate evaluation."""
     evidence = report.suspects, report.failed_probes
     return report.incarnation, report.ready, report.stopping, evidence, report.member
 
@@ -550,20 +550,23 @@ def _urgent_part(report: MemberReport) -> tuple[object, ...]:
 def _log_failure(future: Future[Outcome]) -> None:
     error = future.exception()
     if error is not None:
-        log.info("a proposal came to nothing: %s", error)
+        log.info("proposal failed: %s", error)
 
 
 def _make_tracing(settings: Settings, me: ProxyId) -> Tracing | None:
-    """What exporter traces, where that is asked for; control goes on without it rather than not at all."""
+    """Make the sender of traces if the configuration asks for it.
+
+    None also after a failure: a control process without traces is better than none.
+    """
     if settings.tracing is None:
         return None
     try:
-        from fleet.control.tracing import Tracing, make_exporter  # as events are
+        from fleet.control.tracing import Tracing, make_exporter  # imported late, like events
 
         exporter = make_exporter(settings.tracing, settings.source)
         return Tracing(exporter, settings.tracing.url, settings.fleet, me, moment)
     except (ConfigError, ImportError, ValueError) as error:  # the last: a variable OTEL_… that is no number
-        log.error("no traces are sent by this control process: %s", error)
+        log.error("tracing is off in this control process: %s", error)
         return None
 
 
@@ -592,7 +595,7 @@ async def _serve(spec: ChildSpec) -> None:
 
 
 def main() -> None:
-    """Be the control process that the supervisor asked for."""
+    """Run the control process. The arguments come from the supervisor."""
     spec = child.spec_from_argv(sys.argv)
     child.die_with_parent(spec.parent_pid)
     stderr_log.log_to_stderr(f"{spec.proxy_id}/{spec.name}")

@@ -1,4 +1,4 @@
-"""What control shows of itself: the admin interface's view, made anew for each request."""
+"""The status of a control process for the admin interface, built for each request."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ControlState(Protocol):
-    """What is shown of a control process, and the one thing that can be asked of it."""
+    """The parts of a control process that the admin interface shows, and the command that it accepts."""
 
     spec: ChildSpec
     settings: Settings
@@ -66,22 +66,22 @@ class ControlState(Protocol):
     def thread_restarts(self) -> Mapping[str, int]: ...
 
     def report(self) -> MemberReport:
-        """What it tells its peers of itself."""
+        """The report that this member sends to its peers."""
         ...
 
     def propose(self, command: Command) -> Future[Outcome]:
-        """Have a command committed."""
+        """Propose a command to Raft."""
         ...
 
 
 REJOINING_NOTICE: Final = (
-    "has forgotten promises (reset, emptied or restored): votes again once it is caught up and has heard of "
+    "has forgotten promises (reset, emptied or restored): votes again once it has caught up and has heard "
     "all other voters"
 )
 
 
 class StatusSource:
-    """``AdminSource`` over a control process; runs on its loop."""
+    """``AdminSource`` for a control process; runs on the event loop of the process."""
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
@@ -89,12 +89,12 @@ class StatusSource:
         self._checked_ports: tuple[EphemeralPorts | None, PortTrouble | None] = (None, None)
 
     async def drain(self, proxy_id: ProxyId, drained: bool) -> Outcome:
-        """Commit that a member is to own nothing, or may own again."""
+        """Commit that a member must own nothing, or may own again."""
         self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(DrainSet(proxy_id, drained)))
 
     async def pin(self, broker_id: BrokerId, proxy_id: ProxyId | None) -> Outcome:
-        """Commit that one member is to own an identity, or that any may."""
+        """Commit that one member must own an identity, or (None) that any member may."""
         if proxy_id is not None:
             self._require_member(proxy_id)
         return await asyncio.wrap_future(self._control.propose(PinSet(broker_id, proxy_id)))
@@ -105,12 +105,12 @@ class StatusSource:
             raise UnknownMember(f"no member {proxy_id!r}; members are {', '.join(members)}")
 
     async def counted(self) -> FleetView:
-        """Everything that this member shows, and what its workers have counted by now."""
+        """The status of this member, with fresh counters of its workers."""
         await self._control.workers.refresh_counters()
         return self.view()
 
     def view(self) -> FleetView:
-        """Everything that this member shows, as of now."""
+        """The current status of this member, with the last counters that its workers sent."""
         control = self._control
         now = moment()
         return FleetView(
@@ -142,7 +142,7 @@ class StatusSource:
         )
 
     def _port_trouble(self) -> PortTrouble | None:
-        """Judged again where the kernel's settings have changed: there may be thousands of ports."""
+        """Check the ports only after a change of the kernel's settings: there may be thousands of ports."""
         kernel = read_ephemeral_ports()
         if kernel != self._checked_ports[0]:
             ports = listening_ports(self._control.settings, self._control.mine)
@@ -171,9 +171,9 @@ class StatusSource:
         return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
 
     def _expiry_of(self, path: Path) -> datetime | None:
-        """Read once for each change of the file: somebody may look ten times a second."""
+        """The expiry of a certificate. Its file is read once per change: requests may come ten times a second."""
         if path not in self._expiry:
-            from fleet.tls import checking  # 15 MB that a fleet without certificates does not need
+            from fleet.tls import checking  # saves a fleet without certificates 15 MB
 
             self._expiry[path] = Reloading((path,), lambda: checking.expiry(path), "certificate")
         return self._expiry[path].get()

@@ -1,7 +1,7 @@
-"""What control does, as OpenTelemetry spans; nobody else knows that library.
+"""OpenTelemetry spans of what control does. Only this module imports that library.
 
-Spans are made of actions that are over, and handed to a thread of the library's, which exporter them. Where the
-collector is slow or away, spans are dropped, and that is said once.
+A span is created when its action is over, and passed to a thread of the library, which sends it. If the
+collector is slow or down, spans are dropped, and the log says so once.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ log = logging.getLogger(__name__)
 SERVICE: Final = "kafka-proxy-fleet"
 SEND_INTERVAL_S: Final = 1.0
 SEND_TIMEOUT_S: Final = 10.0
-"""A batch that a collector does not take within it is dropped."""
+"""A batch that the collector does not accept within this time is dropped."""
 MAX_WAITING_SPANS: Final = 2048
 MAX_BATCH_SPANS: Final = 512
 EFFECTIVE_REASONS: Final = ("", "no_change", "repeated")
-"""What an operator's command comes to where nothing is wrong."""
+"""Outcome reasons of an operator's command that are no error."""
 
 Attributes = Mapping[str, AttributeValue]
 
 
 def make_exporter(settings: TracingSettings, source: str) -> SpanExporter:
-    """What exporter spans to the collector of a configuration.
+    """Make the exporter that sends spans to the configured collector.
 
     Args:
-        source: what errors call the configuration file.
+        source: the name of the configuration file in errors.
     Raises:
         ConfigError: a header cannot be read.
     """
@@ -62,12 +62,14 @@ def make_exporter(settings: TracingSettings, source: str) -> SpanExporter:
 
 
 class Tracing:
-    """Tells what one member has done and seen. No method but `stop` blocks; any thread may call them.
+    """Records the actions and observations of one member as spans.
+
+    Only `stop` blocks. Any thread may call the methods.
 
     Args:
-        exporter: takes the spans.
-        to: what the log calls where they go.
-        clock: this instant on both clocks.
+        exporter: sends the spans.
+        to: the name of the collector in the log.
+        clock: returns the current instant on both clocks.
     """
 
     def __init__(
@@ -101,8 +103,8 @@ class Tracing:
         self._tracer = self._provider.get_tracer("fleet", __version__)
 
     def stop(self, limit_s: float) -> None:
-        """Send what there is, and end. Blocks, for so many seconds at most."""
-        # The library waits for thirty seconds.
+        """Send the waiting spans, and end. Blocks for at most ``limit_s``."""
+        # The library would wait for thirty seconds.
         ending = threading.Thread(target=self._provider.shutdown, name="tracing-end", daemon=True)
         ending.start()
         ending.join(limit_s)
@@ -110,7 +112,7 @@ class Tracing:
     # -- actions -------------------------------------------------------------------------------------------
 
     def on_takeover_ended(self, takeover: Takeover) -> None:
-        """A takeover is over: it is advertised and committed, or the member came back before that."""
+        """A takeover is over: it was advertised and committed, or the member came back earlier."""
         began = takeover.alive or takeover.detected
         parts = (
             ("detect", began, takeover.detected),
@@ -134,18 +136,18 @@ class Tracing:
         root.end(_at(began, ended))
 
     def on_proposed(self, command: Command, outcome: Future[Outcome]) -> None:
-        """This member has on_proposed something; it is told of when it is known what came of it."""
-        named = _span_name(command)
-        if named is not None:
-            outcome.add_done_callback(partial(self._on_outcome, command, *named, self._clock()))
+        """This member has proposed a command. The span is created when the outcome is known."""
+        span_name = _span_name(command)
+        if span_name is not None:
+            outcome.add_done_callback(partial(self._on_outcome, command, *span_name, self._clock()))
 
     def _on_outcome(
         self, command: Command, name: str, attributes: Attributes, began: Moment, outcome: Future[Outcome]
     ) -> None:
-        error = CancelledError("nobody waits") if outcome.cancelled() else outcome.exception()
+        error = CancelledError("cancelled") if outcome.cancelled() else outcome.exception()
         result = None if error is not None else outcome.result()
         if isinstance(command, OwnershipSet) and (result is None or not result.applied):
-            return  # The leader proposes again what is still to be done.
+            return  # The leader proposes the remaining change again.
         with self._ids.of_trace(trace_id(self._fleet, command.command_id)):
             span = self._start(name, began, began, attributes)
         if result is None:
@@ -158,7 +160,7 @@ class Tracing:
         span.end(_at(began, self._clock()))
 
     def on_raft_status(self, status: RaftStatus) -> None:
-        """Raft is in this state now. Whoever is elected tells of it, and since when it knew no leader."""
+        """Raft has this status now. The elected member records the election, from the loss of the leader."""
         led, self._leads = self._leads, status.role == "leader"
         now = self._clock()
         if self._leads and not led:
@@ -180,12 +182,12 @@ class Tracing:
 
 
 def _at(origin: Moment, moment: Moment) -> int:
-    """An instant in nanoseconds of Unix time. One clock measures all that belongs together."""
+    """An instant in nanoseconds of Unix time. The monotonic clock measures the distance from ``origin``."""
     return origin.wall_ms * 1_000_000 + round((moment.mono_s - origin.mono_s) * 1e9)
 
 
 def _span_name(command: Command) -> tuple[str, dict[str, AttributeValue]] | None:
-    """The span of a command; None for what is no action of its own."""
+    """The name and attributes of a command's span; None if the command gets no span."""
     match command:
         case DrainSet(proxy_id=proxy_id, drained=drained):
             return "fleet.drain" if drained else "fleet.undrain", {"fleet.member": proxy_id}
@@ -200,14 +202,14 @@ def _span_name(command: Command) -> tuple[str, dict[str, AttributeValue]] | None
 
 
 class _Ids(RandomIdGenerator):
-    """Random ids, but for traces that several members tell of."""
+    """Random ids, except for traces to which several members contribute."""
 
     def __init__(self) -> None:
         self._known: ContextVar[int | None] = ContextVar("trace", default=None)
 
     @contextmanager
     def of_trace(self, name: str) -> Iterator[None]:
-        """A trace that is begun inside has this id, 32 hex digits."""
+        """Give traces that start inside the block this id (32 hex digits)."""
         before = self._known.set(int(name, 16))
         try:
             yield
@@ -222,9 +224,9 @@ class _Ids(RandomIdGenerator):
 
 
 class _LoggingExporter(SpanExporter):
-    """Sends spans, and says once that they are not taken, until they are again.
+    """Sends spans. Logs a failure once, until the collector accepts spans again.
 
-    The library has a line for each attempt, at the least; the first of them says why.
+    The library itself logs at least one line per attempt. The first of these lines has the reason.
     """
 
     def __init__(self, exporter: SpanExporter, to: str) -> None:
@@ -244,12 +246,12 @@ class _LoggingExporter(SpanExporter):
             self._library_log.first = self._library_log.first or f"{type(error).__name__}: {error}"
         if result is SpanExportResult.SUCCESS:
             if self._is_failing:
-                log.info("traces are taken again: %s", self._to)
+                log.info("collector accepts traces again: url=%s", self._to)
             self._is_failing = False
         elif not self._is_failing:
             self._is_failing = True
             why = self._library_log.first
-            log.warning("traces are not taken, and dropped; this is said once: %s: %s", self._to, why)
+            log.warning("collector refuses traces, dropping them (logged once): url=%s: %s", self._to, why)
         self._library_log.first = ""
         return result
 
@@ -261,7 +263,7 @@ class _LoggingExporter(SpanExporter):
 
 
 class _FirstMessageHandler(logging.Handler):
-    """Keeps the first thing that the library has to say."""
+    """Keeps the first message that the library logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

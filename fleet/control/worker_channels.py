@@ -1,4 +1,4 @@
-"""Control's side of the local socket: directories go to the workers, their counters and news come back."""
+"""Control's side of the local socket: directories go to the workers, counters and observations come back."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from fleet.runtime.ipc import (
 log = logging.getLogger(__name__)
 
 COUNTERS_ANSWER_TIMEOUT_S: Final = 0.25
-"""How long whoever looks at counters waits for a worker that does not answer."""
+"""How long a request for counters waits for a worker that does not answer."""
 COUNTERS_MAX_AGE_S: Final = 0.1
-"""A worker is not asked again so soon, however often somebody looks."""
+"""Counters that are younger are not requested again, however often a client asks for them."""
 
 
 class Workers:
-    """The connected workers of this member, and what dead ones had counted (``retired``).
+    """The connected workers of this member, and the counters of dead workers (``retired``).
 
     Args:
         listen_socket: the bound control socket.
-        on_brokers_seen: called with brokers that a passing response carried.
-        on_brokers_wanted: called with brokers that clients wait for, because nobody knows where they are.
-        on_brokers_lost: called with brokers that did not take a connection, or have ended one.
-        on_applied: called with the revision that every connected worker has in use now.
-        on_traffic: called with what has passed a worker.
+        on_brokers_seen: called with the brokers in a passing response.
+        on_brokers_wanted: called with the brokers that clients wait for, because their address is unknown.
+        on_brokers_lost: called with the brokers that did not accept a connection, or have ended one.
+        on_applied: called with the revision that every connected worker uses now.
+        on_traffic: called with the traffic that has passed a worker.
     """
 
     def __init__(
@@ -86,27 +86,28 @@ class Workers:
 
     @property
     def connected(self) -> int:
-        """How many workers have said hello and are still there."""
+        """Number of workers that have sent a hello and are still connected."""
         return len(self._hellos)
 
     async def wait_for_first(self) -> None:
-        """Return once a worker has said hello."""
+        """Wait until a worker has sent its hello."""
         await self._first_connected.wait()
 
     @property
     def applied_revision(self) -> int:
-        """The revision that every connected worker has in use; -1 while none is connected."""
+        """The oldest revision that a connected worker uses; -1 while no worker is connected."""
         return min((each.revision for each in self._channels.values()), default=-1)
 
     def publish(self, directory: Directory) -> None:
-        """Hand the directory to every worker, and to those that come later."""
+        """Send the directory to every worker, and to workers that connect later."""
         self._directory = directory
         message = DirectoryMessage(directory)
         for channel in list(self._channels):
             channel.send(message)
 
     def publish_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
-        """Tell every worker which brokers answer, where that has changed, and those that come later."""
+        """Send the reachability of brokers to every worker if it has changed, and to workers that connect
+        later."""
         if self._reachable == reachable:
             return
         self._reachable = dict(reachable)
@@ -115,9 +116,9 @@ class Workers:
             channel.send(message)
 
     async def refresh_counters(self) -> None:
-        """Have every worker tell what it has counted by now.
+        """Request fresh counters from every worker.
 
-        Of one that does not answer within ``COUNTERS_ANSWER_TIMEOUT_S`` it stays what it has told last.
+        A worker that does not answer within ``COUNTERS_ANSWER_TIMEOUT_S`` keeps its last counters.
         """
         stale_s = asyncio.get_running_loop().time() - COUNTERS_MAX_AGE_S
         answers = [
@@ -141,7 +142,7 @@ class Workers:
             answer.set_result(None)
 
     def views(self) -> tuple[WorkerView, ...]:
-        """The workers that are connected now, each with what it said last."""
+        """The connected workers, each with its last counters."""
         return tuple(
             WorkerView(hello.worker, hello.pid, self._channels[channel])
             for channel, hello in sorted(self._hellos.items(), key=lambda item: item[1].worker)
@@ -158,7 +159,7 @@ class Workers:
             while (message := await channel.receive()) is not None:
                 self._on_message(channel, message)
         except ValueError as error:
-            log.error("a worker said what is not a message: %s", str(error).splitlines()[0])
+            log.error("a worker sent an invalid message: %s", str(error).splitlines()[0])
         finally:
             self.retired = retire(self.retired, self._channels.pop(channel))
             self._hellos.pop(channel, None)
@@ -179,7 +180,7 @@ class Workers:
                 self._pids.add(pid)
                 self._hellos[channel] = message
                 self._first_connected.set()
-                log.info("worker %d (pid %d) is connected", worker, pid)
+                log.info("worker connected: worker=%d pid=%d", worker, pid)
             case CountersMessage(counters=counters):
                 self._channels[channel] = counters
                 self._counters_received_s[channel] = asyncio.get_running_loop().time()
@@ -195,4 +196,4 @@ class Workers:
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
             case DirectoryMessage() | ReachableMessage() | CountMessage():
-                log.error("a worker sent a %s message; only control does", message.kind)
+                log.error("a worker sent a %s message, which only control may send", message.kind)

@@ -242,10 +242,10 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
         cluster.up, cluster.listed = {at(B1)}, (B1,)
         await until(lambda: "again" in caplog.text)
     assert [each.getMessage() for each in caplog.records] == [
-        "no broker says which brokers there are: it is not there",
+        "discovery failed, no server listed the brokers: it is not there",
         "broker 1 at kafka-1:9092 cannot be reached: it is not there",
-        "no broker says which brokers there are: it is somebody else",
-        "broker 1 at kafka-1:9092 is reached again",
+        "discovery failed, no server listed the brokers: it is somebody else",
+        "broker 1 at kafka-1:9092 is reachable again",
     ]
 
 
@@ -412,7 +412,9 @@ async def test_broker_that_advertises_the_fleet_is_not_dialled(
         assert watch.listed == (B1,)
         assert at(misled) not in {*cluster.probed, *watch.servers}
         said = watch.troubles[2]
-        assert said.startswith(f"broker 2 advertises the fleet: {host}:{port} is listener external of p1")
+        assert said.startswith(
+            f"broker 2 advertises an address of the fleet: {host}:{port} is listener external of p1"
+        )
         assert caplog.messages.count(said) == 1
         elsewhere = Broker(2, "kafka-2", 9092)
         cluster.listed, cluster.up = (B1, elsewhere), {at(B1), at(elsewhere)}

@@ -308,7 +308,7 @@ async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixtu
             await until(lambda: len(caplog.records) == 2)
         made.workers.publish(Directory(revision=1))
         assert await received(other) == DirectoryMessage(Directory(revision=1))
-    assert "only control does" in caplog.text
+    assert "which only control may send" in caplog.text
 
 
 async def test_a_stop_ends_every_connection() -> None:

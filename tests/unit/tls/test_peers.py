@@ -175,7 +175,7 @@ class TestRefusals:
             one,
             two,
             "its certificate is refused",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
@@ -191,7 +191,7 @@ class TestRefusals:
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         said = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
-        await self.refused(network, caplog, one, two, said, "refused; its log says why")
+        await self.refused(network, caplog, one, two, said, "refused; see the peer's log")
 
     async def test_another_member_s_certificate_at_the_dialling_side(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -204,7 +204,7 @@ class TestRefusals:
             one,
             two,
             "'p2' has a certificate that names fleet://demo/p3",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_another_member_s_certificate_at_the_listening_side(
@@ -212,7 +212,7 @@ class TestRefusals:
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p3"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://demo/p3")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://demo/p3")
 
     async def test_another_fleet_of_the_same_authority(
         self,
@@ -225,7 +225,7 @@ class TestRefusals:
         monkeypatch.setattr(Hello, "decode", lambda _payload: pytest.fail("a frame was looked at"))
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://other/p2")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://other/p2")
 
     async def test_plaintext_against_tls(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -238,7 +238,7 @@ class TestRefusals:
             one,
             two,
             "it does not speak TLS",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_tls_against_plaintext(
