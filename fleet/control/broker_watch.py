@@ -123,7 +123,7 @@ class BrokerWatch:
         return tuple(sorted(broker_id for broker_id, up in self._reachable.items() if not up))
 
     def on_brokers_seen(self, brokers: Iterable[Broker]) -> None:
-        """Passing responses carry these brokers. An unknown address is a reason to ask the cluster, no more.
+        """Passing responses carry these brokers. An unknown address is only a reason to ask the cluster.
 
         A cluster that refuses Metadata is not asked more often: each request may be a failed login. A broker
         of such a cluster is confirmed if its address is in the configuration, because the operator wrote it.

@@ -153,7 +153,9 @@ def _decode_digests(value: object) -> tuple[str, ...]:
         raise ValueError(f"voter_digests must be a list of at most {_MAX_DIGESTS} digests")
     for each in value:
         if not isinstance(each, str) or not 0 < len(each) <= _MAX_DIGEST_CHARACTERS:
-            raise ValueError(f"a voter digest must be text of 1 to {_MAX_DIGEST_CHARACTERS} characters")
+            raise ValueError(
+                f"each digest in voter_digests must be text of 1 to {_MAX_DIGEST_CHARACTERS} characters"
+            )
     return tuple(value)
 
 
@@ -574,4 +576,4 @@ def _voter_mismatch(theirs: Hello, own: Hello) -> str:
 
 
 def _format_uris(uris: frozenset[str]) -> str:
-    return f"{', '.join(sorted(uris)) or 'nobody'!s:.200}"
+    return f"{', '.join(sorted(uris)) or 'no member'!s:.200}"

@@ -308,7 +308,7 @@ class Control:
         self.detector.link_failed_here(peer, time.monotonic())
 
     def on_broken(self, error: BaseException) -> None:
-        """LinkEvents: there will be no more links."""
+        """LinkEvents: the links have failed, and there will be no new links."""
         self._fail(error)
 
     def advertised_by(self, peer: ProxyId) -> Member:

@@ -171,7 +171,7 @@ class StatusSource:
         return {field: expires.timestamp() for field, expires in found.items() if expires is not None}
 
     def _expiry_of(self, path: Path) -> datetime | None:
-        """The expiry of a certificate. Its file is read once per change: requests may come ten times a second."""
+        """The expiry of a certificate, read once per change of its file: requests may come often."""
         if path not in self._expiry:
             from fleet.tls import checking  # saves a fleet without certificates 15 MB
 

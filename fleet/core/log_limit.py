@@ -8,7 +8,7 @@ MAX_KEYS: Final = 128
 
 
 class LogLimit:
-    """Says whether a log line may be written.
+    """Decides whether a log line may be written.
 
     Args:
         interval_s: the least time between two lines with the same key.

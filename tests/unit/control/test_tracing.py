@@ -187,7 +187,7 @@ def cancel(outcome: Future[Outcome]) -> None:
     ("ends", "error"),
     [
         (fail, "no leader"),
-        (cancel, "nobody waits"),
+        (cancel, "cancelled"),
         (lambda outcome: outcome.set_result(Outcome(False, "unknown_member")), "unknown_member"),
         (lambda outcome: outcome.set_result(Outcome(False, "no_change")), None),
     ],
@@ -261,8 +261,8 @@ def test_a_collector_that_takes_nothing_holds_nobody_up_and_is_told_of_once(
         tracing.on_takeover_ended(DEATH)
     tracing.stop(0.01)
     collector.answers.release(MAX_WAITING_SPANS)
-    refused = f"traces are not taken, and dropped; this is said once: {COLLECTOR}: refused 4"
-    assert lines == [refused, f"traces are taken again: {COLLECTOR}", refused]
+    refused = f"collector refuses traces, dropping them (logged once): url={COLLECTOR}: refused 4"
+    assert lines == [refused, f"collector accepts traces again: url={COLLECTOR}", refused]
 
 
 def traced(**fields: object) -> TracingSettings:

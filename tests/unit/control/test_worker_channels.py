@@ -295,7 +295,7 @@ async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pyte
         await until(lambda: made.workers.connected == 1)
         sane.send(counters(produced=1))
         await until(lambda: made.workers.views()[0].counters.requests == {0: 1})
-    assert "not a message" in caplog.text
+    assert "invalid message" in caplog.text
 
 
 async def test_only_control_hands_out_directories(caplog: pytest.LogCaptureFixture) -> None:
