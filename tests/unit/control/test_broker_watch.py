@@ -123,7 +123,7 @@ async def rounds(cluster: Cluster, number: int = 3) -> None:
 # ---- what is confirmed, and what the fleet says
 
 
-def test_only_what_is_new_is_a_change() -> None:
+def test_known_broker_is_no_change() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.confirm([B1, B2])
@@ -143,7 +143,7 @@ def test_confirmed_brokers_are_not_the_clusters_list() -> None:
     assert watch.unreachable == ()
 
 
-def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() -> None:
+def test_committed_broker_is_added_but_known_address_stays() -> None:
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     watch.confirm([MOVED_B2])
@@ -155,14 +155,14 @@ def test_the_fleet_tells_of_unknown_brokers_and_does_not_correct_known_ones() ->
 
 
 @pytest.mark.parametrize(("host", "port"), [("kafka-1", 0), ("kafka-1", 65536), ("kafka\n1", 9092)])
-def test_committed_address_that_nobody_can_dial_is_ignored(host: str, port: int) -> None:
+def test_invalid_committed_address_is_ignored(host: str, port: int) -> None:
     watch = BrokerWatch(settings(), Changes())
     watch.on_brokers_committed({}, {1: Broker(1, host, port), 2: B2})
     assert watch.known == {2: B2}
     assert [server.host for server in watch.servers] == [BOOTSTRAP.host, B2.host]
 
 
-async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Cluster) -> None:
+async def test_newly_committed_address_counts_until_discovery(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B2])
     watch.on_brokers_committed({2: B2}, {2: MOVED_B2})
@@ -177,7 +177,7 @@ async def test_what_is_newly_committed_counts_until_the_next_look(cluster: Clust
 # ---- discovery
 
 
-async def test_the_cluster_is_asked_at_its_bootstrap_servers_and_at_all_listed_brokers(
+async def test_discovery_asks_bootstrap_servers_and_listed_brokers(
     cluster: Cluster,
 ) -> None:
     cluster.listed = (B2, B1)
@@ -201,7 +201,7 @@ async def test_a_broker_that_has_left_is_known_and_not_listed(cluster: Cluster) 
     assert watch.known == {1: B1, 2: B2}
 
 
-async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
+async def test_failed_discovery_removes_no_broker(cluster: Cluster) -> None:
     cluster.listed = (B1, B2)
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
@@ -216,7 +216,7 @@ async def test_no_answer_takes_nothing_away(cluster: Cluster) -> None:
     assert changes.count == before
 
 
-async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_answer(cluster: Cluster) -> None:
+async def test_unlisted_brokers_count_while_they_answer_probes(cluster: Cluster) -> None:
     """It wants credentials, and the member has none: what clients' responses carry is all there is."""
     cluster.up = {at(B1), at(B2)}
     watch = BrokerWatch(settings(), Changes())
@@ -230,7 +230,7 @@ async def test_brokers_of_a_cluster_that_does_not_tell_are_listed_while_they_ans
         await until(lambda: watch.listed == (B1,))
 
 
-async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_repeated_problem_is_logged_once(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -249,7 +249,7 @@ async def test_what_is_wrong_is_said_once(cluster: Cluster, caplog: pytest.LogCa
     ]
 
 
-async def test_servers_that_disagree_do_not_have_the_cluster_asked_more_often(cluster: Cluster) -> None:
+async def test_disagreeing_servers_do_not_cause_more_discovery(cluster: Cluster) -> None:
     """Found: each change of an address caused the next question."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     cluster.listed, cluster.up = (B2,), {at(B2), at(MOVED_B2)}
@@ -264,7 +264,7 @@ async def test_servers_that_disagree_do_not_have_the_cluster_asked_more_often(cl
         assert len(cluster.asked) == asked
 
 
-async def test_cluster_that_is_away_at_the_start_is_asked_as_soon_as_somebody_needs_it(
+async def test_absent_cluster_is_asked_once_a_client_waits(
     cluster: Cluster,
 ) -> None:
     """Found: a cluster that nobody reaches was taken for one that tells nobody, and asked once a minute."""
@@ -277,7 +277,7 @@ async def test_cluster_that_is_away_at_the_start_is_asked_as_soon_as_somebody_ne
         await until(lambda: watch.listed == (B1, B2))
 
 
-async def test_broker_that_turns_out_to_be_down_has_the_cluster_asked(cluster: Cluster) -> None:
+async def test_unreachable_broker_causes_discovery(cluster: Cluster) -> None:
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=0.01)), Changes())
     cluster.listed, cluster.up = (B2,), {at(B2)}
     async with running(watch):
@@ -304,7 +304,7 @@ async def test_a_moved_broker_is_known_at_its_new_address_only(cluster: Cluster)
         ((B1,), Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S)),
     ],
 )
-async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interval(
+async def test_discovery_retries_soon_until_brokers_are_known(
     cluster: Cluster, found: tuple[Broker, ...], timing: Timing
 ) -> None:
     cluster.listed = found
@@ -312,7 +312,7 @@ async def test_it_asks_soon_again_while_nothing_is_known_and_else_at_its_interva
         await until(lambda: len(cluster.asked) >= 3)
 
 
-async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
+async def test_discovery_backs_off_while_metadata_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time may be a failed authentication in a broker's log."""
@@ -340,7 +340,7 @@ async def test_it_asks_ever_less_often_where_nobody_has_ever_told(
 # ---- reachability
 
 
-async def test_who_can_be_reached_is_told_when_it_changes_and_only_then(cluster: Cluster) -> None:
+async def test_reachability_is_reported_only_on_change(cluster: Cluster) -> None:
     cluster.listed = (B1, B2, B3)
     cluster.up = {at(B1), at(B3)}
     changes = Changes()
@@ -368,7 +368,7 @@ async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Clu
         await until(lambda: watch.reachable == {1: True})
 
 
-async def test_a_broker_that_a_worker_has_lost_is_asked_at_once_and_no_other(cluster: Cluster) -> None:
+async def test_lost_broker_alone_is_probed_immediately(cluster: Cluster) -> None:
     cluster.listed, cluster.up = (B1, B2), {at(B1), at(B2)}
     watch = BrokerWatch(settings(SELDOM), Changes())
     async with running(watch):
@@ -421,7 +421,7 @@ async def test_broker_that_advertises_the_fleet_is_not_dialled(
         await until(lambda: watch.known == {1: B1, 2: elsewhere} and 2 not in watch.troubles)
 
 
-async def test_broker_that_is_gone_advertises_nothing(cluster: Cluster) -> None:
+async def test_problem_of_a_removed_broker_disappears(cluster: Cluster) -> None:
     cluster.listed, cluster.up = (B1, Broker(2, "proxy-1.example", 9292)), {at(B1)}
     watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
     async with running(watch):
@@ -441,7 +441,7 @@ async def test_other_ports_of_the_same_machine_are_brokers(cluster: Cluster, hos
         await until(lambda: watch.known == {2: broker})
 
 
-async def test_broker_without_a_port_is_told_of_once(
+async def test_broker_without_a_port_is_logged_once(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     b77 = Broker(77, "kafka-77", 9092)
@@ -455,9 +455,7 @@ async def test_broker_without_a_port_is_told_of_once(
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
-    cluster: Cluster, refuses: bool
-) -> None:
+async def test_probes_ask_more_where_anonymous_clients_are_served(cluster: Cluster, refuses: bool) -> None:
     cluster.refuses, cluster.listed, cluster.up = refuses, () if refuses else (B1,), {at(B1)}
     watch = BrokerWatch(settings(), Changes())
     watch.on_brokers_committed({}, {1: B1})
@@ -466,7 +464,7 @@ async def test_brokers_are_asked_for_more_where_the_cluster_tells_strangers(
     assert cluster.serves_anonymous_clients is not refuses
 
 
-async def test_a_broker_that_is_down_is_asked_less_and_less_often_until_it_answers(
+async def test_probes_of_a_dead_broker_back_off_until_it_answers(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_watch, "PROBE_BACKOFF_FIRST_S", 0.001)

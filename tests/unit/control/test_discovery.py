@@ -27,7 +27,7 @@ async def why(servers: list[Endpoint], access: KafkaAccess, timeout_s: float = P
     return str(caught.value)
 
 
-async def test_each_server_has_its_reason(tmp_path: Path) -> None:
+async def test_error_has_the_reason_of_each_server(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1 << 16)
         writer.close()
@@ -56,7 +56,7 @@ async def test_a_server_that_says_nothing_has_timed_out() -> None:
     assert await why([silent], PLAINTEXT, 0.1) == f"{silent}: timed out"
 
 
-async def test_without_a_password_nobody_is_asked() -> None:
+async def test_missing_password_prevents_queries() -> None:
     secret = Secret(None, "FLEET_TEST_NO_SUCH_VARIABLE", ("upstream", "sasl", "password"), 3)
     access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret)), "fleet.yaml")
     said = await why([Endpoint("127.0.0.1", 1)], access)

@@ -35,7 +35,7 @@ def test_a_member_that_stays_waits_as_configured() -> None:
     assert play.flaps.steady_s("never seen") == STEADY_S
 
 
-def test_a_member_that_goes_down_soon_waits_twice_as_long_each_time_up_to_a_limit() -> None:
+def test_flapping_member_waits_twice_as_long_up_to_a_limit() -> None:
     play = Play()
     waits = []
     for _ in range(8):
@@ -44,7 +44,7 @@ def test_a_member_that_goes_down_soon_waits_twice_as_long_each_time_up_to_a_limi
     assert waits == [STEADY_S, 4.0, 8.0, 16.0, 32.0, MAX_WAIT_S, MAX_WAIT_S, MAX_WAIT_S]
 
 
-def test_the_longer_it_waited_the_longer_it_has_to_stay() -> None:
+def test_longer_wait_requires_a_longer_stay() -> None:
     play = Play()
     for _ in range(4):
         play.becomes(UP)

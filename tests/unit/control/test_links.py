@@ -142,7 +142,7 @@ async def linked(network: Network, **options: object) -> tuple[Member, Member]:
     return one, two
 
 
-async def test_each_two_members_have_one_link(network: Network) -> None:
+async def test_pair_of_members_has_one_link(network: Network) -> None:
     members = [await network.start(me) for me in ("p1", "p2", "p3")]
     await until(lambda: all(len(member.links.connected) == 2 for member in members))
 
@@ -182,14 +182,14 @@ async def test_a_frame_of_any_cut_is_read(network: Network) -> None:
     await stranger.close()
 
 
-async def test_what_cannot_be_sent_says_so(network: Network) -> None:
+async def test_send_returns_false_without_a_link_or_above_the_limit(network: Network) -> None:
     one, _two = await linked(network)
     assert not one.links.send("p3", Kind.RAFT, b"nobody there")
     assert not one.links.send("p2", Kind.RAFT, bytes(MAX_FRAME_BYTES))
     assert one.links.send("p2", Kind.RAFT, b"still fine")
 
 
-async def test_both_sides_are_told_once_when_one_stops(network: Network) -> None:
+async def test_stop_is_reported_once_on_both_sides(network: Network) -> None:
     one, two = await linked(network)
     await two.links.stop()
     await until(lambda: not one.links.connected)
@@ -199,7 +199,7 @@ async def test_both_sides_are_told_once_when_one_stops(network: Network) -> None
     assert not two.links.connected
 
 
-async def test_what_was_written_before_a_stop_arrives(network: Network) -> None:
+async def test_frames_written_before_a_stop_arrive(network: Network) -> None:
     one, two = await linked(network)
     two.links.send("p1", Kind.RAFT, bytes(3_000_000))
     two.links.send("p1", Kind.RAFT, b"the last word")
@@ -224,7 +224,7 @@ async def test_a_member_that_returns_is_linked_again(network: Network, returning
     assert stays.changes == [f"+{returning}", f"-{returning}", f"+{returning}"]
 
 
-async def test_a_reset_is_told_at_once(network: Network) -> None:
+async def test_reset_is_reported_immediately(network: Network) -> None:
     one = await network.start("p1", idle_s=60.0)
     stranger = await network.connect("p1")
     stranger.link()
@@ -267,7 +267,7 @@ class TestHello:
             ({"version": 2}, "speaks protocol version 2, this member speaks 1"),
         ],
     )
-    async def test_one_that_does_not_fit_is_refused(
+    async def test_mismatched_hello_is_refused(
         self, network: Network, caplog: pytest.LogCaptureFixture, hello: dict[str, str], reason: str
     ) -> None:
         one = await network.start("p1")
@@ -395,7 +395,7 @@ def said(*digests: str) -> Hello:
 class TestVoters:
     """A fleet with two configurations must not take either half for a majority."""
 
-    def test_digest_ignores_order_and_tells_voters_apart(self) -> None:
+    def test_digest_ignores_order_and_distinguishes_voters(self) -> None:
         assert digest_voters(["p2", "p1", "p3"]) == digest_voters(["p1", "p2", "p3"])
         others: list[list[str]] = [["p1", "p2"], ["p1", "p2", "p4"], ["p1", "p2p3"], ["p1", "p2", "p3", "p4"]]
         assert digest_voters(["p1", "p2", "p3"]) not in map(digest_voters, others)
@@ -505,7 +505,7 @@ class TestOneMemberTwice:
         await first.close()
         await second.close()
 
-    async def test_so_does_a_new_connection_of_the_same_life(self, network: Network) -> None:
+    async def test_new_connection_of_the_same_life_replaces_the_link(self, network: Network) -> None:
         """The peer has given up a connection whose end this side has not seen."""
         one = await network.start("p1")
         first, second = await network.connect("p1"), await network.connect("p1")
@@ -546,7 +546,7 @@ class TestOnALink:
             (b"\x00\x00\x00\x01\x01", "sent a frame of kind 1"),
         ],
     )
-    async def test_garbage_ends_it(self, network: Network, data: bytes, reason: str) -> None:
+    async def test_garbage_ends_the_link(self, network: Network, data: bytes, reason: str) -> None:
         one = await network.start("p1")
         stranger = await network.connect("p1")
         stranger.link()
@@ -557,7 +557,7 @@ class TestOnALink:
         assert one.told == ["+p3", f"-p3: {reason}"]
         await stranger.close()
 
-    async def test_pings_keep_it_warm_and_are_not_passed_on(self, network: Network) -> None:
+    async def test_pings_keep_the_link_and_are_not_events(self, network: Network) -> None:
         one, two = await linked(network, ping_s=0.01, idle_s=0.5)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + 1.2
@@ -566,7 +566,7 @@ class TestOnALink:
         assert (one.told, two.told) == (["+p2"], ["+p1"])
         assert one.frames == two.frames == []
 
-    async def test_silence_ends_it(self, network: Network) -> None:
+    async def test_silence_ends_the_link(self, network: Network) -> None:
         """Half-open: the peer is gone, and nothing says so."""
         one = await network.start("p1", ping_s=0.01, idle_s=0.2)
         stranger = await network.connect("p1")
@@ -592,7 +592,7 @@ class TestOnALink:
         assert one.told == ["+p3", "-p3: the peer does not read its frames"]
         stranger.writer.transport.abort()
 
-    async def test_a_callback_that_fails_does_not_end_it(
+    async def test_failing_callback_does_not_end_the_link(
         self, network: Network, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = await linked(network)
@@ -651,9 +651,7 @@ async def test_a_name_that_cannot_be_does_not_end_the_dialling(
     await until(lambda: dialled >= 3)
 
 
-async def test_it_is_told_where_links_are_looked_after_no_more(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_link_task_is_reported(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: such a task was told of at the end of the process, and no peer was dialled any more."""
 
     async def fail(*_: object) -> None:
@@ -665,7 +663,7 @@ async def test_it_is_told_where_links_are_looked_after_no_more(
     assert isinstance(two.broken[0], MemoryError)
 
 
-async def test_a_peer_whose_name_is_unknown_is_a_failure_of_ones_own(network: Network) -> None:
+async def test_unknown_name_is_a_local_failure(network: Network) -> None:
     two = await network.start("p2", peers={"p1": Endpoint("no-such-host.invalid", 1)})
     await until(lambda: two.failed_here)
     peer, said = two.failed_here[0]
@@ -674,7 +672,7 @@ async def test_a_peer_whose_name_is_unknown_is_a_failure_of_ones_own(network: Ne
     assert two.told == []
 
 
-async def test_a_peer_that_cannot_be_accepted_is_a_failure_of_ones_own(network: Network) -> None:
+async def test_failed_accept_is_a_local_failure(network: Network) -> None:
     """p1 is dialled, and has no descriptor for it."""
     one = await network.start("p1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

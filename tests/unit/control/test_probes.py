@@ -129,7 +129,7 @@ async def ask_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcom
     return await probe_member(await resolve(targets, Resolver(), PATIENT_S), timeout_s)
 
 
-async def test_a_member_is_asked_what_a_worker_answers_by_itself() -> None:
+async def test_member_probe_needs_no_broker() -> None:
     async with serving(raw(error_reply)) as (server, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
     (frame,) = server.asked
@@ -147,7 +147,7 @@ async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
-async def test_a_member_with_an_answer_that_is_none_has_refused(script: Script) -> None:
+async def test_member_with_an_invalid_answer_has_refused(script: Script) -> None:
     async with serving(script) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
@@ -206,7 +206,7 @@ def no_descriptors() -> Iterator[Callable[[], None]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_a_member_that_cannot_be_asked_for_want_of_descriptors_has_not_refused(
+async def test_missing_descriptors_are_no_refusal_of_the_member(
     no_descriptors: Callable[[], None],
 ) -> None:
     async with serving(raw(error_reply)) as (_, endpoint):
@@ -217,7 +217,7 @@ async def test_a_member_that_cannot_be_asked_for_want_of_descriptors_has_not_ref
             await probe_member(targets, PATIENT_S)
 
 
-async def test_a_member_of_whose_listeners_one_cannot_be_asked_has_not_refused(nobody: Endpoint) -> None:
+async def test_local_failure_at_one_listener_is_no_refusal(nobody: Endpoint) -> None:
     (refuses,) = await resolve([Target(nobody)], Resolver(), PATIENT_S)
     unroutable = replace(
         refuses, addresses=[(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("255.255.255.255", 1))]
@@ -234,7 +234,7 @@ async def test_a_member_without_listeners_has_nothing_that_could_fail() -> None:
 # ---- brokers
 
 
-async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
+async def test_broker_probe_needs_no_authentication() -> None:
     async with serving(answer(0)) as (server, endpoint):
         assert await probe_broker(endpoint, PATIENT_S) is None
     (frame,) = server.asked
@@ -244,7 +244,7 @@ async def test_a_broker_is_asked_what_needs_no_authentication() -> None:
     assert size == len(frame)
 
 
-async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> None:
+async def test_broker_probe_uses_tls_where_configured(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker").both)
@@ -262,7 +262,7 @@ async def test_a_broker_is_asked_over_tls_where_it_is_to_be(tmp_path: Path) -> N
         assert server.asked == []
 
 
-async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_versions() -> None:
+async def test_broker_for_anonymous_clients_is_asked_for_offsets() -> None:
     frames: list[bytes] = []
 
     async def both(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -278,13 +278,13 @@ async def test_a_broker_that_serves_strangers_is_asked_for_more_than_api_version
     assert (request.replica_id, request.topics) == (-1, ())
 
 
-async def test_a_broker_that_answers_api_versions_and_nothing_else_is_not_reachable() -> None:
+async def test_broker_with_api_versions_alone_is_unreachable() -> None:
     async with serving(answer(0)) as (_, endpoint):
         trouble = await probe_broker(endpoint, HASTY_S, serves_anonymous_clients=True)
         assert trouble == "it answers ApiVersions, but not ListOffsets"
 
 
-async def test_a_broker_that_answers_strangers_no_more_is_there() -> None:
+async def test_broker_that_stops_serving_anonymous_clients_is_up() -> None:
     async def hang_up(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await answer(0)(frame, reader, writer)
         await reader.readexactly(4)
@@ -301,7 +301,7 @@ async def test_a_broker_that_gives_an_error_is_not_reachable(error_code: int) ->
 
 
 @pytest.mark.parametrize("script", BAD_ANSWERS.values(), ids=BAD_ANSWERS.keys())
-async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Script) -> None:
+async def test_broker_with_an_invalid_answer_is_unreachable(script: Script) -> None:
     async with serving(script) as (_, endpoint):
         assert await probe_broker(endpoint, PATIENT_S)
 
@@ -314,7 +314,7 @@ async def test_a_broker_with_an_answer_that_is_none_is_not_reachable(script: Scr
         Endpoint("127.0.0.1", 70_000),
     ],
 )
-async def test_an_address_that_is_none_is_not_reachable(endpoint: Endpoint) -> None:
+async def test_invalid_address_is_unreachable(endpoint: Endpoint) -> None:
     """Hostile brokers found that control ended with a UnicodeError at the first of these, again and again."""
     assert await probe_broker(endpoint, PATIENT_S)
 
@@ -383,7 +383,7 @@ async def test_a_held_connection_ends_with_the_worker() -> None:
     assert len(server.asked) == 1, "all over one connection"
 
 
-async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up() -> None:
+async def test_silent_held_connection_is_given_up() -> None:
     silent, heard = asyncio.Event(), Heard()
     pace = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
@@ -395,7 +395,7 @@ async def test_a_held_connection_over_which_nothing_comes_any_more_is_given_up()
     assert heard.asked > heard.answered
 
 
-async def test_there_is_nothing_to_hold_where_no_worker_is(nobody: Endpoint) -> None:
+async def test_missing_worker_gives_no_held_connection(nobody: Endpoint) -> None:
     heard = Heard()
     assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):

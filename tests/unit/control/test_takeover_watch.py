@@ -38,23 +38,23 @@ def only(watch: TakeoverWatch) -> Takeover:
     return takeover
 
 
-def test_a_takeover_is_of_the_identities_that_the_member_owned_alone_or_with_others() -> None:
+def test_takeover_has_all_identities_of_the_member() -> None:
     assert only(watch_of_p2()) == Takeover("p2", "reset", at(10), (2, 5))
 
 
-def test_who_owns_nothing_loses_nothing() -> None:
+def test_member_without_identities_has_no_takeover() -> None:
     watch = TakeoverWatch()
     watch.on_detected("p4", "reset", state(BEFORE), at(10))
     assert watch.log.recent == ()
 
 
-def test_one_death_that_is_seen_twice_is_one_takeover() -> None:
+def test_death_detected_twice_is_one_takeover() -> None:
     watch = watch_of_p2()
     watch.on_detected("p2", "down", state(BEFORE), at(11))
     assert only(watch) == Takeover("p2", "reset", at(10), (2, 5))
 
 
-def test_it_is_advertised_when_the_workers_have_the_first_directory_without_the_member() -> None:
+def test_takeover_is_advertised_once_workers_have_the_directory() -> None:
     watch = watch_of_p2()
     watch.on_published(directory(6, {**AROUND_P2, 5: ("p2",)}))
     watch.on_published(directory(7, AROUND_P2))
@@ -68,7 +68,7 @@ def test_it_is_advertised_when_the_workers_have_the_first_directory_without_the_
     assert watch.log.by_reason == {"reset": 1}
 
 
-def test_a_directory_that_goes_on_to_name_the_member_advertises_nothing() -> None:
+def test_directory_that_names_the_member_advertises_nothing() -> None:
     """As where nobody else lives, or in a drain before ownership is committed."""
     watch = watch_of_p2()
     watch.on_published(directory(6, BEFORE))
@@ -77,7 +77,7 @@ def test_a_directory_that_goes_on_to_name_the_member_advertises_nothing() -> Non
     assert watch.log.by_reason == {}
 
 
-def test_it_is_committed_when_no_identity_is_left_with_the_member() -> None:
+def test_takeover_is_committed_once_no_identity_is_left() -> None:
     watch = watch_of_p2()
     watch.on_committed(state({**AROUND_P2, 5: ("p2",)}), at(10.4))
     assert only(watch).committed is None
@@ -86,7 +86,7 @@ def test_it_is_committed_when_no_identity_is_left_with_the_member() -> None:
     assert only(watch).committed == at(10.5)
 
 
-def test_an_identity_that_is_gone_is_not_waited_for() -> None:
+def test_removed_identity_does_not_delay_the_commit() -> None:
     watch = watch_of_p2()
     watch.on_committed(state({1: ("p1",)}), at(10.5))
     assert only(watch).committed == at(10.5)
@@ -134,7 +134,7 @@ def test_a_member_that_is_back_before_the_commit_can_die_again() -> None:
     assert (second.reason, second.advertised, second.committed) == ("silent", at(52), at(51))
 
 
-def test_a_return_before_it_is_advertised_leaves_nothing_to_wait_for() -> None:
+def test_return_before_the_advertisement_closes_the_takeover() -> None:
     watch = watch_of_p2()
     watch.on_published(directory(7, AROUND_P2))
     watch.on_returned("p2")
@@ -156,7 +156,7 @@ def test_two_members_that_die_together_are_two_takeovers() -> None:
     assert watch.log.recent[1].advertised == at(13)
 
 
-def test_it_says_when_the_member_was_alive_but_not_later_than_it_was_missed() -> None:
+def test_alive_time_is_not_after_the_detection() -> None:
     watch = TakeoverWatch()
     watch.on_detected("p2", "reset", state(BEFORE), at(10), 9.9504)
     assert only(watch).alive == Moment(9_950, 9.9504)
@@ -175,7 +175,7 @@ def change(number: int, owners: Mapping[BrokerId, tuple[ProxyId, ...]], *removed
     return OwnershipSet(number, changes, removed, command_id=f"c{number}")
 
 
-def test_its_change_is_the_one_by_which_the_last_identity_leaves() -> None:
+def test_change_is_the_command_that_moves_the_last_identity() -> None:
     """However many members are told of at a time, and whatever comes before and behind."""
     steps = (
         (change(1, {1: ("p3",)}), {**BEFORE, 1: ("p3",)}),
@@ -202,7 +202,7 @@ def test_the_change_of_a_snapshot_is_not_known() -> None:
     assert only(watch).trace_id("demo") != replace(only(watch), detected=at(3)).trace_id("demo")
 
 
-def test_it_is_told_of_once_when_it_is_over() -> None:
+def test_ended_takeover_is_reported_once() -> None:
     told: list[Takeover] = []
     watch = TakeoverWatch(told.append)
     watch.on_detected("p2", "reset", state(BEFORE), at(10))

@@ -87,7 +87,7 @@ def context_of(span: ReadableSpan) -> tuple[str, int]:
     return f"{span.context.trace_id:032x}", span.context.span_id
 
 
-def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wall_clock_does(
+def test_takeover_span_ignores_wall_clock_jumps(
     told: Told,
 ) -> None:
     told.member().on_takeover_ended(DEATH)
@@ -116,7 +116,7 @@ def test_a_takeover_is_from_the_last_sign_of_life_to_the_commit_whatever_the_wal
     assert expected.items() <= dict(root.resource.attributes).items()
 
 
-def test_members_tell_of_the_same_change_in_one_trace_and_of_others_in_others(told: Told) -> None:
+def test_members_share_one_trace_per_change(told: Told) -> None:
     for me, detected in (("p1", 10.0), ("p3", 9.98)):
         seen = Takeover("p2", "reset", at(detected), (2,), at(10.02), at(11.25), change="p1-c7")
         told.member(me).on_takeover_ended(seen)
@@ -129,7 +129,7 @@ def test_members_tell_of_the_same_change_in_one_trace_and_of_others_in_others(to
     assert len({first, another, next_one}) == 3
 
 
-def test_what_is_not_known_is_left_out(told: Told) -> None:
+def test_unknown_moments_are_left_out(told: Told) -> None:
     drained = Takeover("p2", "drain", at(10), (2,), at(10.5), at(10.25), change="p1-c7")
     came_back = Takeover("p3", "silent", at(10), (3,), at(10.5), alive=at(9))
     tracing = told.member()
@@ -161,7 +161,7 @@ def test_what_is_not_known_is_left_out(told: Told) -> None:
         ),
     ],
 )
-def test_what_was_proposed_is_told_by_who_did_when_it_is_known_what_came_of_it(
+def test_proposer_records_a_command_with_its_outcome(
     told: Told, command: Command, name: str, attributes: dict[str, object]
 ) -> None:
     outcome: Future[Outcome] = Future()
@@ -192,7 +192,7 @@ def cancel(outcome: Future[Outcome]) -> None:
         (lambda outcome: outcome.set_result(Outcome(False, "no_change")), None),
     ],
 )
-def test_what_an_operator_wanted_and_did_not_get_is_an_error(
+def test_failed_operator_command_is_an_error(
     told: Told, ends: Callable[[Future[Outcome]], None], error: str | None
 ) -> None:
     tracing = told.member()
@@ -205,7 +205,7 @@ def test_what_an_operator_wanted_and_did_not_get_is_an_error(
     assert (span.status.status_code is StatusCode.ERROR) == (error is not None)
 
 
-def test_an_election_is_told_by_whom_it_made_the_leader(told: Told) -> None:
+def test_new_leader_records_the_election(told: Told) -> None:
     tracing, other = told.member("p1"), told.member("p2")
     steps: Sequence[tuple[float, Role, str | None, Role]] = (
         (10.0, "follower", "p3", "follower"),
@@ -243,7 +243,7 @@ class Collector(SpanExporter):
         return SpanExportResult.FAILURE
 
 
-def test_a_collector_that_takes_nothing_holds_nobody_up_and_is_told_of_once(
+def test_refusing_collector_blocks_nothing_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -282,7 +282,7 @@ def test_a_header_is_read_when_control_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["header", "package", "number"])
-def test_control_goes_on_without_traces_where_they_cannot_be_sent_any_more(
+def test_control_runs_without_traces_when_tracing_fails(
     missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {"Authorization": {"env": "NOBODY_SETS_THIS"}} if missing == "header" else {}

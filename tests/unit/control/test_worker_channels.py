@@ -128,7 +128,7 @@ async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
         assert [view.index for view in made.workers.views()] == [1]
 
 
-async def test_workers_count_when_somebody_looks() -> None:
+async def test_workers_send_counters_on_request() -> None:
     async with control() as made:
         looks = asyncio.create_task(made.workers.refresh_counters())
         await looks  # nobody is there to be asked
@@ -146,7 +146,7 @@ async def test_workers_count_when_somebody_looks() -> None:
         assert await received(worker) == DirectoryMessage(Directory(3, 7))
 
 
-async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
+async def test_counters_do_not_wait_for_a_silent_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_channels, "COUNTERS_MAX_AGE_S", 0.0)
@@ -171,7 +171,7 @@ async def test_who_looks_does_not_wait_for_a_worker_that_does_not_answer(
         await until(lambda: made.workers.connected == 1)
 
 
-async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -> None:
+async def test_dead_worker_keeps_counters_but_no_gauges() -> None:
     async with control() as made:
         for pid in (100, 200):
             worker = await made.connect(Hello(0, pid))
@@ -184,7 +184,7 @@ async def test_what_a_dead_worker_has_counted_is_kept_and_its_gauges_are_not() -
         assert made.workers.retired.connections == {}
 
 
-async def test_another_process_in_a_workers_place_is_a_restart() -> None:
+async def test_new_process_of_a_worker_is_a_restart() -> None:
     async with control() as made:
         for hello, restarts in (
             (Hello(0, 100), 0),
@@ -201,7 +201,7 @@ async def test_another_process_in_a_workers_place_is_a_restart() -> None:
 # ---- directories
 
 
-async def test_a_directory_goes_to_every_worker_and_to_those_that_come_later() -> None:
+async def test_directory_goes_to_present_and_later_workers() -> None:
     async with control() as made:
         early = await made.connect(Hello(0, 100))
         made.workers.publish(Directory(generation=1, revision=1))
@@ -212,7 +212,7 @@ async def test_a_directory_goes_to_every_worker_and_to_those_that_come_later() -
         assert await received(late) == DirectoryMessage(Directory(generation=2, revision=2))
 
 
-async def test_a_worker_that_is_gone_does_not_keep_the_others_from_their_directory() -> None:
+async def test_dead_worker_does_not_block_directories_of_others() -> None:
     async with control() as made:
         gone = await made.connect(Hello(0, 100))
         there = await made.connect(Hello(1, 101))
@@ -232,7 +232,7 @@ async def test_a_revision_is_applied_when_the_last_worker_has_it() -> None:
         await until(lambda: made.applied == [0, 3, 4])
 
 
-async def test_a_worker_that_dies_is_not_waited_for() -> None:
+async def test_dead_worker_does_not_delay_the_revision() -> None:
     """Its successor starts with the newest directory, so what the others have in use is what counts."""
     async with control() as made:
         one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
@@ -249,7 +249,7 @@ async def test_a_worker_that_dies_is_not_waited_for() -> None:
 # ---- news, and nonsense
 
 
-async def test_what_has_passed_is_passed_on() -> None:
+async def test_traffic_is_passed_on() -> None:
     row = TrafficRow("inside", 1, 1, 1, 10, 20, 3, {1: ApiTraffic(2, 1, 5, 6, {40: 1})}, {"c": 1})
     connection = ConnectionRow(1, 900, "inside", 1, True, "192.0.2.7:4", "c", "moved", 1.5)
     message = TrafficMessage("0-100-1", 1_000, 1_000, (row,), (connection,), 4)
@@ -271,7 +271,7 @@ async def test_brokers_that_a_worker_saw_are_passed_on() -> None:
         await until(lambda: made.wanted == [(3,)])
 
 
-async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_told_to_all() -> None:
+async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
     async with control() as made:
         early, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         early.send(BrokersLostMessage((2, 1)))
@@ -286,7 +286,7 @@ async def test_brokers_that_a_worker_has_lost_are_passed_on_and_who_answers_is_t
         assert await received(late) == ReachableMessage({1: True, 2: True})
 
 
-async def test_who_talks_nonsense_is_cut_off_and_the_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_message_closes_only_its_channel(caplog: pytest.LogCaptureFixture) -> None:
     async with control() as made:
         sane = await made.connect(Hello(1, 101))
         mad = await made.connect(Hello(0, 100))

@@ -55,7 +55,7 @@ def test_foreign_first_bytes_are_no_size_that_a_listener_takes(first_bytes: byte
 
 
 @pytest.mark.parametrize("protocol", sorted({each for each in FIRST_BYTES.values() if each is not None}))
-def test_each_place_has_words_and_a_fix_for_each_protocol(protocol: Protocol) -> None:
+def test_message_and_fix_exist_for_each_place_and_protocol(protocol: Protocol) -> None:
     said = [
         at_listener(protocol, "external", secured=False),
         at_listener(protocol, "external", secured=True),
@@ -74,7 +74,7 @@ def test_each_place_has_words_and_a_fix_for_each_protocol(protocol: Protocol) ->
         assert said[:2] == [None, None]
 
 
-def test_words_are_those_of_an_engineer_on_call() -> None:
+def test_message_names_mistake_and_fix() -> None:
     assert at_listener("TLS", "external", secured=False) == (
         "it speaks TLS to the plaintext listener external; set security.protocol=PLAINTEXT or SASL_PLAINTEXT "
         "in the client, or give the listener certificates (listener_tls.external)"
