@@ -1,4 +1,4 @@
-"""Ownership by example; the properties are in tests/property/test_assign.py."""
+"""Examples of ownership. The properties are in tests/property/test_assign.py."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_member_that_cannot_reach_a_broker_does_not_own_it(
     fleet = members("p1", "p2")
     before = assign(fleet, brokers(2), {}, {})
     assert rule(fleet, brokers(2), before, {}, frozenset({("p1", 1)}))[1].owners == ("p2",)
-    # Where nobody can, it makes no difference who owns it.
+    # If no member reaches the broker, any member may own the identity.
     assert rule(fleet, brokers(2), before, {}, frozenset({("p1", 1), ("p2", 1)})) == before
 
 
@@ -140,7 +140,7 @@ def test_a_witness_owns_nothing_and_does_not_count() -> None:
 
 
 def test_balance_is_found_through_a_chain_where_ports_differ() -> None:
-    # p3 can take only identity 1, which is p2's; p1 has too many, and can give only to p2.
+    # p3 can take only identity 1, which p2 owns. p1 has too many identities, and can give only to p2.
     fleet = {
         "p1": Member("p1", identities=IdentitySpace(1, 5)),
         "p2": Member("p2", identities=IdentitySpace(1, 3)),
@@ -214,7 +214,7 @@ def test_death_keeps_the_successors_of_most_identities() -> None:
 
 
 def test_identity_has_all_successors_although_owner_is_next() -> None:
-    # Successors are looked for among as few members as can be enough: one fewer left some with two of them.
+    # The search covers the fewest sufficient candidates: with one fewer, some got two successors.
     names = [f"p{n}" for n in range(1, 21)]
     space = IdentitySpace(1, 400)
     many = {name: Member(name, identities=space) for name in names}

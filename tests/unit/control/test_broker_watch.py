@@ -1,4 +1,4 @@
-"""Which brokers a member knows of, which of them it can reach, and when it says so."""
+"""The brokers that a member knows, their reachability, and when changes are reported."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings(timing: Timing = QUICK) -> Settings:
 
 @dataclass
 class Cluster:
-    """Stands in for the network: what Metadata says, and who answers a probe."""
+    """A fake network: the brokers in Metadata, and the brokers that answer probes."""
 
     why: str = "it is not there"
     refuses: bool = False
@@ -115,12 +115,12 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def rounds(cluster: Cluster, number: int = 3) -> None:
-    """Let the cluster be asked, and every broker be probed, so many times more."""
+    """Wait for ``number`` more queries of the cluster, and as many probes of every broker."""
     asked, probed = len(cluster.asked) + number, len(cluster.probed) + 8 * number
     await until(lambda: len(cluster.asked) >= asked and len(cluster.probed) >= probed)
 
 
-# ---- what is confirmed, and what the fleet says
+# ---- confirmed and committed brokers
 
 
 def test_known_broker_is_no_change() -> None:
@@ -167,7 +167,7 @@ async def test_newly_committed_address_counts_until_discovery(cluster: Cluster) 
     watch.confirm([B2])
     watch.on_brokers_committed({2: B2}, {2: MOVED_B2})
     assert watch.known == {2: MOVED_B2}
-    # This member reaches it by another listener, whatever the others say.
+    # This member reaches the broker by another listener than the other members.
     cluster.listed = (B2,)
     async with running(watch):
         await rounds(cluster)
@@ -191,7 +191,7 @@ async def test_discovery_asks_bootstrap_servers_and_listed_brokers(
 
 
 async def test_a_broker_that_has_left_is_known_and_not_listed(cluster: Cluster) -> None:
-    """The fleet decides from what is listed whether a broker is gone; its clients may still dial it."""
+    """The fleet decides from the list whether a broker was removed; clients may still dial it."""
     cluster.listed = (B1, B2)
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -217,7 +217,7 @@ async def test_failed_discovery_removes_no_broker(cluster: Cluster) -> None:
 
 
 async def test_unlisted_brokers_count_while_they_answer_probes(cluster: Cluster) -> None:
-    """It wants credentials, and the member has none: what clients' responses carry is all there is."""
+    """The cluster requires credentials, and the member has none. Only clients' responses name brokers."""
     cluster.up = {at(B1), at(B2)}
     watch = BrokerWatch(settings(), Changes())
     watch.confirm([B1, B2, B3])
@@ -225,7 +225,7 @@ async def test_unlisted_brokers_count_while_they_answer_probes(cluster: Cluster)
         await until(lambda: watch.listed == (B1, B2) and watch.unreachable == (3,))
         cluster.up = {at(B2), at(B3)}
         await until(lambda: watch.listed == (B2, B3))
-        # Once it tells, it is to be believed.
+        # After its first answer, the cluster's list counts.
         cluster.listed = (B1,)
         await until(lambda: watch.listed == (B1,))
 
@@ -250,7 +250,7 @@ async def test_repeated_problem_is_logged_once(cluster: Cluster, caplog: pytest.
 
 
 async def test_disagreeing_servers_do_not_cause_more_discovery(cluster: Cluster) -> None:
-    """Found: each change of an address caused the next question."""
+    """Found: each change of an address caused the next query."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     cluster.listed, cluster.up = (B2,), {at(B2), at(MOVED_B2)}
     async with running(watch):
@@ -267,7 +267,7 @@ async def test_disagreeing_servers_do_not_cause_more_discovery(cluster: Cluster)
 async def test_absent_cluster_is_asked_once_a_client_waits(
     cluster: Cluster,
 ) -> None:
-    """Found: a cluster that nobody reaches was taken for one that tells nobody, and asked once a minute."""
+    """Found: an unreachable cluster was treated like a refusing one, and asked once a minute."""
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.on_brokers_committed({}, {1: B1})
     async with running(watch):
@@ -315,11 +315,11 @@ async def test_discovery_retries_soon_until_brokers_are_known(
 async def test_discovery_backs_off_while_metadata_is_refused(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time may be a failed authentication in a broker's log."""
+    """Each query may appear as a failed authentication in a broker's log."""
     slept: list[float] = []
     sleep = asyncio.sleep
 
-    async def noted(delay_s: float) -> None:
+    async def record_delay(delay_s: float) -> None:
         slept.append(delay_s)
         await sleep(0)
 
@@ -327,7 +327,7 @@ async def test_discovery_backs_off_while_metadata_is_refused(
     watch = BrokerWatch(settings(Timing(broker_refresh_s=100.0, probe_interval_s=NEVER_S)), Changes())
     cluster.refuses = True
     watch.confirm([B1])
-    with mock.patch.object(asyncio, "sleep", noted):
+    with mock.patch.object(asyncio, "sleep", record_delay):
         task = asyncio.create_task(watch.run())
         while len(cluster.asked) < 6:
             await sleep(0)
@@ -346,7 +346,7 @@ async def test_reachability_is_reported_only_on_change(cluster: Cluster) -> None
     changes = Changes()
     watch = BrokerWatch(settings(), changes)
     async with running(watch):
-        await until(lambda: changes.count == 2)  # the list, and who of it answers
+        await until(lambda: changes.count == 2)  # the list, and its reachability
         assert watch.reachable == {1: True, 2: False, 3: True}
         assert watch.unreachable == (2,)
         await rounds(cluster)
@@ -357,7 +357,7 @@ async def test_reachability_is_reported_only_on_change(cluster: Cluster) -> None
 
 
 async def test_the_first_probe_follows_as_soon_as_a_broker_is_known(cluster: Cluster) -> None:
-    """/readyz waits for it, so it must not wait a whole interval because nothing was known at the start."""
+    """/readyz waits for the probe, so it must not wait an interval because no broker was known at first."""
     timing = Timing(broker_refresh_s=0.01, probe_interval_s=NEVER_S, heartbeat_s=0.01)
     watch = BrokerWatch(settings(timing), Changes())
     async with running(watch):
@@ -411,11 +411,11 @@ async def test_broker_that_advertises_the_fleet_is_not_dialled(
         assert watch.known == {1: B1}
         assert watch.listed == (B1,)
         assert at(misled) not in {*cluster.probed, *watch.servers}
-        said = watch.troubles[2]
-        assert said.startswith(
+        message = watch.troubles[2]
+        assert message.startswith(
             f"broker 2 advertises an address of the fleet: {host}:{port} is listener external of p1"
         )
-        assert caplog.messages.count(said) == 1
+        assert caplog.messages.count(message) == 1
         elsewhere = Broker(2, "kafka-2", 9092)
         cluster.listed, cluster.up = (B1, elsewhere), {at(B1), at(elsewhere)}
         await until(lambda: watch.known == {1: B1, 2: elsewhere} and 2 not in watch.troubles)
@@ -447,11 +447,11 @@ async def test_broker_without_a_port_is_logged_once(
     b77 = Broker(77, "kafka-77", 9092)
     cluster.listed, cluster.up = (B1, b77), {at(B1), at(b77)}
     watch = BrokerWatch(of_one_member(EXTERNAL), Changes(), "p1")
-    said = "broker 77 has no port on listener external: widen `identities`"
+    message = "broker 77 has no port on listener external: widen `identities`"
     async with running(watch):
         await until(lambda: len(cluster.asked) > 3 and watch.reachable.get(77))
-        assert watch.troubles == {77: said}
-    assert caplog.messages.count(said) == 1
+        assert watch.troubles == {77: message}
+    assert caplog.messages.count(message) == 1
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -481,7 +481,7 @@ async def test_probes_of_a_dead_broker_back_off_until_it_answers(
         serves_anonymous_clients: bool,
     ) -> str | None:
         times_s.append(asyncio.get_running_loop().time())
-        watch.on_brokers_lost([1])  # workers go on losing it, which does not hasten anything
+        watch.on_brokers_lost([1])  # further losses do not hasten the next probe
         return await cluster.probe_broker(
             endpoint, timeout_s, tls, resolver, serves_anonymous_clients=serves_anonymous_clients
         )

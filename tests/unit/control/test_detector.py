@@ -1,4 +1,4 @@
-"""The detector, as plays of observations: who is suspected when, and who is not."""
+"""The failure detector, as plays of observations: when a peer is suspected, and when it is not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Timing:
 
 
 class Play:
-    """One detector and one peer, p2, whose behaviour the play sets; time goes on by ``run``."""
+    """One detector and one peer, p2, whose behaviour the play sets. ``run`` advances the time."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -35,13 +35,13 @@ class Play:
         self.ready = True
         self.incarnation = 1
         self.answer: ProbeOutcome | None = ANSWERED
-        """Of a probe; None: it cannot be sent, for a reason of this member's own."""
+        """The outcome of a probe; None: a local fault prevents it."""
         self.transitions: list[Transition] = []
         self.probes: list[float] = []
         self.answers_after_s: float | None = -1.0
-        """On the held connection; None: not at all; below zero: there is no such connection."""
+        """Delay of answers on the held connection; None: no answers; negative: no held connection."""
         self.late_s: float | None = None
-        """After how long a probe is answered, where that is too late."""
+        """Delay of the late answer to a probe; None: no late answer."""
         self._answers_s: list[float] = []
         self._late: list[tuple[float, float]] = []
         self._next_beat_s = self.now_s
@@ -102,7 +102,7 @@ class Play:
         return self
 
     def run_to_probe(self) -> Play:
-        """Until a probe has just been sent, which the play then answers itself."""
+        """Run until a probe has just been sent. The play then answers it."""
         sent = len(self.probes)
         while len(self.probes) == sent:
             self.run(STEP_S)
@@ -114,7 +114,7 @@ class Play:
         return self.detector.liveness["p2"]
 
     def after_s(self, since_s: float) -> float:
-        """How long after a moment the one transition since then came."""
+        """The time from a moment to the only transition after it."""
         (transition,) = [each for each in self.transitions if each.at_s > since_s]
         return transition.at_s - since_s
 
@@ -233,7 +233,7 @@ def test_refusing_listener_outweighs_heartbeats(up: Play) -> None:
 
 
 def test_a_peer_whose_listener_is_dead_silent_is_suspected(up: Play) -> None:
-    """Without a held connection, which would tell earlier."""
+    """There is no held connection, which would show the fault earlier."""
     broken_s, up.answer = up.now_s, TIMED_OUT
     up.run(6.0)
     assert 2.4 < up.after_s(broken_s) <= 1.0 + 2.4 + 4 * STEP_S
@@ -241,7 +241,7 @@ def test_a_peer_whose_listener_is_dead_silent_is_suspected(up: Play) -> None:
 
 
 def test_unreachable_peer_is_suspected_despite_heartbeats(up: Play) -> None:
-    """Found: a black hole into the leader alone was noticed after 1.0 to 2.0 s, by chance of the probes."""
+    """Found: a black hole towards the leader alone was noticed after 1.0 to 2.0 s, depending on probes."""
     up.answers_after_s = 0.0
     up.run(1.0)
     broken_s, up.answer, up.answers_after_s = up.now_s, TIMED_OUT, None
@@ -278,7 +278,7 @@ def test_a_held_connection_that_was_given_up_asks_nothing(up: Play) -> None:
 
 
 def test_probes_that_fail_here_suspect_nobody(up: Play) -> None:
-    """Found: two failed look-ups outweighed the link, heartbeats and answers on the held connection."""
+    """Found: two failed look-ups outweighed link, heartbeats and answers on the held connection."""
     up.answers_after_s = 0.0
     up.answer = None
     up.run(20.0)
@@ -293,7 +293,7 @@ def test_local_probe_failure_keeps_an_earlier_refusal(up: Play) -> None:
     up.answer = None
     up.run(5.0)
     assert len(up.transitions) == 1
-    assert up.detector.failed_probes == frozenset(), "whether it still refuses, nobody here can tell"
+    assert up.detector.failed_probes == frozenset(), "this member cannot know whether p2 still refuses"
     resumed_s, up.answer = up.now_s, REFUSED
     up.run(2.0)
     assert up.after_s(resumed_s) <= 1.0 + 2 * STEP_S
@@ -308,7 +308,7 @@ def test_killed_peer_is_suspected_when_probes_fail_locally(up: Play) -> None:
 
 
 def test_slow_lookup_is_no_silence_of_the_peer(up: Play) -> None:
-    """A probe counts from when it goes out."""
+    """A probe counts from its sending, not from the look-up of the name."""
     up.run_to_probe()
     due_s = up.now_s
     up.run(0.6)
@@ -343,7 +343,7 @@ def test_local_link_failure_is_no_death_of_control(up: Play) -> None:
 
 
 def test_local_link_failure_at_most_doubles_the_grace() -> None:
-    """Of one that is gone for good the name may be gone, too; found: then nobody took over what it owned."""
+    """Found: the name of a removed peer did not resolve, so no member took over its identities."""
     play = Play()
     while play.now_s < 1019.0:
         play.run(0.5)
@@ -429,7 +429,7 @@ def test_answer_just_before_a_freeze_gives_no_more_time(up: Play) -> None:
     up.run_to_probe()
     sent_s, up.beating, up.answer = up.now_s, False, TIMED_OUT
     up.run(0.4)
-    # The answer was long under way.
+    # The answer took long.
     up.detector.probe_result("p2", ANSWERED, up.now_s)
     up.run(1.5)
     assert up.after_s(sent_s) <= 0.8 + 2 * STEP_S
@@ -461,7 +461,7 @@ def test_constant_latency_does_not_flap() -> None:
     play.run(0.5)
     play.beating = True
     play.run(10.0)
-    # … nor does latency that appears from one moment to the next.
+    # … nor does latency that appears suddenly.
     play.beating = False
     play.run(0.5)
     play.beating = True
@@ -538,7 +538,7 @@ def kill(play: Play) -> Play:
 
 
 def test_lost_worker_is_bypassed_before_the_verdict(up: Play) -> None:
-    """Found by takeovers that cost a second: the client had asked in the 20 ms before the first refusal."""
+    """Found by takeovers that took a second: a client had connected in the 20 ms before the refusal."""
     up.detector.worker_lost("p2", up.now_s)
     assert suspects(up) == {"p2"}
     assert up.detector.probes_due(up.now_s) == ["p2"]
@@ -576,7 +576,7 @@ def test_with_a_quorum_a_suspicion_that_nobody_shares_lapses(up: Play) -> None:
     assert suspects(up) == {"p2"}
     up.run(9.5)
     assert suspects(up) == {"p2"}
-    # Not a moment later than it may last, for the workers have to hear of it.
+    # Not a moment later, because the workers must receive the change in time.
     lapses_s = up.now_s - 0.1 - 9.5 + Timing().overlay_ttl_s
     while suspects(up):
         assert up.detector.next_deadline_s(up.now_s) < lapses_s
@@ -602,7 +602,7 @@ def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
     for _ in range(10):
         up.run(5.0)
         assert suspects(up, has_quorum=False) == {"p2"}
-    # That time does not count, because nothing could be committed.
+    # This time does not count, because nothing could be committed.
     assert suspects(up) == {"p2"}
     up.run(9.7)
     assert suspects(up) == {"p2"}
@@ -611,8 +611,8 @@ def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
 
 
 def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
-    """Found: where two members hear each other one way only, leaders come and go; it began anew each time,
-    and later the time of each election came on top."""
+    """Found: if two members hear each other one way only, leaders come and go. The suspicion started again
+    each time, and later the time of each election was added."""
     suspects(up)
     kill(up)
     started_s, has_quorum = up.now_s, False
@@ -623,11 +623,11 @@ def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
     assert ttl_s - 0.6 <= up.now_s - started_s <= ttl_s
     suspects(up, has_quorum=False)
     up.run(0.4)
-    assert suspects(up, has_quorum=False) == frozenset(), "what has lapsed stays so"
+    assert suspects(up, has_quorum=False) == frozenset(), "a lapsed suspicion stays lapsed"
 
 
 def test_election_does_not_shorten_a_later_time_alone(up: Play) -> None:
-    """Found by a reviewer: the time before it was taken for time alone, and that was missing later."""
+    """Found by a reviewer: the time before the election counted as time alone, and was missing later."""
     suspects(up)
     suspects(up, has_quorum=False)
     up.run(1.4)
@@ -667,7 +667,7 @@ def test_alive_time_is_when_the_question_was_sent() -> None:
     play = Play()
     play.answers_after_s = 0.25
     play.start().run(3.0)
-    # It is asked every 0.1 s, and answers each time 0.25 s later.
+    # p2 gets a question every 0.1 s, and answers each 0.25 s later.
     assert 0.25 <= play.alive_ago_s <= 0.25 + Timing.heartbeat_s + 2 * STEP_S
     asked_s = play.detector.alive_s("p2")
     play.answers_after_s, play.answer = None, TIMED_OUT
@@ -675,7 +675,7 @@ def test_alive_time_is_when_the_question_was_sent() -> None:
     last_s = play.detector.alive_s("p2")
     assert asked_s is not None
     assert last_s is not None
-    assert asked_s < last_s <= play.now_s - 0.25, "answers that were on their way"
+    assert asked_s < last_s <= play.now_s - 0.25, "some answers are still in flight"
     play.run(0.1)
     assert play.detector.alive_s("p2") == last_s
 
@@ -702,7 +702,7 @@ def test_probe_answer_counts_from_its_sending(up: Play) -> None:
     up.detector.probe_result("p2", ANSWERED, up.now_s + 0.3)
     assert up.detector.alive_s("p2") == sent_s
     up.detector.answered_late("p2", sent_s - 0.5, up.now_s + 0.3)
-    assert up.detector.alive_s("p2") == sent_s, "an answer to an older question says nothing new"
+    assert up.detector.alive_s("p2") == sent_s, "an answer to an older question changes nothing"
     up.detector.answered_late("p2", sent_s + 0.1, up.now_s + 0.4)
     assert up.detector.alive_s("p2") == sent_s + 0.1
 

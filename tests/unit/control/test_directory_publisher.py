@@ -1,4 +1,4 @@
-"""What is put out, when, and what is kept on disk."""
+"""Which directories are published, and which directory is on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATE = FleetState(
 
 
 class FakeWorkers:
-    """Stands in for the connected workers: remembers what they would have been sent."""
+    """Fake worker channels that record the published directories."""
 
     def __init__(self) -> None:
         self.published: list[Directory] = []

@@ -1,4 +1,4 @@
-"""Why nobody says which brokers there are; a real Kafka says it in the integration tests."""
+"""Reasons for failed discovery. The integration tests use a real Kafka for success."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def test_error_has_the_reason_of_each_server(tmp_path: Path) -> None:
     foreign = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
     servers = [Endpoint("127.0.0.1", each.sockets[0].getsockname()[1]) for each in (plain, foreign)]
     tls = UpstreamTlsSettings(Authority(tmp_path).certificate, None, None, check_hostname=True, lines={})
-    said = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
-    assert f"{servers[0]}: hung up in the handshake" in said
-    assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in said
+    message = await why(servers, KafkaAccess(UpstreamSettings(tls), "f"))
+    assert f"{servers[0]}: hung up in the handshake" in message
+    assert f"{servers[1]}: its certificate is refused: unable to get local issuer certificate" in message
     plain.close()
     gone = servers[0]
     assert "Connect call failed" in await why([gone], PLAINTEXT)
@@ -59,8 +59,10 @@ async def test_a_server_that_says_nothing_has_timed_out() -> None:
 async def test_missing_password_prevents_queries() -> None:
     secret = Secret(None, "FLEET_TEST_NO_SUCH_VARIABLE", ("upstream", "sasl", "password"), 3)
     access = KafkaAccess(UpstreamSettings(sasl=SaslSettings("PLAIN", "fleet", secret)), "fleet.yaml")
-    said = await why([Endpoint("127.0.0.1", 1)], access)
-    assert said.startswith("fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set")
+    message = await why([Endpoint("127.0.0.1", 1)], access)
+    assert message.startswith(
+        "fleet.yaml:3: upstream.sasl.password: $FLEET_TEST_NO_SUCH_VARIABLE: is not set"
+    )
 
 
 def metadata(*hosts: str | None) -> bytes:
@@ -75,7 +77,7 @@ def metadata(*hosts: str | None) -> bytes:
 
 
 async def test_brokers_that_have_no_host_are_left_out() -> None:
-    """Found: an error that nobody caught ended the control process, at each of its starts."""
+    """Found: an uncaught error ended the control process at each start."""
     named: tuple[str | None, ...] = (None, "kafka1", "")
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Members that come and go wait longer each time, and no longer once they have stayed."""
+"""Flapping members wait longer each time, and as configured again once they have stayed up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Play:
         self.state = FleetState()
 
     def becomes(self, status: MemberStatus, after_s: float = 0.0) -> float:
-        """What it would have to wait now."""
+        """How long the member would have to wait now."""
         self.now_s += after_s
         state = replace(self.state, members={"p1": Member("p1", status=status)})
         self.flaps.on_committed(self.state, state, self.now_s)

@@ -1,4 +1,4 @@
-"""What the leader proposes when: plays of reports and liveness against the replicated state."""
+"""The leader's proposals: plays of reports and liveness against the replicated state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def brokers(*ids: int) -> tuple[Broker, ...]:
 
 
 class Play:
-    """A leader, p1, with the members that it hears; commands are committed at once unless ``losing``."""
+    """A leader, p1, and the members that it hears. Commands commit immediately unless ``losing``."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Play:
         self.names = names
 
     def report(self, name: str, **changes: Any) -> Play:
-        """A member reports, and is heard."""
+        """A member sends a report, and its heartbeats arrive."""
         if name not in self.reports:
             member = Member(name, listeners=LISTENERS, identities=SPACE)
             self.reports[name] = MemberReport(name, 1, member, ready=True, brokers=brokers(1, 2, 3))
@@ -91,7 +91,7 @@ class Play:
         return self
 
     def die(self, name: str) -> Play:
-        """It is not heard any more, and all others suspect it."""
+        """The heartbeats of a member stop, and all others suspect it."""
         del self.reports[name]
         self.live[name] = Liveness.SUSPECT
         for other in self.reports:
@@ -104,7 +104,7 @@ class Play:
         return self.report(name, incarnation=incarnation)
 
     def step(self) -> list[Command]:
-        """One evaluation, with what it proposes."""
+        """Evaluate once, and apply the proposals."""
         heard = self.reports.keys()
         commands = self.leader.propose(self.state, self.reports, self.live, heard, self.now_s)
         self.proposed += commands
@@ -127,7 +127,7 @@ class Play:
             commits = 0
             while self.step() and not self.losing:
                 commits += 1
-                assert commits < 100, "it never has enough"
+                assert commits < 100, "the leader never stops proposing"
             if self.now_s >= end_s:
                 return self
             self.now_s += 0.05
@@ -220,7 +220,7 @@ def test_flapping_member_is_committed_up_later_each_time(steady: Play) -> None:
         assert steady.proposed == []
         steady.run(1.0)
         assert [each for each in steady.proposed if isinstance(each, MemberUp)]
-        # Whoever leads by then has seen the same.
+        # Every later leader has seen the same commits.
         steady.leader.reset()
         steady.die("p3").run(0.1)
 
@@ -287,7 +287,7 @@ def test_suspected_member_stays_down_although_leader_hears_it(steady: Play) -> N
 
 
 def test_heard_member_is_not_down_without_failed_probes(steady: Play) -> None:
-    """1.2 s without DNS at every member, and the leader committed that all were down, itself included."""
+    """Found: after 1.2 s without DNS at every member, the leader committed all as down, itself too."""
     for name in ("p1", "p2", "p3"):
         steady.report(name, suspects=tuple(other for other in ("p1", "p2", "p3") if other != name))
     for name in ("p2", "p3"):
@@ -297,18 +297,20 @@ def test_heard_member_is_not_down_without_failed_probes(steady: Play) -> None:
     assert set(steady.statuses.values()) == {MemberStatus.UP}
 
 
-@pytest.mark.parametrize("who", ["p1", "p3"])
-def test_heard_member_is_down_after_a_majority_of_failed_probes(steady: Play, who: str) -> None:
-    """The leader itself as well, whose workers clients cannot reach though it hears all others."""
-    first, second = (name for name in ("p1", "p2", "p3") if name != who)
-    steady.report(first, suspects=(who,), failed_probes=(who,)).report(second, suspects=(who,)).run(5.0)
+@pytest.mark.parametrize("victim", ["p1", "p3"])
+def test_heard_member_is_down_after_a_majority_of_failed_probes(steady: Play, victim: str) -> None:
+    """This includes the leader itself, if clients cannot reach its workers although it hears all others."""
+    first, second = (name for name in ("p1", "p2", "p3") if name != victim)
+    steady.report(first, suspects=(victim,), failed_probes=(victim,)).report(second, suspects=(victim,)).run(
+        5.0
+    )
     assert steady.proposed == []
-    steady.report(second, failed_probes=(who,)).run(0.0)
-    assert steady.statuses[who] is MemberStatus.DOWN
+    steady.report(second, failed_probes=(victim,)).run(0.0)
+    assert steady.statuses[victim] is MemberStatus.DOWN
 
 
 def test_a_member_that_is_not_heard_is_down_without_probes(steady: Play) -> None:
-    """As of members of the previous release, whose reports tell nothing of probes."""
+    """Reports of the previous release have no failed probes."""
     steady.die("p3").run(0.0)
     assert steady.reports["p2"].failed_probes == ()
     assert steady.statuses["p3"] is MemberStatus.DOWN
@@ -387,7 +389,7 @@ def test_cold_start_reassigns_nothing_within_the_grace(steady: Play) -> None:
     assert steady.owners == before
     assert steady.reasons == []
     assert steady.statuses["p3"] is MemberStatus.UP
-    # When the grace is over, the detectors suspect whoever has not come.
+    # After the grace, the detectors suspect the members that are still missing.
     steady.live["p3"] = Liveness.SUSPECT
     steady.report("p1", suspects=("p3",)).report("p2", suspects=("p3",)).run(0.0)
     assert steady.reasons == ["takeover"]
@@ -471,7 +473,7 @@ def test_many_brokers_fit_the_log() -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("kafka\n", 9092), ("", 9092), ("kafka", 0), ("kafka", 70000)])
 def test_broker_where_nobody_can_be_dialled_is_not_committed(host: str, port: int) -> None:
-    """A member of the previous release reports what passing responses carry."""
+    """A member of the previous release reports the brokers of passing responses."""
     play = Play(["p1"]).report("p1", brokers=(Broker(2, host, port), *brokers(1))).run(0.0)
     assert play.state.brokers.keys() == {1}
 
@@ -497,7 +499,7 @@ def test_broker_that_no_member_reaches_stays(steady: Play) -> None:
 
 
 def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
-    """A fault that all members had, of DNS or a route, does not end everywhere at once."""
+    """A common fault of DNS or of a route does not end at all members at the same time."""
     for name in ("p1", "p2", "p3"):
         steady.report(name, unreachable=(2,))
     steady.run(10.0)
@@ -507,7 +509,7 @@ def test_the_last_to_reach_a_broker_again_keeps_it(steady: Play) -> None:
     assert steady.owners[2] == ("p1",)
 
 
-# -- what is under way ---------------------------------------------------------------------------------------
+# -- pending commands ----------------------------------------------------------------------------------------
 
 
 def test_pending_command_is_repeated_only_once_lost(steady: Play) -> None:
@@ -629,7 +631,7 @@ def owners(play: Play) -> dict[int, tuple[str, ...]]:
 
 
 def by_weight(every_s: float = 300.0) -> Play:
-    """Six brokers over p1, p2 and p3, evenly, and nobody has said what they weigh."""
+    """Six brokers, evenly over p1, p2 and p3, with unknown weights."""
     play = Play(balance=BalanceSettings("weights", 0.2, every_s))
     for name in play.names:
         play.report(name).report(name, brokers=brokers(1, 2, 3, 4, 5, 6))
@@ -659,7 +661,7 @@ def test_weights_that_gain_too_little_move_nothing() -> None:
 
 
 def test_unknown_weights_move_nothing() -> None:
-    """What a leader has balanced by weight must not be undone by the next one before it has read them."""
+    """A new leader without weights must not undo the balance by weight of the previous leader."""
     play = by_weight()
     uneven = {1: Ownership(("p1",), ("p2", "p3")), 2: Ownership(("p1",), ("p2", "p3"))}
     play.commit(OwnershipSet(play.state.generation, {**play.state.ownership, **uneven}))
@@ -686,7 +688,7 @@ def test_weights_are_looked_at_again_after_a_while_only() -> None:
 
 
 def taken_over() -> Play:
-    """p2 has died, and is back for so long that it could be given something."""
+    """p2 has died, and has been back long enough to get identities."""
     play = Play().start()
     play.run(REST_S).die("p2").run(0.5).come_back("p2").run(5.0)
     assert all("p2" not in each for each in owners(play).values())
@@ -694,7 +696,7 @@ def taken_over() -> Play:
 
 
 def test_balance_rests_after_a_move() -> None:
-    """Identities came back 5 s after they had left, and clients of librdkafka waited up to 10 s for them."""
+    """Found: identities came back 5 s after they had left, and librdkafka clients waited up to 10 s."""
     play = taken_over()
     assert play.run(REST_S - 6.0).proposed == []
     play.run(1.0)

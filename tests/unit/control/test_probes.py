@@ -1,4 +1,4 @@
-"""What is asked of members and brokers, and what each kind of answer, or none, is taken for."""
+"""Probes of members and brokers, and the outcome for each kind of answer, or for no answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Script = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 
 
 class Server:
-    """Reads one request on each connection, and does with it what a script says."""
+    """Reads one request per connection, and passes it to the script of the test."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -56,7 +56,7 @@ class Server:
             frame = await reader.readexactly(int.from_bytes(size, "big"))
             self.asked.append(frame)
             await self._script(frame, reader, writer)
-            await reader.read()  # until whoever asked has gone
+            await reader.read()  # until the client has closed
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -78,7 +78,7 @@ async def serving(
 
 
 def answer(error_code: int, body: bytes = bytes(4), correlation_id: int | None = None) -> Script:
-    """A whole response: header v0, error code, and the rest of the body."""
+    """A complete response: header v0, error code, and the rest of the body."""
 
     async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answered = struct.unpack_from(">hhi", frame)[2] if correlation_id is None else correlation_id
@@ -88,7 +88,7 @@ def answer(error_code: int, body: bytes = bytes(4), correlation_id: int | None =
 
 
 def raw(make: Callable[[int], bytes]) -> Script:
-    """Bytes made of the correlation id, and then the end of the stream."""
+    """Send bytes that contain the correlation id, and close."""
 
     async def write(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(make(struct.unpack_from(">hhi", frame)[2]))
@@ -98,12 +98,12 @@ def raw(make: Callable[[int], bytes]) -> Script:
 
 
 async def silence(_: bytes, __: asyncio.StreamReader, ___: asyncio.StreamWriter) -> None:
-    """Accepts, reads, and never answers: a frozen worker does less, a black hole not even that."""
+    """Accepts and reads, but never answers. A frozen worker does less; a black hole does not accept."""
 
 
 @pytest.fixture
 def nobody() -> Iterator[Endpoint]:
-    """An address that refuses, and that nobody else can take meanwhile."""
+    """An address that refuses connections, and that no other process can bind meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield Endpoint("127.0.0.1", bound.getsockname()[1])
@@ -141,7 +141,7 @@ async def test_member_probe_needs_no_broker() -> None:
 
 @pytest.mark.parametrize("error_code", [0, 34, 36])
 async def test_a_member_that_gives_another_error_is_no_worker(error_code: int) -> None:
-    """As where the advertised address leads to a broker, or to something that only looks like Kafka."""
+    """The advertised address may lead to a broker, or to a service that only looks like Kafka."""
     async with serving(answer(error_code)) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.REFUSED
 
@@ -181,7 +181,7 @@ async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint)
 
 
 async def test_listeners_are_asked_at_the_same_time() -> None:
-    """Each answers only once the other has been asked, too."""
+    """Each listener answers only after both have been asked."""
     both_asked = asyncio.Barrier(2)
 
     async def wait_for_the_other(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -194,12 +194,12 @@ async def test_listeners_are_asked_at_the_same_time() -> None:
 
 @pytest.fixture
 def no_descriptors() -> Iterator[Callable[[], None]]:
-    """Called, it leaves this process without a descriptor to open; until the test is over."""
+    """A function that uses up the descriptors of this process until the test ends."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def exhaust() -> None:
         with socket.socket() as lowest:
-            # All below the lowest free one are taken.
+            # All descriptors below the lowest free one are in use.
             resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), before[1]))
 
     yield exhaust
@@ -315,7 +315,7 @@ async def test_broker_with_an_invalid_answer_is_unreachable(script: Script) -> N
     ],
 )
 async def test_invalid_address_is_unreachable(endpoint: Endpoint) -> None:
-    """Hostile brokers found that control ended with a UnicodeError at the first of these, again and again."""
+    """Found by hostile brokers: the first of these ended control with a UnicodeError at each start."""
     assert await probe_broker(endpoint, PATIENT_S)
 
 
@@ -340,8 +340,8 @@ PATIENT = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=PATIENT_S)
 
 
 @dataclass
-class Heard:
-    """What was asked and answered on a held connection."""
+class HeldCounts:
+    """Numbers of questions and answers on a held connection."""
 
     asked: int = 0
     answered: int = 0
@@ -359,7 +359,7 @@ class Heard:
 
 
 def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None]) -> Script:
-    """Answers every question until an event is set; does something then."""
+    """Answers every question until an event is set, and then runs an action."""
 
     async def script(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not stop.is_set():
@@ -371,34 +371,34 @@ def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None])
 
 
 async def test_a_held_connection_ends_with_the_worker() -> None:
-    gone, heard = asyncio.Event(), Heard()
+    gone, counts = asyncio.Event(), HeldCounts()
     async with serving(answering(gone, lambda writer: writer.write_eof())) as (server, endpoint):
-        holding = asyncio.create_task(held(Target(endpoint), HASTY, heard.ask, heard.answer))
-        await heard.until_answered(20)
-        assert heard.asked >= heard.answered
+        holding = asyncio.create_task(held(Target(endpoint), HASTY, counts.ask, counts.answer))
+        await counts.until_answered(20)
+        assert counts.asked >= counts.answered
         assert not holding.done(), "the limit is for the first answer alone"
         gone.set()
         async with asyncio.timeout(PATIENT_S):
             assert await holding is HoldEnd.CLOSED
-    assert len(server.asked) == 1, "all over one connection"
+    assert len(server.asked) == 1, "one connection carries all questions"
 
 
 async def test_silent_held_connection_is_given_up() -> None:
-    silent, heard = asyncio.Event(), Heard()
+    silent, counts = asyncio.Event(), HeldCounts()
     pace = HoldTiming(first_s=PATIENT_S, interval_s=0.01, silence_s=HASTY_S)
     async with serving(answering(silent, lambda _: None)) as (_, endpoint):
-        holding = asyncio.create_task(held(Target(endpoint), pace, heard.ask, heard.answer))
-        await heard.until_answered(1)
+        holding = asyncio.create_task(held(Target(endpoint), pace, counts.ask, counts.answer))
+        await counts.until_answered(1)
         silent.set()
         async with asyncio.timeout(PATIENT_S):
             assert await holding is HoldEnd.GIVEN_UP
-    assert heard.asked > heard.answered
+    assert counts.asked > counts.answered
 
 
 async def test_missing_worker_gives_no_held_connection(nobody: Endpoint) -> None:
-    heard = Heard()
-    assert await held(Target(nobody), PATIENT, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
+    counts = HeldCounts()
+    assert await held(Target(nobody), PATIENT, counts.ask, counts.answer) is HoldEnd.UNREACHABLE
     for script, pace in ((silence, HASTY), (answer(0), PATIENT), (raw(lambda _: b""), PATIENT)):
         async with serving(script) as (_, endpoint):
-            assert await held(Target(endpoint), pace, heard.ask, heard.answer) is HoldEnd.UNREACHABLE
-    assert heard == Heard()
+            assert await held(Target(endpoint), pace, counts.ask, counts.answer) is HoldEnd.UNREACHABLE
+    assert counts == HeldCounts()

@@ -1,4 +1,4 @@
-"""Control's side of the local socket, with workers that are played by the test."""
+"""Control's side of the local socket. The test plays the workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ B1, B2 = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
 
 
 class Control:
-    """Workers on a socket, and what they call back."""
+    """Worker channels on a socket, and the callbacks that they made."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class Control:
 
 @contextlib.asynccontextmanager
 async def control() -> AsyncIterator[Control]:
-    # A path of pytest's may be longer than a Unix socket's can be.
+    # A path of pytest may be too long for a Unix socket.
     with tempfile.TemporaryDirectory() as folder:
         made = Control(Path(folder) / "control.sock")
         await made.workers.start()
@@ -98,7 +98,7 @@ def counters(revision: int = 0, produced: int = 0, connections: int = 0) -> Coun
     )
 
 
-# ---- who is there
+# ---- connected workers
 
 
 async def test_a_worker_counts_once_it_has_said_hello() -> None:
@@ -131,7 +131,7 @@ async def test_views_are_of_the_workers_that_are_there_in_their_order() -> None:
 async def test_workers_send_counters_on_request() -> None:
     async with control() as made:
         looks = asyncio.create_task(made.workers.refresh_counters())
-        await looks  # nobody is there to be asked
+        await looks  # without workers, there is nothing to wait for
         worker = await made.connect(Hello(0, 100))
         looking = [asyncio.create_task(made.workers.refresh_counters()) for _ in range(3)]
         assert await received(worker) == CountMessage()
@@ -140,7 +140,7 @@ async def test_workers_send_counters_on_request() -> None:
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*looking)
         assert [view.counters.requests for view in made.workers.views()] == [{0: 5}]
-        # All of them are one question, and what was told just now need not be asked for.
+        # Concurrent requests cause one message, and fresh counters are not requested again.
         await made.workers.refresh_counters()
         made.workers.publish(Directory(3, 7))
         assert await received(worker) == DirectoryMessage(Directory(3, 7))
@@ -163,7 +163,7 @@ async def test_counters_do_not_wait_for_a_silent_worker(
             assert [view.counters.requests for view in made.workers.views()] == [{0: produced}, {0: 3}]
         assert await received(slow) == CountMessage()
         looking = asyncio.create_task(made.workers.refresh_counters())
-        slow.close()  # and whoever waits for it need not
+        slow.close()  # and the waiting request ends
         assert await received(quick) == CountMessage()
         quick.send(counters(produced=7))
         async with asyncio.timeout(LIMIT_S):
@@ -189,7 +189,7 @@ async def test_new_process_of_a_worker_is_a_restart() -> None:
         for hello, restarts in (
             (Hello(0, 100), 0),
             (Hello(1, 101), 0),
-            (Hello(0, 100), 0),  # it has only connected again
+            (Hello(0, 100), 0),  # the same process has reconnected
             (Hello(0, 200), 1),
             (Hello(1, 201), 2),
         ):
@@ -233,7 +233,7 @@ async def test_a_revision_is_applied_when_the_last_worker_has_it() -> None:
 
 
 async def test_dead_worker_does_not_delay_the_revision() -> None:
-    """Its successor starts with the newest directory, so what the others have in use is what counts."""
+    """Its successor starts with the newest directory, so only the revisions of the others count."""
     async with control() as made:
         one, other = await made.connect(Hello(0, 100)), await made.connect(Hello(1, 101))
         other.send(counters(revision=3))
@@ -246,7 +246,7 @@ async def test_dead_worker_does_not_delay_the_revision() -> None:
         assert made.applied[-1] == 4
 
 
-# ---- news, and nonsense
+# ---- observations and invalid messages
 
 
 async def test_traffic_is_passed_on() -> None:
@@ -282,7 +282,7 @@ async def test_lost_brokers_are_reported_and_reachability_is_sent() -> None:
         late = await made.connect(Hello(2, 102))
         for each in (early, other):
             assert await received(each) == ReachableMessage({1: True, 2: False})
-            assert await received(each) == ReachableMessage({1: True, 2: True}), "only what is news"
+            assert await received(each) == ReachableMessage({1: True, 2: True}), "only a change is sent"
         assert await received(late) == ReachableMessage({1: True, 2: True})
 
 

@@ -1,4 +1,4 @@
-"""What is advertised, by example."""
+"""Examples of advertised owners."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_successor_that_may_not_own_is_passed_over() -> None:
 def test_drained_member_is_advertised_as_the_last_resort() -> None:
     state = status(STATE, "p5", drained=True)
     assert advertised({"p1", "p2", "p3", "p4"}, state, MEMBERS["p5"])[1] == ("p5",)
-    # Rendezvous hashing takes one that may own first.
+    # Rendezvous hashing prefers an eligible member.
     bare = replace(state, ownership={n: Ownership(("p1",)) for n in range(1, 17)})
     assert ("p5",) not in advertised({"p1"}, bare, MEMBERS["p2"]).values()
 
@@ -118,18 +118,18 @@ def test_broker_known_from_traffic_alone_is_advertised_here() -> None:
 
 
 def test_own_view_of_a_broker_address_takes_precedence() -> None:
-    """Found: control probed that address, and its workers dialled the one that was committed."""
+    """Found: control probed this address, but its workers dialled the committed one."""
     seen = {1: Broker(1, "another-listener", 9092)}
     assert build(STATE, set(), MEMBERS["p2"], 1, seen).brokers == {**BROKERS, **seen}
 
 
 def test_identity_without_a_local_port_is_advertised_elsewhere() -> None:
-    # What I am configured with now counts, not my committed record.
+    # The current configuration of this member counts, not its committed record.
     small = replace(ME, identities=IdentitySpace(1, 3))
     seen = {n: Broker(n, "kafka", 9090 + n) for n in (*range(4, 17), 99)}
     directory = build(STATE, set(), small, 1, seen)
     assert {directory.advertised[n][0] for n in range(4, 17)} == {"p2", "p3", "p4", "p5"}
-    # Nobody has a port for this one.
+    # No member has a port for this identity.
     assert 99 not in directory.advertised
 
 

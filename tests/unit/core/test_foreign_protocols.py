@@ -1,4 +1,4 @@
-"""fleet/core/foreign_protocols.py: which protocol the first bytes of a connection are."""
+"""fleet/core/foreign_protocols.py: the protocol of a connection by its first bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_foreign_first_bytes_are_no_size_that_a_listener_takes(first_bytes: byte
 
 @pytest.mark.parametrize("protocol", sorted({each for each in FIRST_BYTES.values() if each is not None}))
 def test_message_and_fix_exist_for_each_place_and_protocol(protocol: Protocol) -> None:
-    said = [
+    messages = [
         at_listener(protocol, "external", secured=False),
         at_listener(protocol, "external", secured=True),
         in_place_of_tls(NotTls(protocol), "external"),
@@ -64,14 +64,14 @@ def test_message_and_fix_exist_for_each_place_and_protocol(protocol: Protocol) -
         of_dialled_peer(protocol, "p2"),
         at_admin_address(protocol),
     ]
-    for each in said[2:5] if protocol == "Kafka" else said:
+    for each in messages[2:5] if protocol == "Kafka" else messages:
         if each is None:
             assert protocol == "HTTP", "an admin address speaks it"
             continue
         assert protocol in each
         assert "; " in each or "no peer_tls" in each
     if protocol == "Kafka":
-        assert said[:2] == [None, None]
+        assert messages[:2] == [None, None]
 
 
 def test_message_names_mistake_and_fix() -> None:

@@ -15,5 +15,5 @@ def test_flood_of_keys_is_limited_but_not_for_ever() -> None:
     limit = LogLimit(10.0, max_keys=3)
     assert [limit.is_due(0.1 * number, str(number)) for number in range(5)] == [True] * 3 + [False] * 2
     assert not limit.is_due(1.0, "0")
-    assert limit.is_due(10.0, "5"), "the first has been long ago"
+    assert limit.is_due(10.0, "5"), "the first line is long ago"
     assert not limit.is_due(10.0, "6")

@@ -1,4 +1,4 @@
-"""Each command on the replicated state, by example."""
+"""Examples of each command on the replicated state."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_repeated_command_has_no_effect() -> None:
     drain, undrain = DrainSet("p1", True, "a"), DrainSet("p1", False, "b")
     state = applied(STATE, drain, undrain)
     assert refused(state, drain) == "repeated"
-    # Not even where it had none the first time.
+    # Not even if it had no effect the first time.
     idle, outcome = apply(STATE, undrain)
     assert outcome.reason == "no_change"
     assert refused(applied(idle, replace(drain, command_id="c")), undrain) == "repeated"

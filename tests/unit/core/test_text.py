@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fleet.core.text import MAX_SHOWN_CHARACTERS, escape_json, make_printable
 
-ANY_TEXT = st.text(st.characters())  # surrogates, too: names of files may have them
+ANY_TEXT = st.text(st.characters())  # with surrogates, which file names may contain
 
 
 @given(ANY_TEXT)
