@@ -257,9 +257,9 @@ class BrokerWatch:
         self._loop_problems = {each: why for each, why in self._loop_problems.items() if each in listed_ids}
         found = tuple(broker for broker in found if not self._leads_to_fleet(broker))
         listed = frozenset(broker.broker_id for broker in found)
-        gone, self._listed = self._listed - listed, listed
-        if gone:
-            log.info("brokers %s left the cluster's Metadata", sorted(gone))
+        removed, self._listed = self._listed - listed, listed
+        if removed:
+            log.info("brokers %s left the cluster's Metadata", sorted(removed))
         self.confirm(found)
 
     def _on_discovery_failed(self, why: str) -> None:

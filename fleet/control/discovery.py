@@ -35,15 +35,15 @@ async def discover(servers: Sequence[Endpoint], access: KafkaAccess, timeout_s: 
     try:
         options = access.options()
         async with asyncio.timeout(timeout_s):
-            left = random.sample(servers, len(servers))
-            while left or queries:
-                if left:
-                    server = left.pop()
+            remaining = random.sample(servers, len(servers))
+            while remaining or queries:
+                if remaining:
+                    server = remaining.pop()
                     reasons[server] = "timed out"
                     queries[asyncio.create_task(_query_server(server, options, timeout_s))] = server
                 done, _ = await asyncio.wait(
                     queries,
-                    timeout=NEXT_SERVER_DELAY_S if left else None,
+                    timeout=NEXT_SERVER_DELAY_S if remaining else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
@@ -91,13 +91,13 @@ async def _query_server(server: Endpoint, options: Options, timeout_s: float) ->
     finally:
         connection.close()
     named = [Broker(each[0], each[1], each[2], each[3] or None) for each in answer.brokers]
-    found = [broker for broker in named if is_address(broker.host, broker.port)]
-    if found != named:
-        strange = [broker for broker in named if broker not in found]
+    brokers = [broker for broker in named if is_address(broker.host, broker.port)]
+    if brokers != named:
+        strange = [broker for broker in named if broker not in brokers]
         log.warning("%s lists brokers with invalid addresses: %r", server, strange)
-    if not found and "sasl_oauth_token_provider" in options:
+    if not brokers and "sasl_oauth_token_provider" in options:
         # The client takes any answer to its token as acceptance. After a refusal the broker lists nothing.
         raise NoMetadata("refused the token, or lists no brokers")
-    if not found:
+    if not brokers:
         raise NoMetadata("lists no brokers")
-    return tuple(sorted(found, key=lambda broker: broker.broker_id))
+    return tuple(sorted(brokers, key=lambda broker: broker.broker_id))

@@ -210,14 +210,14 @@ class Leader:
         if _whole_fleet_stops(seen):
             # No member is left to take over, and the fleet should come back with the same ownership.
             return []
-        wanted: dict[Hashable, Command] = {}
+        due: dict[Hashable, Command] = {}
         for proxy_id in sorted(state.members.keys() | reports.keys()):
             command = self._member_command(proxy_id, seen)
             if command is not None:
-                wanted["member", proxy_id] = command
+                due["member", proxy_id] = command
         for command in self._broker_commands(seen):
-            wanted[_key(command)] = command
-        commands = self._not_pending(wanted, now_s)
+            due[_key(command)] = command
+        commands = self._not_pending(due, now_s)
         return commands + self._ownership_commands(seen)
 
     # -- observations and their duration -------------------------------------------------------------------
@@ -243,11 +243,11 @@ class Leader:
         replaceable = ((p, b) for p, r in reports.items() for b in r.unreachable if lost_by[b] < len(able))
         self._replaceable.update(replaceable, now_s)
 
-    def _not_pending(self, wanted: Mapping[Hashable, Command], now_s: float) -> list[Command]:
-        """The wanted commands that are not proposed already, or whose proposal counts as lost."""
+    def _not_pending(self, due: Mapping[Hashable, Command], now_s: float) -> list[Command]:
+        """The due commands that are not proposed already, or whose proposal counts as lost."""
         new = []
         outstanding: dict[Hashable, _Outstanding] = {}
-        for key, command in wanted.items():
+        for key, command in due.items():
             before = self._outstanding.get(key)
             if before is None or before.command != command:
                 before = _Outstanding(command, now_s, now_s)

@@ -95,9 +95,9 @@ class Control:
         self.spec = spec
         self.settings = settings
         self._timing = settings.timing
-        self.mine = settings.member(spec.proxy_id)
+        self.own_settings = settings.member(spec.proxy_id)
         self.me: ProxyId = spec.proxy_id
-        self._member = replace(self.mine.advertised(settings), incarnation=spec.incarnation)
+        self._member = replace(self.own_settings.advertised(settings), incarnation=spec.incarnation)
         self._loop = asyncio.get_running_loop()
         self.started_s = time.monotonic()
         self._peers = {p: m for p, m in settings.members.items() if p != self.me}
@@ -124,7 +124,7 @@ class Control:
             self._on_traffic,
         )
         self.directories = DirectoryPublisher(
-            None if self.mine.witness else self._member, self.workers, spec.folder
+            None if self.own_settings.witness else self._member, self.workers, spec.folder
         )
         self.brokers = BrokerWatch(settings, self._refresh, self.me)
         self.detector = FailureDetector(self.me, tuple(self._peers), self._timing, self.started_s)
@@ -213,7 +213,7 @@ class Control:
             self.events.start()
         if self._weights is not None:
             self._weights.start()
-        if not self.mine.witness:
+        if not self.own_settings.witness:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WORKER_TIMEOUT_S):
                     await self.workers.wait_for_first()
@@ -506,7 +506,7 @@ class Control:
 
     def _is_serving(self, now_s: float) -> bool:
         """Whether a worker is connected, or was connected a moment ago and is being restarted."""
-        if self.mine.witness or self.workers.connected:
+        if self.own_settings.witness or self.workers.connected:
             self._workerless_since_s = None
             return True
         if self._workerless_since_s is None:

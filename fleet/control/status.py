@@ -46,7 +46,7 @@ class ControlState(Protocol):
     spec: ChildSpec
     settings: Settings
     me: ProxyId
-    mine: MemberSettings
+    own_settings: MemberSettings
     started_s: float
     state: FleetState
     status: RaftStatus | None
@@ -145,7 +145,7 @@ class StatusSource:
         """Check the ports only after a change of the kernel's settings: there may be thousands of ports."""
         kernel = read_ephemeral_ports()
         if kernel != self._checked_ports[0]:
-            ports = listening_ports(self._control.settings, self._control.mine)
+            ports = listening_ports(self._control.settings, self._control.own_settings)
             self._checked_ports = (kernel, port_trouble(ports, kernel))
         return self._checked_ports[1]
 
@@ -203,13 +203,13 @@ class StatusSource:
 
     def _checks(self) -> tuple[Check, ...]:
         control = self._control
-        if control.mine.witness:
+        if control.own_settings.witness:
             return ()
         connected = control.workers.connected
         generation, brokers = control.directories.current.generation, control.directories.current.brokers
         up = sorted(broker_id for broker_id, reachable in control.brokers.reachable.items() if reachable)
         return (
-            Check("workers", connected > 0, f"{connected} of {control.mine.workers} connected"),
+            Check("workers", connected > 0, f"{connected} of {control.own_settings.workers} connected"),
             Check(
                 "directory",
                 generation > 0 and bool(brokers),

@@ -99,10 +99,10 @@ def _completing(
     identities.
     """
     proxy_id = takeover.proxy_id
-    left = {b for b in takeover.broker_ids if b in before and proxy_id in before[b].owners}
-    for change in changes if left else ():
-        left.difference_update(change.removed)
-        left -= {b for b, ownership in change.changes.items() if proxy_id not in ownership.owners}
-        if not left:
+    remaining = {b for b in takeover.broker_ids if b in before and proxy_id in before[b].owners}
+    for change in changes if remaining else ():
+        remaining.difference_update(change.removed)
+        remaining -= {b for b, ownership in change.changes.items() if proxy_id not in ownership.owners}
+        if not remaining:
             return change.command_id
     return ""

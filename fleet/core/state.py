@@ -229,9 +229,9 @@ def split_ownership(
         else:
             parts[-1][0][broker_id] = ownership
     return [
-        OwnershipSet(expected_generation + index, changed, tuple(gone), reason)
-        for index, (changed, gone) in enumerate(parts)
-        if changed or gone
+        OwnershipSet(expected_generation + index, changed, tuple(removed_ids), reason)
+        for index, (changed, removed_ids) in enumerate(parts)
+        if changed or removed_ids
     ]
 
 
@@ -356,8 +356,10 @@ def _ownership_set(state: FleetState, command: OwnershipSet) -> FleetState:
             _known(state, proxy_id)
     if not command.changes.keys().isdisjoint(command.removed):
         raise _Refused("invalid")
-    gone = set(command.removed)
-    ownership_after = {k: v for k, v in {**state.ownership, **command.changes}.items() if k not in gone}
+    removed_ids = set(command.removed)
+    ownership_after = {
+        k: v for k, v in {**state.ownership, **command.changes}.items() if k not in removed_ids
+    }
     if ownership_after == state.ownership:
         raise _Refused("no_change")
     return replace(state, generation=state.generation + 1, ownership=ownership_after)

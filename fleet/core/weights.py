@@ -104,17 +104,17 @@ class _Step:
     """One way to relieve the most loaded proxy.
 
     Args:
-        left: the greater load of the two participating proxies after the step.
+        max_load: the greater load of the two participating proxies after the step.
         moves: number of identities that change owners.
         owners: the new owners of these identities.
     """
 
-    left: float
+    max_load: float
     moves: int
     owners: Owners
 
-    def better_than(self, other: _Step | None) -> bool:
-        return other is None or (self.left, self.moves) < (other.left, other.moves)
+    def is_better_than(self, other: _Step | None) -> bool:
+        return other is None or (self.max_load, self.moves) < (other.max_load, other.moves)
 
 
 class _Search:
@@ -150,9 +150,9 @@ class _Search:
         takers = sorted((p for p in self.loads if p != donor), key=lambda p: (self.loads[p], p))
         best: _Step | None = None
         for step in (*self._moves(donor, takers), *self._exchanges(donor, takers[:EXCHANGE_TAKERS_COUNT])):
-            if step.better_than(best):
+            if step.is_better_than(best):
                 best = step
-        if best is None or self.loads[donor] - best.left < MIN_STEP_GAIN_SHARE * self._average:
+        if best is None or self.loads[donor] - best.max_load < MIN_STEP_GAIN_SHARE * self._average:
             return False
         self._apply(best.owners)
         return True
@@ -164,33 +164,33 @@ class _Search:
             taker = next((p for p in takers if p in choices and p not in owners), None)
             if taker is not None:
                 share = self._weights[broker_id] / len(owners)
-                left = max(self.loads[donor] - share, self.loads[taker] + share)
-                steps.append(_Step(left, 1, {broker_id: _replaced(owners, donor, taker)}))
+                max_load = max(self.loads[donor] - share, self.loads[taker] + share)
+                steps.append(_Step(max_load, 1, {broker_id: _replaced(owners, donor, taker)}))
         return steps
 
     def _exchanges(self, donor: ProxyId, takers: list[ProxyId]) -> list[_Step]:
         """Exchanges of identities with a single owner."""
-        given = [b for b in sorted(self._holdings[donor]) if len(self.owned[b]) == 1]
+        offered = [b for b in sorted(self._holdings[donor]) if len(self.owned[b]) == 1]
         steps = []
         for taker in takers:
-            back = sorted(
+            returnable = sorted(
                 (self._weights[b], b)
                 for b in self._holdings[taker]
                 if len(self.owned[b]) == 1 and donor in self._fleet.choices(b)
             )
-            if not back:
+            if not returnable:
                 continue
-            wanted = (self.loads[donor] - self.loads[taker]) / 2
-            for broker_id in given:
+            ideal_difference = (self.loads[donor] - self.loads[taker]) / 2
+            for broker_id in offered:
                 if taker not in self._fleet.choices(broker_id):
                     continue
                 weight = self._weights[broker_id]
-                at = bisect_left(back, (weight - wanted, -1))
-                for lighter, other in back[max(0, at - 1) : at + 1]:
+                at = bisect_left(returnable, (weight - ideal_difference, -1))
+                for lighter, other in returnable[max(0, at - 1) : at + 1]:
                     moved = weight - lighter
                     if moved > 0:
-                        left = max(self.loads[donor] - moved, self.loads[taker] + moved)
-                        steps.append(_Step(left, 2, {broker_id: (taker,), other: (donor,)}))
+                        max_load = max(self.loads[donor] - moved, self.loads[taker] + moved)
+                        steps.append(_Step(max_load, 2, {broker_id: (taker,), other: (donor,)}))
         return steps
 
     def _apply(self, changes: Owners) -> None:

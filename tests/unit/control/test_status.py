@@ -47,7 +47,7 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
 
 def test_ports_are_checked_again_after_a_kernel_change(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_text(yaml.safe_dump(tree(1)), {}, "fleet.yaml", Path("/fleet"))
-    control = SimpleNamespace(settings=settings, mine=settings.members["p1"], me="p1")
+    control = SimpleNamespace(settings=settings, own_settings=settings.members["p1"], me="p1")
     source = StatusSource(cast(Any, control))
     checked: list[EphemeralPorts | None] = []
 
