@@ -143,7 +143,7 @@ class BrokerWatch:
                 where = f"{broker.host}:{broker.port}"
                 log.warning("broker %d ignored: %s is not in bootstrap_servers", broker.broker_id, where)
 
-    def on_brokers_wanted(self, broker_ids: Iterable[BrokerId]) -> None:
+    def on_brokers_requested(self, broker_ids: Iterable[BrokerId]) -> None:
         """Clients wait for these brokers."""
         until_s = asyncio.get_running_loop().time() + self._timing.upstream_connect_timeout_s
         self._awaited_until_s.update((each, until_s) for each in broker_ids if each not in self._known)

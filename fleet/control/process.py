@@ -118,7 +118,7 @@ class Control:
         self.workers = Workers(
             _inherited_socket(spec.fds[CONTROL_FD]),
             self._on_brokers_seen,
-            self._on_brokers_wanted,
+            self._on_brokers_requested,
             self._on_brokers_lost,
             self._on_directory_applied,
             self._on_traffic,
@@ -397,8 +397,8 @@ class Control:
     def _on_brokers_seen(self, brokers: tuple[Broker, ...]) -> None:
         self.brokers.on_brokers_seen(brokers)
 
-    def _on_brokers_wanted(self, broker_ids: tuple[BrokerId, ...]) -> None:
-        self.brokers.on_brokers_wanted(broker_ids)
+    def _on_brokers_requested(self, broker_ids: tuple[BrokerId, ...]) -> None:
+        self.brokers.on_brokers_requested(broker_ids)
 
     def _on_brokers_lost(self, broker_ids: tuple[BrokerId, ...]) -> None:
         self.brokers.on_brokers_lost(broker_ids)

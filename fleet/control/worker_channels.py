@@ -39,7 +39,7 @@ class Workers:
     Args:
         listen_socket: the bound control socket.
         on_brokers_seen: called with the brokers in a passing response.
-        on_brokers_wanted: called with the brokers that clients wait for, because their address is unknown.
+        on_brokers_requested: called with the brokers that clients wait for, because their address is unknown.
         on_brokers_lost: called with the brokers that did not accept a connection, or have ended one.
         on_applied: called with the revision that every connected worker uses now.
         on_traffic: called with the traffic that has passed a worker.
@@ -49,14 +49,14 @@ class Workers:
         self,
         listen_socket: socket,
         on_brokers_seen: Callable[[tuple[Broker, ...]], None],
-        on_brokers_wanted: Callable[[tuple[BrokerId, ...]], None],
+        on_brokers_requested: Callable[[tuple[BrokerId, ...]], None],
         on_brokers_lost: Callable[[tuple[BrokerId, ...]], None],
         on_applied: Callable[[int], None],
         on_traffic: Callable[[TrafficMessage], None],
     ) -> None:
         self._socket = listen_socket
         self._on_brokers_seen = on_brokers_seen
-        self._on_brokers_wanted = on_brokers_wanted
+        self._on_brokers_requested = on_brokers_requested
         self._on_brokers_lost = on_brokers_lost
         self._on_applied = on_applied
         self._on_traffic = on_traffic
@@ -188,11 +188,11 @@ class Workers:
                 self._report_applied()
             case TrafficMessage():
                 self._on_traffic(message)
-            case BrokersSeenMessage(brokers=brokers, wanted=wanted):
+            case BrokersSeenMessage(brokers=brokers, wanted=requested):  # words: a field of the message
                 if brokers:
                     self._on_brokers_seen(brokers)
-                if wanted:
-                    self._on_brokers_wanted(wanted)
+                if requested:
+                    self._on_brokers_requested(requested)
             case BrokersLostMessage(broker_ids=broker_ids):
                 self._on_brokers_lost(broker_ids)
             case DirectoryMessage() | ReachableMessage() | CountMessage():

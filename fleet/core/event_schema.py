@@ -4,7 +4,8 @@ Every object has a `kind`, a `version` and an `id`. Records with the same id rep
 is at least once, and every member that learns of a commit reports it. A version may gain fields; a reader
 ignores unknown fields.
 
-Times are wall-clock milliseconds since 1970, on the clock that the field's description names.
+The *reporter* of an event is the member that published it. Times are wall-clock milliseconds since 1970, on
+the reporter's clock unless the field's description names another clock.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ class OwnershipEvent:
 
     Args:
         id: the same from every member.
-        told_by: the member that reports the event (the *reporter*).
         generation: the first generation with these owners.
         before: the previous owners; null if the reporter does not know them.
         owners: the new owners; empty if the identity was removed with its broker.
@@ -47,7 +47,7 @@ class OwnershipEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     generation: int
     broker_id: BrokerId
     before: tuple[ProxyId, ...] | None
@@ -74,7 +74,7 @@ class MemberEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     proxy_id: ProxyId
     incarnation: int
     status: MemberStatus
@@ -95,7 +95,7 @@ class LivenessEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     proxy_id: ProxyId
     before: Liveness
     after: Liveness
@@ -124,7 +124,7 @@ class TrafficEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     listener: str
     broker_id: BrokerId
     at_ms: int
@@ -162,7 +162,7 @@ class ConnectionEvent:
 
     id: str
     fleet: str
-    told_by: ProxyId
+    told_by: ProxyId  # words: a field of published events
     connection: str
     what: ConnectionChange
     why: ConnectionEnd | None

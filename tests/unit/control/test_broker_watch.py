@@ -273,7 +273,7 @@ async def test_absent_cluster_is_asked_once_a_client_waits(
     async with running(watch):
         await until(lambda: cluster.asked)
         cluster.listed = (B1, B2)
-        watch.on_brokers_wanted([2])
+        watch.on_brokers_requested([2])
         await until(lambda: watch.listed == (B1, B2))
 
 

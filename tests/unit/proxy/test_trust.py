@@ -222,7 +222,7 @@ async def test_wanted_broker_is_asked_for_until_the_cluster_knows_it(cluster: Cl
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     async with running(watch):
         await until(lambda: watch.listed == (B1,))
-        watch.on_brokers_wanted([1, 2])
+        watch.on_brokers_requested([1, 2])
         await until(lambda: len(cluster.asked) >= 3)
         cluster.listed = (B1, B2)
         await until(lambda: watch.listed == (B1, B2))
@@ -237,7 +237,7 @@ async def test_cluster_that_tells_nobody_is_not_asked_more_often_for_what_passes
     async with running(watch):
         await until(lambda: len(cluster.asked) == 1 and watch._no_metadata)
         watch.on_brokers_seen([EVIL])
-        watch.on_brokers_wanted([2])
+        watch.on_brokers_requested([2])
         await asyncio.sleep(0.3)
     assert len(cluster.asked) == 1
 
