@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core import directory
 from fleet.core.model import Broker, BrokerId, Directory, FleetState, Member, ProxyId
 from fleet.runtime import ipc
@@ -27,7 +27,7 @@ class DirectoryPublisher:
             reads this file.
     """
 
-    def __init__(self, me: Member | None, workers: Workers, folder: Path) -> None:
+    def __init__(self, me: Member | None, workers: WorkerChannels, folder: Path) -> None:
         self._me = me
         self._workers = workers
         self._path = folder / ipc.DIRECTORY_FILE

@@ -38,7 +38,7 @@ from fleet.control.prober import Prober
 from fleet.control.reports import MemberReport
 from fleet.control.status import StatusSource
 from fleet.control.takeover_watch import TakeoverWatch
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core.errors import ConfigError
 from fleet.core.model import Broker, BrokerId, FleetState, Liveness, Member, MemberStatus, ProxyId
 from fleet.core.replication import Applied, RaftStatus
@@ -107,7 +107,7 @@ class Control:
         self.state = FleetState()
         self.status: RaftStatus | None = None
         self.reports: dict[ProxyId, MemberReport] = {}
-        self.heard_s: dict[ProxyId, float] = {}
+        self.report_received_s: dict[ProxyId, float] = {}
         self._stopping = False
         self._handed_over = asyncio.Event()
         self._wake = self._loop.call_later(0.0, lambda: None)
@@ -115,7 +115,7 @@ class Control:
         self.tracing = _make_tracing(settings, self.me)
         self.takeovers = TakeoverWatch(self._on_takeover_ended)
 
-        self.workers = Workers(
+        self.workers = WorkerChannels(
             _inherited_socket(spec.fds[CONTROL_FD]),
             self._on_brokers_seen,
             self._on_brokers_requested,
@@ -343,7 +343,7 @@ class Control:
         now_s = time.monotonic()
         before = self.reports.get(peer)
         self.reports[peer] = report
-        self.heard_s[peer] = now_s
+        self.report_received_s[peer] = now_s
         self.detector.heartbeat(peer, report.ready, report.incarnation, now_s)
         if before is None or _urgent_part(before) != _urgent_part(report):
             self._evaluate()

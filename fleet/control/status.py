@@ -19,7 +19,7 @@ from fleet.control.links import PeerLinks
 from fleet.control.prober import Prober
 from fleet.control.reports import MemberReport
 from fleet.control.takeover_watch import TakeoverWatch
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core.errors import UnknownMember
 from fleet.core.model import BrokerId, FleetState, Liveness, ProxyId
 from fleet.core.replication import RaftStatus
@@ -51,11 +51,11 @@ class ControlState(Protocol):
     state: FleetState
     status: RaftStatus | None
     reports: dict[ProxyId, MemberReport]
-    heard_s: dict[ProxyId, float]
+    report_received_s: dict[ProxyId, float]
     prober: Prober
     detector: FailureDetector
     links: PeerLinks
-    workers: Workers
+    workers: WorkerChannels
     brokers: BrokerWatch
     directories: DirectoryPublisher
     takeovers: TakeoverWatch
@@ -184,7 +184,7 @@ class StatusSource:
         own = proxy_id == control.me
         connected = own or proxy_id in control.links.connected
         report = control.report() if own else control.reports.get(proxy_id)
-        heard_s = control.heard_s.get(proxy_id)
+        received_s = control.report_received_s.get(proxy_id)
         return MemberView(
             proxy_id,
             settings.rack,
@@ -197,7 +197,7 @@ class StatusSource:
             generation=None if report is None else report.generation,
             stopping=report is not None and report.stopping,
             connected=connected,
-            silent_s=0.0 if own else None if heard_s is None else now_s - heard_s,
+            silent_s=0.0 if own else None if received_s is None else now_s - received_s,
             has_voter_digest=proxy_id not in control.links.without_digests if connected else None,
         )
 

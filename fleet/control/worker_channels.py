@@ -33,7 +33,7 @@ COUNTERS_MAX_AGE_S: Final = 0.1
 """Counters that are younger are not requested again, however often a client asks for them."""
 
 
-class Workers:
+class WorkerChannels:
     """The connected workers of this member, and the counters of dead workers (``retired``).
 
     Args:

@@ -528,7 +528,7 @@ def test_the_next_deadline_is_never_far_and_never_late(up: Play) -> None:
     assert up.after_s(heard_s) <= 0.81
 
 
-def suspects(play: Play, has_quorum: bool = True, down: frozenset[str] = frozenset()) -> frozenset[str]:
+def bypassed(play: Play, has_quorum: bool = True, down: frozenset[str] = frozenset()) -> frozenset[str]:
     return play.detector.bypassed(play.now_s, has_quorum, down)
 
 
@@ -540,18 +540,18 @@ def kill(play: Play) -> Play:
 def test_lost_worker_is_bypassed_before_the_verdict(up: Play) -> None:
     """Found by takeovers that took a second: a client had connected in the 20 ms before the refusal."""
     up.detector.worker_lost("p2", up.now_s)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
     assert up.detector.probes_due(up.now_s) == ["p2"]
     up.detector.probe_result("p2", ANSWERED, up.now_s)
     assert up.detector.tick(up.now_s) == []
-    assert suspects(up) == {"p2"}, (
+    assert bypassed(up) == {"p2"}, (
         "the dead member's listener takes connections until its last process is gone"
     )
     deadline_s = up.now_s + WORKER_LOSS_BYPASS_S
     while up.now_s < deadline_s:
         assert up.detector.next_deadline_s(up.now_s) <= deadline_s + 1e-5
         up.run(STEP_S)
-    assert suspects(up) == frozenset()
+    assert bypassed(up) == frozenset()
     assert len(up.transitions) == 1
 
 
@@ -559,97 +559,97 @@ def test_workers_that_come_and_go_move_clients_once(up: Play) -> None:
     up.detector.worker_lost("p2", up.now_s)
     up.run(1.0)
     up.detector.worker_lost("p2", up.now_s)
-    assert suspects(up) == frozenset()
+    assert bypassed(up) == frozenset()
     up.run(2.0)
     up.detector.worker_lost("p2", up.now_s)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
 
 
 def test_death_of_control_alone_causes_no_bypass(up: Play) -> None:
     up.lose_link()
-    assert suspects(up) == frozenset()
+    assert bypassed(up) == frozenset()
 
 
 def test_with_a_quorum_a_suspicion_that_nobody_shares_lapses(up: Play) -> None:
-    suspects(up)
+    bypassed(up)
     kill(up)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
     up.run(9.5)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
     # Not a moment later, because the workers must receive the change in time.
     lapses_s = up.now_s - 0.1 - 9.5 + Timing().overlay_ttl_s
-    while suspects(up):
+    while bypassed(up):
         assert up.detector.next_deadline_s(up.now_s) < lapses_s
         up.run(STEP_S)
     assert up.now_s < lapses_s
     assert up.liveness is Liveness.SUSPECT
-    assert suspects(up, down=frozenset({"p2"})) == {"p2"}
+    assert bypassed(up, down=frozenset({"p2"})) == {"p2"}
 
 
 def test_lapsed_suspicion_counts_again_after_recovery(up: Play) -> None:
-    suspects(up)
+    bypassed(up)
     kill(up).run(11.0)
-    assert suspects(up) == frozenset()
+    assert bypassed(up) == frozenset()
     up.answer = ANSWERED
     up.start().run(2.0)
     kill(up)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
 
 
 def test_without_a_quorum_a_suspicion_stays(up: Play) -> None:
-    suspects(up, has_quorum=False)
+    bypassed(up, has_quorum=False)
     kill(up)
     for _ in range(10):
         up.run(5.0)
-        assert suspects(up, has_quorum=False) == {"p2"}
+        assert bypassed(up, has_quorum=False) == {"p2"}
     # This time does not count, because nothing could be committed.
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
     up.run(9.7)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
     up.run(0.2)
-    assert suspects(up) == frozenset()
+    assert bypassed(up) == frozenset()
 
 
 def test_elections_do_not_make_a_suspicion_last(up: Play) -> None:
     """Found: if two members hear each other one way only, leaders come and go. The suspicion started again
     each time, and later the time of each election was added."""
-    suspects(up)
+    bypassed(up)
     kill(up)
     started_s, has_quorum = up.now_s, False
-    while suspects(up, has_quorum):
+    while bypassed(up, has_quorum):
         up.run(0.4)
         has_quorum = not has_quorum
     ttl_s = Timing().overlay_ttl_s
     assert ttl_s - 0.6 <= up.now_s - started_s <= ttl_s
-    suspects(up, has_quorum=False)
+    bypassed(up, has_quorum=False)
     up.run(0.4)
-    assert suspects(up, has_quorum=False) == frozenset(), "a lapsed suspicion stays lapsed"
+    assert bypassed(up, has_quorum=False) == frozenset(), "a lapsed suspicion stays lapsed"
 
 
 def test_election_does_not_shorten_a_later_time_alone(up: Play) -> None:
     """Found by a reviewer: the time before the election counted as time alone, and was missing later."""
-    suspects(up)
-    suspects(up, has_quorum=False)
+    bypassed(up)
+    bypassed(up, has_quorum=False)
     up.run(1.4)
     kill(up)
-    suspects(up, has_quorum=False)
+    bypassed(up, has_quorum=False)
     up.run(0.1)
-    assert suspects(up) == {"p2"}
-    suspects(up, has_quorum=False)
+    assert bypassed(up) == {"p2"}
+    bypassed(up, has_quorum=False)
     up.run(20.0)
-    assert suspects(up, has_quorum=False) == {"p2"}
-    assert suspects(up) == {"p2"}
+    assert bypassed(up, has_quorum=False) == {"p2"}
+    assert bypassed(up) == {"p2"}
     up.run(9.5)
-    assert suspects(up) == {"p2"}
+    assert bypassed(up) == {"p2"}
 
 
 def test_isolated_member_bypasses_all_suspects(up: Play) -> None:
-    suspects(up)
+    bypassed(up)
     kill(up).run(11.0)
-    assert suspects(up) == frozenset()
-    assert suspects(up, has_quorum=False) == frozenset()
+    assert bypassed(up) == frozenset()
+    assert bypassed(up, has_quorum=False) == frozenset()
     up.run(1.7)
-    assert suspects(up, has_quorum=False) == {"p2"}
+    assert bypassed(up, has_quorum=False) == {"p2"}
 
 
 def test_detector_does_not_watch_itself() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from fleet.admin.snapshot import WorkerView
 from fleet.control import worker_channels
-from fleet.control.worker_channels import Workers
+from fleet.control.worker_channels import WorkerChannels
 from fleet.core.model import Broker, Directory
 from fleet.core.traffic import ApiTraffic
 from fleet.runtime import ipc
@@ -51,7 +51,7 @@ class Control:
         self.wanted: list[tuple[int, ...]] = []
         self.lost: list[tuple[int, ...]] = []
         self.passed: list[TrafficMessage] = []
-        self.workers = Workers(
+        self.workers = WorkerChannels(
             listening,
             self.seen.append,
             self.wanted.append,
