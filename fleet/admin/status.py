@@ -17,7 +17,7 @@ from fleet.admin.documents import (
 from fleet.assign import assign
 from fleet.core.errors import AdminError, FleetError, UnknownMember
 from fleet.core.model import Broker, BrokerId, Member, MemberStatus, Ownership, ProxyId
-from fleet.core.weights import UNKNOWN, Weights, loads_of
+from fleet.core.weights import UNKNOWN_WEIGHTS, Weights, loads_of
 
 Answers = Mapping[ProxyId, OwnershipDocument | FleetError]
 
@@ -169,7 +169,7 @@ def plan(answers: Answers, without: tuple[ProxyId, ...], weighing: Weights | Non
         if each.committed
     }
     pins = {each.broker_id: each.pinned_to for each in source.identities if each.pinned_to is not None}
-    weights = UNKNOWN if weighing is None and source.balanced_by == "weights" else weighing
+    weights = UNKNOWN_WEIGHTS if weighing is None and source.balanced_by == "weights" else weighing
     after = assign(left, brokers, before, pins, _unreachable(answers), weights)
     no_owner = Ownership(())
     changed = [

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Final
 
 from fleet.core.event_schema import (
+    ConnectionChange,
     ConnectionEvent,
     Event,
     LivenessEvent,
     MemberEvent,
     OwnershipEvent,
     TrafficEvent,
-    What,
 )
 from fleet.core.liveness import Transition
 from fleet.core.model import BrokerId, FleetState, Member, MemberStatus, Ownership, ProxyId
@@ -193,7 +193,7 @@ class Recorder:
         return event
 
 
-_WHAT: Final[Mapping[ConnectionEnd | None, What]] = {
+_WHAT: Final[Mapping[ConnectionEnd | None, ConnectionChange]] = {
     None: "opened",
     "client": "closed",
     "moved": "moved",

@@ -71,6 +71,15 @@ def test_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "killed p2, a follower: detected after 12 ms, advertised after 21 ms" in printed.err
 
 
+def test_terminal_lines_name_no_source_file(capsys: pytest.CaptureFixture[str]) -> None:
+    view = Terminal()
+    view.say("killing")
+    view.close()
+    printed = capsys.readouterr().out
+    assert "killing" in printed
+    assert ".py" not in printed
+
+
 def test_the_picture_shows_owners_members_rates_and_rounds() -> None:
     output = io.StringIO()
     view = Terminal(Console(file=output, force_terminal=True, width=120, height=50, color_system=None))

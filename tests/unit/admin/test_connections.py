@@ -413,7 +413,7 @@ async def test_cleanup_waits_for_nobody(address: Address) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (CLIENT_HELLO, "it speaks TLS, and there is no admin.tls; ask by http, or add `admin: {tls: {}}`"),
+        (CLIENT_HELLO, "it speaks TLS, and there is no admin.tls; use http, or add `admin: {tls: {}}`"),
         (b"PROXY TCP4 10.0.0.1 10.0.0.2 5 9092\r\n", "it speaks PROXY protocol v1; switch the"),
         (b"\x00\x00\x00\x19\x00\x12\x00\x03\x00\x00\x00\x01\x00\x05", "it speaks Kafka; point clients at a"),
     ],

@@ -1,4 +1,4 @@
-"""fleet/control/status.py: what a view costs that is taken ten times a second."""
+"""fleet/control/status.py: the cost of a status that is built ten times a second."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def test_a_certificate_is_read_once_for_each_change(tmp_path: Path, monkeypatch:
     assert source._certificate_expiry() == {}
 
 
-def test_ports_are_judged_again_once_the_kernel_has_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_checked_again_after_a_kernel_change(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = parse_text(yaml.safe_dump(tree(1)), {}, "fleet.yaml", Path("/fleet"))
-    control = SimpleNamespace(settings=settings, mine=settings.members["p1"], me="p1")
+    control = SimpleNamespace(settings=settings, own_settings=settings.members["p1"], me="p1")
     source = StatusSource(cast(Any, control))
-    judged: list[EphemeralPorts | None] = []
+    checked: list[EphemeralPorts | None] = []
 
-    def judge(_: object, kernel: EphemeralPorts | None) -> None:
-        judged.append(kernel)
+    def check(_: object, kernel: EphemeralPorts | None) -> None:
+        checked.append(kernel)
 
-    monkeypatch.setattr(status, "port_trouble", judge)
+    monkeypatch.setattr(status, "port_trouble", check)
     kernel: EphemeralPorts | None
     for kernel in (None, EphemeralPorts(9100, 9200), EphemeralPorts(9100, 9200), None):
         monkeypatch.setattr(status, "read_ephemeral_ports", lambda found=kernel: found)
         source._port_trouble()
-    assert judged == [EphemeralPorts(9100, 9200), None]
+    assert checked == [EphemeralPorts(9100, 9200), None]

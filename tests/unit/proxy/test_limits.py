@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from fleet.config.settings import Limits
-from fleet.control.probes import HoldEnd, HoldPace, Target, hold, probe_member, resolve
+from fleet.control.probes import HoldEnd, HoldTiming, Target, hold_connection, probe_member, resolve
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
 from fleet.proxy import limits as guard
@@ -172,9 +172,11 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
         for number, client in enumerate(inside):
             await asked(client, number)
         answers: list[None] = []
-        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
         targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
-        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        held = asyncio.create_task(
+            hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
+        )
         await eventually(lambda: answers, "the connection is held")
         flood: list[Client] = []
         for _ in range(100):
@@ -221,9 +223,11 @@ async def test_a_client_that_asks_nothing_is_closed(
 async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         answers: list[None] = []
-        pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
+        pace = HoldTiming(LIMIT_S, 0.01, LIMIT_S)
         targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
-        held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
+        held = asyncio.create_task(
+            hold_connection(targets[0], pace, lambda: None, lambda: answers.append(None))
+        )
         for _ in range(10):
             before = len(answers)
             await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)

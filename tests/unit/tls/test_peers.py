@@ -125,7 +125,7 @@ class TestLinks:
                 await until(lambda: two.frames)
                 await silent.closed()
                 await silent.close()
-                assert three.told == []
+                assert three.events_seen == []
             finally:
                 await network.close()
             return one.changes, two.changes
@@ -144,7 +144,7 @@ class TestRefusals:
         await until(lambda: warnings(caplog, "a connection from 127.0.0.1"))
         await until(lambda: warnings(caplog, f"'p1' at {endpoint}"))
 
-        assert one.told == two.told == []
+        assert one.events_seen == two.events_seen == []
         for reason in reasons:
             said = warnings(caplog, reason)
             assert len(said) == len(set(said)), "each line once"
@@ -175,7 +175,7 @@ class TestRefusals:
             one,
             two,
             "its certificate is refused",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     @pytest.mark.parametrize("shift", [timedelta(days=-40), timedelta(days=2)], ids=["expired", "not yet"])
@@ -191,7 +191,7 @@ class TestRefusals:
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
         said = "certificate has expired" if shift.days < 0 else "certificate is not yet valid"
-        await self.refused(network, caplog, one, two, said, "refused; its log says why")
+        await self.refused(network, caplog, one, two, said, "refused; see the peer's log")
 
     async def test_another_member_s_certificate_at_the_dialling_side(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -204,7 +204,7 @@ class TestRefusals:
             one,
             two,
             "'p2' has a certificate that names fleet://demo/p3",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_another_member_s_certificate_at_the_listening_side(
@@ -212,7 +212,7 @@ class TestRefusals:
     ) -> None:
         one = await network.start("p1", tls=tls(folder, "p3"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://demo/p3")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://demo/p3")
 
     async def test_another_fleet_of_the_same_authority(
         self,
@@ -225,7 +225,7 @@ class TestRefusals:
         monkeypatch.setattr(Hello, "decode", lambda _payload: pytest.fail("a frame was looked at"))
         one = await network.start("p1", tls=tls(folder, "p1"))
         two = await network.start("p2", tls=tls(folder, "p2"))
-        await self.refused(network, caplog, one, two, "its certificate names fleet://other/p2")
+        await self.refused(network, caplog, one, two, "the certificate names fleet://other/p2")
 
     async def test_plaintext_against_tls(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -238,7 +238,7 @@ class TestRefusals:
             one,
             two,
             "it does not speak TLS",
-            "refused; its log says why",
+            "refused; see the peer's log",
         )
 
     async def test_tls_against_plaintext(
@@ -276,7 +276,7 @@ class TestRefusals:
 
         # What speaks no TLS is told so: an alert, which is a record of seven bytes.
         assert received == b"" or (kind in ("a HELLO", "a pickle") and received[:1] == b"\x15")
-        assert (taken, one.told) == ([], [])
+        assert (taken, one.events_seen) == ([], [])
 
     async def test_who_connects_and_says_nothing_is_in_nobody_s_way(
         self, network: Network, folder: Path, caplog: pytest.LogCaptureFixture
@@ -291,7 +291,7 @@ class TestRefusals:
             await stranger.close()
 
         await until(lambda: not one.links._strangers)
-        assert (one.told, two.told) == (["+p2"], ["+p1"])
+        assert (one.events_seen, two.events_seen) == (["+p2"], ["+p1"])
 
 
 class TestReplay:
@@ -392,7 +392,7 @@ class TestRotation:
         three = await network.start("p3", tls=tls(fresh, "p3", ca=folder / "ca.pem"))
         await until(lambda: three.links.connected == {"p1", "p2"})
 
-        await until(lambda: (one.told, two.told) == (["+p2", "+p3"], ["+p1", "+p3"]))
+        await until(lambda: (one.events_seen, two.events_seen) == (["+p2", "+p3"], ["+p1", "+p3"]))
 
     async def test_in_the_middle_of_one_the_former_files_stay_in_use(
         self, folder: Path, caplog: pytest.LogCaptureFixture
