@@ -353,7 +353,7 @@ class Emitter:
             self.skip += 1
             self.flush()
             self.line(f"if {name} > 127:")
-            self.line(f"    {name}, pos = varint(buf, pos - 1)")
+            self.line(f"    {name}, pos = read_varint(buf, pos - 1)")
         else:
             self.line(f"({name},) = {classic}(buf, {self.at()})")
             self.skip += size
@@ -373,7 +373,7 @@ class Emitter:
             self.line("if length > 0:")
             self.line("    pos += length")
             self.line("elif length < -1:")
-            self.line("    negative(length, pos)")
+            self.line("    reject_negative_length(length, pos)")
 
     def address(self, fields: list[Field], index: int) -> None:
         """A broker id, a host and a port: the two are replaced, and perhaps reported."""
@@ -384,7 +384,7 @@ class Emitter:
             self.line("host = pos + 4")
             self.line("pos += 5")
             self.line("if length > 127:")
-            self.line("    length, pos = varint(buf, pos - 1)")
+            self.line("    length, pos = read_varint(buf, pos - 1)")
             self.line("pos += (length or 1) + 3")
             self.line("if length > 1 and broker_id != -1:")
         else:
@@ -400,7 +400,7 @@ class Emitter:
             guard = "of_brokers and " if self.brokers_known else ""
             has_rack = index + 3 < len(fields) and fields[index + 3].name == "Rack"
             self.line(f"    if {guard}buf[host:pos] != address.real_{encoding}:")
-            self.line(f"        addresses.saw_{encoding}(buf, broker_id, host, {has_rack})")
+            self.line(f"        addresses.report_{encoding}(buf, broker_id, host, {has_rack})")
             self.line("else:")
             self.line("    addresses.left_out += 1")
 
@@ -461,7 +461,7 @@ class Emitter:
         self.number(count, "read_int32", 4)
         if not self.flexible:
             self.line(f"if {count} < -1:")
-            self.line(f"    negative({count}, pos)")
+            self.line(f"    reject_negative_length({count}, pos)")
         self.line(f"for _ in range({count}{' - 1' if self.flexible else ''}):")
         self.depth += 1
         self.pause()
@@ -506,15 +506,15 @@ class Emitter:
             return
         self.flush()
         (item,) = found
-        self.line("tags, pos = varint(buf, pos)")
-        self.line("if tags > MOST_TAGS:")
-        self.line("    too_many_tags(tags)")
+        self.line("tags, pos = read_varint(buf, pos)")
+        self.line("if tags > MAX_TAGS_PER_SECTION:")
+        self.line("    reject_tag_count(tags)")
         self.line("for _ in range(tags):")
         self.depth += 1
         self.pause()
-        self.line("tag, pos = varint(buf, pos)")
+        self.line("tag, pos = read_varint(buf, pos)")
         self.line("sized = pos")
-        self.line("size, pos = varint(buf, pos)")
+        self.line("size, pos = read_varint(buf, pos)")
         self.line("stop = pos + size")
         self.line(f"if tag != {item.tag}:")
         self.line("    pos = stop")
@@ -522,7 +522,7 @@ class Emitter:
         # The tag says how long its value is, so that length changes with the addresses in it.
         if self.sliced:  # its length stands before it, so all of it is in one slice
             self.line("if size > TAG_LIMIT_BYTES:")
-            self.line("    too_long_tag(size)")
+            self.line("    reject_long_field(size)")
         self.line("slot = len(parts) + 1")
         self.line('parts += (buf[mark:sized], b"")')
         self.line("mark = pos")
@@ -530,7 +530,7 @@ class Emitter:
         self.one(item)
         self.sliced = sliced
         self.line("if pos != stop:")
-        self.line("    uneven(pos, stop)")
+        self.line("    reject_uneven_field(pos, stop)")
         self.line("parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)")
         self.depth -= 1
 
@@ -594,7 +594,7 @@ class ScanEmitter(Emitter):
         self.line("pos += 1")
         self.line(f"if {name} > 127:")
         self.line(f"    if pos + {MAX_VARINT_BYTES - 1} <= end:")
-        self.line(f"        {name}, pos = varint(buf, pos - 1)")
+        self.line(f"        {name}, pos = read_varint(buf, pos - 1)")
         self.line("    else:")
         self.line(f"        {name}, buf, pos, end = yield from await_varint(buf, pos - 1, end)")
 
@@ -638,16 +638,16 @@ from fleet.proxy.wire.addresses import (
 )
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
-    MOST_TAGS,
+    MAX_TAGS_PER_SECTION,
     encode_varint,
-    negative,
     read_id_and_compact_length,
     read_id_and_length,
     read_int16,
     read_int32,
+    read_varint,
+    reject_negative_length,
+    reject_tag_count,
     skip_tags,
-    too_many_tags,
-    varint,
 )
 from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
@@ -657,12 +657,12 @@ NO_ADDRESS = b"\\x01\\x00\\x00"
 """An empty compact host, and port 0 of two bytes."""
 
 
-def uneven(pos: int, stop: int) -> NoReturn:
+def reject_uneven_field(pos: int, stop: int) -> NoReturn:
     """Refuse a tagged field whose value is not as long as it says."""
     raise MalformedFrame("broker", f"tagged field ends at byte {{pos}} and not at {{stop}}")
 
 
-def too_long_tag(size: int) -> NoReturn:
+def reject_long_field(size: int) -> NoReturn:
     """Refuse a tagged field with addresses that is too long to be rewritten in one slice."""
     raise OversizeFrame("broker", f"tagged field of {{size}} bytes is above {{TAG_LIMIT_BYTES}}")
 '''

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 from fleet.core.errors import LimitExceeded, TimeLimit, TruncatedFrame, WireError
 from fleet.core.foreign_protocols import explain_refusal
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES, BrokerConnection
-from fleet.proxy.budget import IN_FLIGHT_BYTES, most_in_flight
+from fleet.proxy.budget import IN_FLIGHT_BYTES, in_flight_limit
 from fleet.proxy.host import BODY_PASSES, LEAVING, Host, State
 from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import HEADER_LIMIT_BYTES, MANY_IN_FLIGHT, Session
-from fleet.proxy.splice import LARGE_BYTES
+from fleet.proxy.splice import LARGE_BODY_BYTES
 from fleet.proxy.streaming_patch import Write
 from fleet.proxy.timeouts import ClientTimeout
 from fleet.runtime.socket_options import is_gone, is_secured, unread_bytes
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from fleet.proxy.quota import Quota
     from fleet.proxy.traffic import Traffic
 
-KEPT_BYTES: Final = HEADER_LIMIT_BYTES
+MAX_UNCONSUMED_BYTES: Final = HEADER_LIMIT_BYTES
 """The most that a session leaves unconsumed, but in a drain."""
 
 # Why a client is not read from. Bits; 1 is BODY_PASSES.
 _BROKER_IS_FULL: Final = 32
-_BROKER_IS_DIALLED: Final = 2
+_BROKER_IS_DIALED: Final = 2
 _TOO_MUCH_IN_A_DRAIN: Final = 4
 _OVERDRAWN_TO_BROKER: Final = 8
 _OVERDRAWN_TO_CLIENT: Final = 16
@@ -56,12 +56,12 @@ _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
 """Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
-WRITE_BYTES: Final = 1024
+WRITE_OVERHEAD_BYTES: Final = 1024
 """What a write takes that waits, besides its bytes: with uvloop 800 bytes.
 
 Found: 100 KB of a body took 76 MB, because it came byte by byte while the broker did not read.
 """
-LARGE_FIRST_BYTES: Final = 16 * 1024
+LARGE_FIRST_PIECE_BYTES: Final = 16 * 1024
 """Of a first piece that waits for a broker: after a larger one nothing more is read meanwhile."""
 
 
@@ -79,27 +79,27 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_address",
         "_answer_s",
+        "_backlog_checks",
+        "_broker_buffer_checks",
         "_ended",
         "_held",
-        "_kept",
-        "_looks_at_backlog",
-        "_looks_at_broker",
         "_make_session",
+        "_progress_count",
         "_queue",
         "_sampling",
-        "_spoken",
         "_timer",
+        "_unconsumed",
         "alert",
         "answered",
         "bodies",
         "broker",
         "broker_id",
-        "broker_spoke",
-        "client_spoke",
         "draining",
         "end",
+        "has_broker_sent",
+        "has_client_sent",
+        "has_returned",
         "host",
-        "is_back",
         "listener",
         "moving",
         "number",
@@ -108,11 +108,11 @@ class ClientConnection(asyncio.Protocol):
         "since_s",
         "source",
         "state",
+        "timeout",
         "to_broker_quota",
         "to_client_quota",
         "traffic",
         "transport",
-        "watch",
         "write",
     )
 
@@ -134,18 +134,18 @@ class ClientConnection(asyncio.Protocol):
         # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
         self.broker: BrokerConnection | None = None
         self._sampling = host.sampling
-        self.client_spoke = False
-        self.broker_spoke = False
+        self.has_client_sent = False
+        self.has_broker_sent = False
         """Since ``active_timeout`` was called."""
         self.alert = False
         """Whether each read has to be followed by `attend`."""
         self.moving = False
         self.draining = False
-        self.is_back = False
+        self.has_returned = False
         """Whether its identity has lately moved away from here."""
         self.party: Party | None = None
         """The connections that are to leave together with this one."""
-        self._kept = b""
+        self._unconsumed = b""
         self.traffic = traffic
         self.to_broker_quota: Quota | None = None
         self.to_client_quota: Quota | None = None
@@ -165,11 +165,11 @@ class ClientConnection(asyncio.Protocol):
         """Requests that no broker was asked for."""
         self._ended = False
         """It has sent its last, and what it sent waits for a broker."""
-        self._spoken = 0
-        self.watch = ClientTimeout()
-        self._looks_at_broker = 0
+        self._progress_count = 0
+        self.timeout = ClientTimeout()
+        self._broker_buffer_checks = 0
         """Since the broker is behind: one with each read, so there are no more writes. 0 where it is not."""
-        self._looks_at_backlog = 0
+        self._backlog_checks = 0
         """Since the client is behind."""
         self._answer_s = 0.0
         """How long what is in flight may take to be answered, once nothing new is forwarded."""
@@ -214,10 +214,10 @@ class ClientConnection(asyncio.Protocol):
         broker, session, sampling = self.broker, self.session, self._sampling
         if broker is None and self.state is LEAVING:
             return
-        self.client_spoke = True
-        if self._kept:
-            data = self._kept + data
-            self._kept = b""
+        self.has_client_sent = True
+        if self._unconsumed:
+            data = self._unconsumed + data
+            self._unconsumed = b""
         sampling.reads -= 1
         try:
             if sampling.reads:
@@ -226,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
                 passes = session.receive_sampled(data)
                 self.host.sampled(self)
         except WireError as error:
-            self.refuse(self._explained(error, data))
+            self.refuse(self._explain(error, data))
             return
         piece: bytes | memoryview = data
         if passes < len(data) or session.local_replies:
@@ -240,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
                 self._dial_for(piece)
             else:
                 broker.write(piece)
-                if session.passing_to_broker >= LARGE_BYTES:
+                if session.passing_to_broker >= LARGE_BODY_BYTES:
                     self.splice_body(broker, True, passes)
         if session.crowded:
             self.alert = True
@@ -248,14 +248,14 @@ class ClientConnection(asyncio.Protocol):
             self.attend()
 
     def eof_received(self) -> bool:
-        if self.state is State.DIALLING:  # what waits may be Produce with acks=0
+        if self.state is State.DIALING:  # what waits may be Produce with acks=0
             self._ended = True
             return True
         # In a drain whole requests are kept, too.
-        cut_off = self._kept or not self.session.at_boundary
+        cut_off = self._unconsumed or not self.session.at_boundary
         if cut_off and not self.draining and self.state is not State.LEAVING:
             error = TruncatedFrame("client", "it ends the connection inside a request")
-            self.host.refused(self, self._explained(error, self._kept))
+            self.host.refused(self, self._explain(error, self._unconsumed))
         self.close()
         return False
 
@@ -266,8 +266,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self.host.backlogs.begin(self)
         self.alert = True
-        self._looks_at_backlog = 0
-        self._look_at_backlog()
+        self._backlog_checks = 0
+        self._check_backlog()
 
     def resume_writing(self) -> None:
         self.host.backlogs.end(self)
@@ -276,11 +276,11 @@ class ClientConnection(asyncio.Protocol):
         if self.broker is not None:
             self.broker.resume_reading()
 
-    def _look_at_backlog(self) -> None:
+    def _check_backlog(self) -> None:
         """Pause where too much waits for the client. Kafka does not read from such a client either."""
         host = self.host
-        self._looks_at_backlog += 1
-        held_bytes = self.waiting_bytes + WRITE_BYTES * self._looks_at_backlog
+        self._backlog_checks += 1
+        held_bytes = self.waiting_bytes + WRITE_OVERHEAD_BYTES * self._backlog_checks
         if held_bytes >= min(host.write_buffer_bytes, host.backlogs.share_bytes):
             self.hold(_CLIENT_IS_FULL)
             if self.broker is not None:
@@ -309,12 +309,12 @@ class ClientConnection(asyncio.Protocol):
 
     def wait_for_broker(self) -> int:
         """Nobody knows yet where its broker is: read no more. Returns: how many bytes wait for it."""
-        self.hold(_BROKER_IS_DIALLED)
-        return sum(len(piece) for piece in self._queue) + len(self._kept)
+        self.hold(_BROKER_IS_DIALED)
+        return sum(len(piece) for piece in self._queue) + len(self._unconsumed)
 
     def attach_broker(self, broker: BrokerConnection) -> bool:
         """The broker is connected; False where the client is gone by now."""
-        if self.state is not State.DIALLING:
+        if self.state is not State.DIALING:
             return False
         self.state = State.JOINED
         self.broker = broker
@@ -326,7 +326,7 @@ class ClientConnection(asyncio.Protocol):
             broker.pause_reading()
             asyncio.get_running_loop().call_soon(self._pause_full, broker)
         # First, because a write may find the broker's buffer full, and pause again.
-        self.release(_BROKER_IS_DIALLED)
+        self.release(_BROKER_IS_DIALED)
         for piece in self._queue:
             broker.write(piece)
         self._queue.clear()
@@ -349,7 +349,7 @@ class ClientConnection(asyncio.Protocol):
             self.bodies = LargeBodies(self)
         self.bodies.pass_on(broker, to_broker, written_bytes)
 
-    def broker_gone(self, kept: bytes) -> None:
+    def broker_closed(self, kept: bytes) -> None:
         """The broker has closed, or reset, the connection.
 
         Args: kept: the beginning of a response, if there was too little of it to be looked at.
@@ -359,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
             self.broker = None
             return
         self.end = "broker"
-        self.host.broker_gone(self)
+        self.host.broker_closed(self)
         if kept or self.session.in_response:
             self.host.refused(self, TruncatedFrame("broker", "it ends the connection inside a response"))
         self.broker = None
@@ -372,22 +372,22 @@ class ClientConnection(asyncio.Protocol):
     def broker_is_behind(self) -> None:
         """The broker reads more slowly than it is written to."""
         self.alert = True
-        self._look_at_broker()
+        self._check_broker_buffer()
 
     def broker_has_caught_up(self) -> None:
-        self._looks_at_broker = 0
+        self._broker_buffer_checks = 0
         self._set_alert()
         if self._held & _BROKER_IS_FULL:
             self.release(_BROKER_IS_FULL)
             if self.broker is not None:
                 self.broker.transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
 
-    def _look_at_broker(self) -> None:
+    def _check_broker_buffer(self) -> None:
         """Pause where too much waits for the broker."""
         if self.broker is not None:
-            self._looks_at_broker += 1
+            self._broker_buffer_checks += 1
             limit_bytes, waiting_bytes = self.host.write_buffer_bytes, self.broker.waiting_bytes
-            if waiting_bytes + WRITE_BYTES * self._looks_at_broker >= limit_bytes:
+            if waiting_bytes + WRITE_OVERHEAD_BYTES * self._broker_buffer_checks >= limit_bytes:
                 self.hold(_BROKER_IS_FULL)
                 if waiting_bytes >= limit_bytes // 2:
                     # Large writes: read on at a quarter of the limit, so that the broker need not wait.
@@ -399,7 +399,7 @@ class ClientConnection(asyncio.Protocol):
         """Close both sides for an error, once."""
         if not self.transport.is_closing():
             self.end = "refused"
-            self.host.refused(self, self._explained(error, self._kept) if self._kept else error)
+            self.host.refused(self, self._explain(error, self._unconsumed) if self._unconsumed else error)
             self.close()
 
     def evict(self, error: LimitExceeded) -> None:
@@ -414,38 +414,38 @@ class ClientConnection(asyncio.Protocol):
         None runs while it is not read from, nor while it waits for an answer.
         """
         waits = self._held & ~(BODY_PASSES | _CLIENT_IS_FULL)
-        if waits or self.state in (State.DIALLING, State.LEAVING, State.CLOSED):
+        if waits or self.state in (State.DIALING, State.LEAVING, State.CLOSED):
             return None, 0
         if self.state is State.IDLE:  # also of a client that does not read its replies
             return "first_request_timeout_s", self.answered
         if self._held & _CLIENT_IS_FULL:  # it has to read, as one that has nothing in flight has to ask
             return "idle_timeout_s", self.waiting_bytes
-        self._spoken += self.client_spoke
-        self.client_spoke = False
-        if self._kept or not self.session.at_boundary:
-            return "request_timeout_s", self._spoken
-        self._spoken += self.broker_spoke
-        self.broker_spoke = False
+        self._progress_count += self.has_client_sent
+        self.has_client_sent = False
+        if self._unconsumed or not self.session.at_boundary:
+            return "request_timeout_s", self._progress_count
+        self._progress_count += self.has_broker_sent
+        self.has_broker_sent = False
         if self.session.in_flight:
             return None, 0
-        return "idle_timeout_s", self._spoken
+        return "idle_timeout_s", self._progress_count
 
-    def watch_broker(self, before_s: float) -> None:
+    def enable_broker_keep_alive(self, before_s: float) -> None:
         """Have the kernel ask whether the broker is still there, if it was dialled before then (monotonic).
 
         Not as soon as it is connected: after a takeover thousands are, and all of these ask for Metadata.
         """
         if self.broker is not None and self.since_s <= before_s:
-            self.broker.be_watched()
+            self.broker.enable_keep_alive()
 
-    def overdraw(self, quota: Quota) -> None:
-        """Read no more from the client before ``repaid``; what it has asked for is answered."""
-        self.hold(self._overdrawn(quota))
+    def hold_for_quota(self, quota: Quota) -> None:
+        """Read no more from the client before ``release_for_quota``; what it has asked for is answered."""
+        self.hold(self._quota_hold_bit(quota))
 
-    def repaid(self, quota: Quota) -> None:
-        self.release(self._overdrawn(quota))
+    def release_for_quota(self, quota: Quota) -> None:
+        self.release(self._quota_hold_bit(quota))
 
-    def move(self, patience_s: float, answer_s: float) -> None:
+    def move(self, idle_wait_s: float, answer_s: float) -> None:
         """Leave in order, for the client to go elsewhere; called again, only the times are new.
 
         Once it is to `drain`, another call can only shorten the time that is left.
@@ -457,14 +457,14 @@ class ClientConnection(asyncio.Protocol):
         if self.state in (State.LEAVING, State.CLOSED):
             return
         if self.draining:
-            self._answer_s = min(self._answer_s, patience_s + answer_s)
+            self._answer_s = min(self._answer_s, idle_wait_s + answer_s)
             self._start_drain_timer()
             return
         self.moving = self.alert = True
         if self.session.coordinates:
             self.session.redirect()
         self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(patience_s, self.drain, answer_s)
+        self._timer = asyncio.get_running_loop().call_later(idle_wait_s, self.drain, answer_s)
         self.advance()
 
     def drain(self, answer_s: float) -> None:
@@ -477,13 +477,13 @@ class ClientConnection(asyncio.Protocol):
         self._start_drain_timer()
         self.advance()
 
-    def expect(self) -> None:
+    def mark_returned(self) -> None:
         """Its identity has lately moved away from here: have the worker look at it once it has a name."""
-        self.is_back = self.alert = True
+        self.has_returned = self.alert = True
 
-    def wait(self) -> None:
+    def withhold_produce(self) -> None:
         """Write no record of it before it is to `drain`."""
-        self.session.wait()
+        self.session.withhold_produce()
 
     def close(self) -> None:
         """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
@@ -500,7 +500,7 @@ class ClientConnection(asyncio.Protocol):
 
     # ---- inside
 
-    def _explained(self, error: WireError | LimitExceeded, received: bytes) -> WireError | LimitExceeded:
+    def _explain(self, error: WireError | LimitExceeded, received: bytes) -> WireError | LimitExceeded:
         """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
         if self.state is not State.IDLE or self.answered:
             return error
@@ -516,7 +516,7 @@ class ClientConnection(asyncio.Protocol):
             detail = "its host has not answered for as long, and has not said that it ends"
             self.host.refused(self, LimitExceeded("vanished_timeout_s", detail))
 
-    def _overdrawn(self, quota: Quota) -> int:
+    def _quota_hold_bit(self, quota: Quota) -> int:
         return _OVERDRAWN_TO_BROKER if quota is self.to_broker_quota else _OVERDRAWN_TO_CLIENT
 
     def hold(self, why: int) -> None:
@@ -546,16 +546,16 @@ class ClientConnection(asyncio.Protocol):
         """What two reads brought waits here at most; what comes later waits in the kernel."""
         self._queue.append(data)
         is_first = self.state is State.IDLE
-        if not is_first or len(data) > LARGE_FIRST_BYTES:
-            self.hold(_BROKER_IS_DIALLED)
+        if not is_first or len(data) > LARGE_FIRST_PIECE_BYTES:
+            self.hold(_BROKER_IS_DIALED)
         if is_first:
-            self.state = State.DIALLING
+            self.state = State.DIALING
             self.host.dial(self)
 
     def _keep(self, unconsumed: bytes) -> None:
         """Present it again with what comes next. Only a drain leaves more than fits, unanswered."""
-        if len(unconsumed) <= KEPT_BYTES:
-            self._kept = unconsumed
+        if len(unconsumed) <= MAX_UNCONSUMED_BYTES:
+            self._unconsumed = unconsumed
         else:
             self.hold(_TOO_MUCH_IN_A_DRAIN)
 
@@ -573,21 +573,21 @@ class ClientConnection(asyncio.Protocol):
         Args: written_bytes: how long the piece was of which something has just been written to the client.
         """
         if self.session.crowded:
-            self._look_at_requests()
+            self._check_in_flight()
         if self in self.host.backlogs:
             self.host.backlogs.note(self, written_bytes)
             if not self._held & _CLIENT_IS_FULL:
-                self._look_at_backlog()
-        if self._looks_at_broker and not self._held & _BROKER_IS_FULL:
-            self._look_at_broker()
-        if self.is_back and self.state is not State.IDLE:
-            self.is_back = False
+                self._check_backlog()
+        if self._broker_buffer_checks and not self._held & _BROKER_IS_FULL:
+            self._check_broker_buffer()
+        if self.has_returned and self.state is not State.IDLE:
+            self.has_returned = False
             self._set_alert()
-            self.host.came_back(self)
+            self.host.client_returned(self)
         if self.moving:
             self.advance()
 
-    def _look_at_requests(self) -> None:
+    def _check_in_flight(self) -> None:
         """Pause where too many are in flight, and read on where half of that are: a broker answers them all,
         or is gone.
         """
@@ -595,7 +595,7 @@ class ClientConnection(asyncio.Protocol):
         in_flight = session.in_flight
         session.crowded = in_flight > MANY_IN_FLIGHT // 2
         requests.note(self, IN_FLIGHT_BYTES * in_flight if session.crowded else 0)
-        most = max(MANY_IN_FLIGHT, most_in_flight(requests.limit_bytes, len(requests)))
+        most = max(MANY_IN_FLIGHT, in_flight_limit(requests.limit_bytes, len(requests)))
         if in_flight >= most:
             self.hold(_TOO_MANY_IN_FLIGHT)
         elif in_flight <= most // 2:
@@ -603,8 +603,8 @@ class ClientConnection(asyncio.Protocol):
         self._set_alert()
 
     def _set_alert(self) -> None:
-        behind = self._looks_at_broker > 0 or self in self.host.backlogs
-        self.alert = self.moving or self.session.crowded or behind or self.is_back
+        behind = self._broker_buffer_checks > 0 or self in self.host.backlogs
+        self.alert = self.moving or self.session.crowded or behind or self.has_returned
 
     def note_response(self) -> int:
         """Tell the worker how much is held for a response, and behind it; returns how much is no more."""
@@ -613,9 +613,9 @@ class ClientConnection(asyncio.Protocol):
         if not held_bytes and not self.session.working:
             self.session.holding = False
         elif self.broker is not None:
-            held_bytes += self.broker.kept_bytes
+            held_bytes += self.broker.unconsumed_bytes
         self.host.responses.note(self, held_bytes)
-        self.host.backlogs.look()
+        self.host.backlogs.check()
         return max(0, before_bytes - held_bytes)
 
     def drop_response(self) -> None:
@@ -629,7 +629,7 @@ class ClientConnection(asyncio.Protocol):
         if self.state is State.LEAVING:
             if self.session.refuses:
                 self._detach_broker()
-        elif self.state is State.DIALLING:
+        elif self.state is State.DIALING:
             return  # what waits for the broker may be Produce with acks=0, and that is never in flight
         elif self.party is not None:
             self.party.advance(self)
@@ -642,17 +642,17 @@ class ClientConnection(asyncio.Protocol):
         if self.state in (State.LEAVING, State.CLOSED):
             return True
         session = self.session
-        return self.state is not State.DIALLING and (
-            session.drained or session.redirected or self._is_moment()
+        return self.state is not State.DIALING and (
+            session.drained or session.redirected or self._can_leave_idle()
         )
 
-    def _is_moment(self) -> bool:
+    def _can_leave_idle(self) -> bool:
         """Whether nothing is in flight. With a group's member it is its next heartbeat that is waited for:
         some clients look for a coordinator again only where they are told that it is not here.
         """
         session = self.session
-        is_quiet = session.quiet and not session.coordinates
-        return is_quiet and not self._kept and not unread_bytes(self.transport)
+        is_quiet = session.is_idle and not session.coordinates
+        return is_quiet and not self._unconsumed and not unread_bytes(self.transport)
 
     def _start_drain_timer(self) -> None:
         self._cancel_timer()
@@ -660,7 +660,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _on_drain_deadline(self) -> None:
         """What is in flight has had its time."""
-        if self.state is State.DIALLING:  # that has a limit of its own; what waits for it has its time then
+        if self.state is State.DIALING:  # that has a limit of its own; what waits for it has its time then
             return
         if self.session.in_flight:
             self.host.cut(self)
@@ -685,7 +685,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _detach_broker(self) -> None:
         broker, self.broker = self.broker, None
-        self._looks_at_broker = 0
+        self._broker_buffer_checks = 0
         if broker is not None:
             broker.leave()
             if not self.transport.is_closing():

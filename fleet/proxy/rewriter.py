@@ -29,7 +29,7 @@ from fleet.proxy.wire.scan import FieldBudget
 
 METADATA: Final = 3
 DESCRIBE_CLUSTER: Final = 60
-ALIKE: Final = frozenset(
+CACHEABLE_LAYOUTS: Final = frozenset(
     index for index, api_key in enumerate(API_KEYS) if api_key in (METADATA, DESCRIBE_CLUSTER)
 )
 """Layouts that begin with all brokers, whoever asks, and have nothing but these to be rewritten."""
@@ -68,13 +68,13 @@ class Rewriter:
         "_collected",
         "_counters",
         "_index",
+        "_known_moves",
         "_max_bytes",
         "_next_attempt_bytes",
         "_observe",
         "_sliced",
         "_source",
         "_stream",
-        "_told",
         "busy",
         "client_key",
         "left_bytes",
@@ -104,7 +104,7 @@ class Rewriter:
         self._addresses: Addresses = _NO_ADDRESSES
         self._collected = _NOTHING
         self._stream: Stream | None = None
-        self._told: dict[BrokerId, int] | None = None
+        self._known_moves: dict[BrokerId, int] | None = None
         self._sliced: SlicedPatch | None = None
         self._budget: FieldBudget | None = None
         """None up to the first response that is walked through."""
@@ -125,12 +125,12 @@ class Rewriter:
 
     @property
     def remembers_coordinators(self) -> bool:
-        return self._told is not None
+        return self._known_moves is not None
 
     def remember_coordinators(self) -> None:
         """The client keeps the address of a coordinator, and has to be told where that has changed."""
-        if self._told is None:
-            self._told = {}
+        if self._known_moves is None:
+            self._known_moves = {}
 
     def rewrite(self, index: int, data: bytes, run: int, pos: int, after: int, end: int, write: Write) -> int:
         """Patch the response at ``pos``, as far as it has arrived, or begin to collect it.
@@ -142,8 +142,8 @@ class Rewriter:
         """
         head = self._source.book.heads.get(index)
         if head is not None:
-            stop, mark = min(after, end), pos + 8 + len(head.found)
-            if mark <= stop and _is_at(data, pos + 8, mark, head.found):
+            stop, mark = min(after, end), pos + 8 + len(head.original)
+            if mark <= stop and _has_prefix_at(data, pos + 8, mark, head.original):
                 if pos > run:
                     self._write_before(memoryview(data), run, pos, write)
                 try:
@@ -151,7 +151,7 @@ class Rewriter:
                 except OverflowError:
                     known = LAYOUTS[index]
                     assert known is not None
-                    raise _too_long(known.name, after - pos) from None
+                    raise _oversize_error(known.name, after - pos) from None
                 small = stop - mark < JOIN_BELOW_BYTES  # then a slice is as cheap as a view of it
                 rest = data[mark:stop] if small else memoryview(data)[mark:stop]
                 write(b"".join((size, data[pos + 4 : pos + 8], head.rewritten, rest)))
@@ -213,7 +213,7 @@ class Rewriter:
             before = view[run:pos]
             write(bytes(before) if len(before) < JOIN_BELOW_BYTES else before)
 
-    def go_on(self, view: memoryview, start: int, end: int, write: Write) -> int:
+    def continue_response(self, view: memoryview, start: int, end: int, write: Write) -> int:
         """Take more of the response that has come in part.
 
         Returns: up to where ``view`` was taken.
@@ -315,27 +315,27 @@ class Rewriter:
         if len(parts) == 1:
             return []
         # Behind a broker that was left out, the next response may have another one, with a real address.
-        if index in ALIKE and self._addresses.left_out == left_out:
-            book.keep(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
+        if index in CACHEABLE_LAYOUTS and self._addresses.left_out == left_out:
+            book.cache_head(index, frame[8:mark].tobytes(), b"".join(parts)[4:])
         try:
             parts[0] = pack_int32(frame_bytes - mark + sum(map(len, parts)))
         except struct_error:
-            raise _too_long(layout.name, frame_bytes) from None
+            raise _oversize_error(layout.name, frame_bytes) from None
         if mark < len(frame):
             parts.append(frame[mark:])
         self._rewritten(index, began_s)
         return parts
 
-    def _rewrite_tail(self, found: memoryview) -> bytes | None:
+    def _rewrite_tail(self, original: memoryview) -> bytes | None:
         """Rewrite the tail of the response that passes; see ``wire.tail.rewrite``."""
         layout = LAYOUTS[self._index]
         assert isinstance(layout, Streamed)
         began_s = self._clock() if self._clock is not None else 0.0
         self._take_newest_book()
         try:
-            rewritten = tail.rewrite(found, layout, self._addresses)
+            rewritten = tail.rewrite(original, layout, self._addresses)
         except OUT_OF_BYTES:
-            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(found)} bytes") from None
+            raise TruncatedFrame("broker", f"{layout.name} response: tail of {len(original)} bytes") from None
         if rewritten is not None:
             self._rewritten(self._index, began_s)
         return rewritten
@@ -345,7 +345,7 @@ class Rewriter:
         book = self._source.book
         if book is not self._book:
             self._book = book
-            self._addresses = book.client(self.client_key, self._told)
+            self._addresses = book.client(self.client_key, self._known_moves)
         return book
 
     def _rewritten(self, index: int, began_s: float) -> None:
@@ -395,7 +395,7 @@ class SlicedPatch:
         Raises:  TruncatedFrame, MalformedFrame, OversizeFrame: as of ``wire.addresses.Slices``.
         """
         if self._slices is not None and not self._pieces:
-            self._look(self._slices)
+            self._take_slice(self._slices)
         written_bytes = 0
         while self._pieces and written_bytes < PIECE_BYTES:
             # A view would hold on to all of the response for as long as the client does not read it.
@@ -409,7 +409,7 @@ class SlicedPatch:
         assert slices is not None
         return slices(self._frame, self._addresses, self._parts)
 
-    def _look(self, slices: Slices) -> None:
+    def _take_slice(self, slices: Slices) -> None:
         """Take the next slice."""
         parts = self._parts
         ended = False
@@ -425,7 +425,7 @@ class SlicedPatch:
             self.replaces = self.replaces or len(parts) > 1
             self._size += sum(map(len, parts))
             if self._size > MAX_INT32:
-                raise _too_long(self._layout.name, len(self._frame))
+                raise _oversize_error(self._layout.name, len(self._frame))
             parts.clear()
             if ended:
                 self._measures = False
@@ -433,35 +433,35 @@ class SlicedPatch:
                 if self.replaces:
                     self._pieces.append(pack_int32(self._size))
                 else:
-                    self._cut(self._frame)
+                    self._queue_pieces(self._frame)
             return
         passes = parts.pop()
         if len(passes) < JOIN_BELOW_BYTES:
             self._pieces.append(b"".join((*parts, passes)))
         else:
             self._pieces.append(b"".join(parts))
-            self._cut(memoryview(passes))
+            self._queue_pieces(memoryview(passes))
         parts.clear()
         if ended:
             self._slices = None
 
-    def _cut(self, view: memoryview) -> None:
+    def _queue_pieces(self, view: memoryview) -> None:
         """Into pieces that are written one after the other."""
         for begin in range(0, len(view), PIECE_BYTES):
             self._pieces.append(view[begin : begin + PIECE_BYTES])
 
 
-def _too_long(name: str, frame_bytes: int) -> OversizeFrame:
+def _oversize_error(name: str, frame_bytes: int) -> OversizeFrame:
     """A host of one byte may become one of 253, and a response 18 times as long."""
     detail = f"{name} response of {frame_bytes} bytes is above an int32 with the fleet's addresses"
     return OversizeFrame("broker", f"{detail}: ask for less at once, or advertise shorter names")
 
 
-def _is_at(data: bytes, pos: int, mark: int, found: bytes) -> bool:
+def _has_prefix_at(data: bytes, pos: int, mark: int, original: bytes) -> bool:
     """Whether that is there. A small copy is compared in less time than it takes to call a method."""
     if mark - pos < JOIN_BELOW_BYTES:
-        return data[pos:mark] == found
-    return data.startswith(found, pos)
+        return data[pos:mark] == original
+    return data.startswith(original, pos)
 
 
 def _write_owned(parts: Parts, write: Write) -> None:

@@ -32,22 +32,28 @@ from fleet.core.errors import (
 from fleet.proxy.addresses import AddressSource
 from fleet.proxy.rewriter import Rewriter
 from fleet.proxy.streaming_patch import Write
-from fleet.proxy.wire.api_versions import API_VERSIONS, PRODUCE, SASL_HANDSHAKE, error_reply, software_name
+from fleet.proxy.wire.api_versions import (
+    API_VERSIONS,
+    PRODUCE,
+    SASL_HANDSHAKE,
+    build_error_reply,
+    read_software_name,
+)
 from fleet.proxy.wire.coordinators import keeps_coordinators
 from fleet.proxy.wire.counters import WireCounters
 from fleet.proxy.wire.fetch import NO_TAGS_BYTES
-from fleet.proxy.wire.heartbeats import HEARTBEATS, not_coordinator
+from fleet.proxy.wire.heartbeats import HEARTBEATS, build_not_coordinator
 from fleet.proxy.wire.primitives import OUT_OF_BYTES
-from fleet.proxy.wire.produce import FIRST_IN_PLACE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
+from fleet.proxy.wire.produce import FIRST_FLEXIBLE_PRODUCE, REQUEST_HEADER_BYTES, Recognizer, produce_acks
 from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
-    PLAN_TABLE,
-    PLANS,
+    RECOGNIZERS,
+    RESPONSE_LAYOUT_TABLE,
+    RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
     VERSIONS,
-    WITHOUT_ADDRESS,
     read_request_header,
 )
 
@@ -62,9 +68,9 @@ What ``receive_from_client`` leaves unconsumed is always shorter.
 
 PROBE_LIMIT_BYTES: Final = 4 * 1024
 """Of an impossible ApiVersions request that is answered here. A longer one goes to the broker."""
-MOST_REPLIES: Final = 1024
+MAX_REPLIES_PER_READ: Final = 1024
 """Made here of what one read brought. Members probe each other ten times a second."""
-REPORTED_ID_BYTES: Final = 256
+MAX_REPORTED_CLIENT_ID_BYTES: Final = 256
 """Of a client id, where it is reported. Found: control was told 32 KB of each, 2,000 of them at a time."""
 MANY_IN_FLIGHT: Final = 256
 """Requests in flight from which on they count with those of all clients; each takes 40 bytes here."""
@@ -73,16 +79,16 @@ MANY_IN_FLIGHT: Final = 256
 _FIRST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
-_WATCHING: Final = 8
-_WAITING: Final = 16
+_WATCHING_FETCHES: Final = 8
+_WITHHOLDING_PRODUCE: Final = 16
 _FETCHED: Final = 32
 _REDIRECTED: Final = 64
-_LEAVING: Final = _DRAINING | _WATCHING | _WAITING
+_LEAVING: Final = _DRAINING | _WATCHING_FETCHES | _WITHHOLDING_PRODUCE
 
 _SAMPLED: Final = 1 << 61
 """Set in that queue: the request whose answer is timed."""
 
-_NOT_A_PLAN: Final = CORRELATION_MASK | _SAMPLED
+_NOT_A_RESPONSE_LAYOUT: Final = CORRELATION_MASK | _SAMPLED
 """What is left of an entry, less the correlation id that came, where that is another one, or it is timed."""
 
 # Verdicts on a frame; other values are the position where it ends.
@@ -90,12 +96,12 @@ _WAIT: Final = -1
 _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
-_NOTHING: Final = -1
+_NO_REQUEST: Final = -1
 """In place of the oldest request in flight: there is none."""
-_PLANS_KNOWN: Final = len(PLAN_TABLE)
+_TABLE_LENGTH: Final = len(RESPONSE_LAYOUT_TABLE)
 _FETCHES: Final = frozenset({1, 78})
 """Fetch and ShareFetch."""
-_NONE_BEHIND: Final[deque[int]] = deque()
+_EMPTY_QUEUE: Final[deque[int]] = deque()
 """Of all connections that never had two requests in flight: a queue is 600 bytes. Nothing is put there."""
 
 
@@ -169,9 +175,9 @@ class Session:
         self._client_left: i64 = 0
         self._mode: i64 = _FIRST
         self._max_request_bytes: i64 = limits.max_request_bytes
-        self._oldest: i64 = _NOTHING
+        self._oldest: i64 = _NO_REQUEST
         """What is remembered of the oldest request in flight; of those behind it, ``_queue`` has it."""
-        self._queue = _NONE_BEHIND
+        self._queue = _EMPTY_QUEUE
         self._requests = counters.requests
         self.local_replies: list[bytes] = []
         self._broker_left: i64 = 0
@@ -198,18 +204,18 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Requests whose response has not wholly passed."""
-        return self._waiting + self.in_response
+        return self._awaiting_response + self.in_response
 
     @property
-    def _waiting(self) -> int:
+    def _awaiting_response(self) -> int:
         """Requests whose response has not begun."""
-        return len(self._queue) + (self._oldest != _NOTHING)
+        return len(self._queue) + (self._oldest != _NO_REQUEST)
 
     @property
     def client_id(self) -> str:
-        """As the first request has it, up to ``REPORTED_ID_BYTES``."""
+        """As the first request has it, up to ``MAX_REPORTED_CLIENT_ID_BYTES``."""
         client_id = self._rewriter.client_key.partition(b"\0")[2]
-        return client_id[:REPORTED_ID_BYTES].decode(errors="replace")
+        return client_id[:MAX_REPORTED_CLIENT_ID_BYTES].decode(errors="replace")
 
     @property
     def client_key(self) -> bytes:
@@ -226,7 +232,7 @@ class Session:
 
     @property
     def fetches(self) -> bool:
-        """Whether it has asked for records since `watch`."""
+        """Whether it has asked for records since `watch_fetches`."""
         return bool(self._mode & _FETCHED)
 
     @property
@@ -267,11 +273,11 @@ class Session:
 
     def drop_requests(self) -> None:
         """Forget what is in flight: no answer comes any more."""
-        self._oldest = _NOTHING
-        self._queue = _NONE_BEHIND
+        self._oldest = _NO_REQUEST
+        self._queue = _EMPTY_QUEUE
 
     @property
-    def quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is in flight, and no request has come in part."""
         return not self._client_left and not self.in_flight
 
@@ -293,15 +299,15 @@ class Session:
         """So many of them have, and were not presented here."""
         self._broker_left -= size_bytes
 
-    def watch(self, *, on: bool) -> None:
+    def watch_fetches(self, *, on: bool) -> None:
         """Take note of the next request for records, or of none any more."""
-        self._mode &= ~(_WATCHING | _FETCHED)
+        self._mode &= ~(_WATCHING_FETCHES | _FETCHED)
         if on:
-            self._mode |= _WATCHING
+            self._mode |= _WATCHING_FETCHES
 
-    def wait(self) -> None:
+    def withhold_produce(self) -> None:
         """Until `drain`, let everything through but Produce that is answered, and what is behind it."""
-        self._mode |= _WAITING
+        self._mode |= _WITHHOLDING_PRODUCE
 
     def redirect(self) -> None:
         """Answer the next heartbeat that comes while nothing is in flight: the coordinator has moved."""
@@ -313,12 +319,12 @@ class Session:
         A request of which a part was forwarded is finished, and Produce with acks=0 still passes as long as
         nothing else stands before it: its sender counts it as delivered.
         """
-        self._mode = (self._mode | _DRAINING) & ~_WAITING
+        self._mode = (self._mode | _DRAINING) & ~_WITHHOLDING_PRODUCE
 
     @property
     def drained(self) -> bool:
         """Whether the connection can be closed without cutting anything off."""
-        return bool(self._mode & _DRAINING) and self.quiet
+        return bool(self._mode & _DRAINING) and self.is_idle
 
     def receive_from_client(self, data: bytes) -> int:
         """Take what has arrived from the client, behind what was left last time.
@@ -337,7 +343,7 @@ class Session:
             self._client_left = 0
         size: int
         after: i64
-        plan: i64
+        response_layout: i64
         mode: i64 = self._mode
         while True:
             if mode:
@@ -361,38 +367,44 @@ class Session:
             client_id_length: int = read_i16_be(data, pos + 12)
             after = pos + 4 + size
             if not 10 <= size <= self._max_request_bytes:
-                raise _bad_size(size, self._max_request_bytes)
+                raise _size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
             place: i64 = api_key * VERSIONS + version
-            plan = PLAN_TABLE[place] if 0 <= version < VERSIONS and 0 <= place < _PLANS_KNOWN else UNLISTED
-            if plan == UNLISTED:
-                plan = _unlisted(api_key, version)
-            elif plan < 0:
+            response_layout = (
+                RESPONSE_LAYOUT_TABLE[place]
+                if 0 <= version < VERSIONS and 0 <= place < _TABLE_LENGTH
+                else UNLISTED
+            )
+            if response_layout == UNLISTED:
+                response_layout = _unlisted_response_layout(api_key, version)
+            elif response_layout < 0:
                 at: i64 = pos + REQUEST_HEADER_BYTES + client_id_length
                 if (
                     api_key == PRODUCE
-                    and version >= FIRST_IN_PLACE
+                    and version >= FIRST_FLEXIBLE_PRODUCE
                     and client_id_length >= 0
                     and at + 4 <= after
                     and at + 4 <= end
                     and not data[at]
                     and data[at + 1] <= 1
                 ):
-                    plan = -1 - plan if data[at + 2] or data[at + 3] else _NO_RESPONSE
+                    response_layout = -1 - response_layout if data[at + 2] or data[at + 3] else _NO_RESPONSE
                 else:
                     frame = memoryview(data)[pos : min(after, end)]
-                    plan = self._read_on(plan, frame, api_key, version, size, client_id_length)
-                    if plan == _WAIT:
+                    response_layout = self._read_beyond_header(
+                        response_layout, frame, api_key, version, size, client_id_length
+                    )
+                    if response_layout == _WAIT:
                         return pos
                     mode = self._mode
             self._requests[api_key] += 1
-            if plan >= 0:
-                plan += correlation_id & CORRELATION_MASK
-                if self._oldest == _NOTHING:
-                    self._oldest = plan
+            if response_layout >= 0:
+                response_layout += correlation_id & CORRELATION_MASK
+                if self._oldest == _NO_REQUEST:
+                    self._oldest = response_layout
                 else:
-                    self._remember(plan)
+                    self._remember(response_layout)
             if after >= end:
                 if after > end:
                     self._client_left = after - end
@@ -401,7 +413,7 @@ class Session:
 
     def _remember(self, entry: int) -> None:
         """Behind the oldest."""
-        if self._queue is _NONE_BEHIND:
+        if self._queue is _EMPTY_QUEUE:
             self._queue = deque()
         self._queue.append(entry)
         if len(self._queue) >= MANY_IN_FLIGHT:
@@ -412,11 +424,11 @@ class Session:
 
         Of a connection one request at a time is timed, and none that has begun to arrive before.
         """
-        pos, place = self._client_left, self._waiting
+        pos, place = self._client_left, self._awaiting_response
         consumed = self.receive_from_client(data)
         if self._clock is None or self._sample is not None:
             return consumed
-        if self._waiting > place and len(data) - pos >= REQUEST_HEADER_BYTES:
+        if self._awaiting_response > place and len(data) - pos >= REQUEST_HEADER_BYTES:
             size, api, correlation_id, client_id_length = read_request_header(data, pos)
             newest = self._queue[place - 1] if place else self._oldest
             # Where nobody answers the first request, the one behind it may have the same correlation id.
@@ -432,7 +444,7 @@ class Session:
                 self._sample = (api >> 16, 4 + size, self._clock())
         return consumed
 
-    def _answered(self, size: int) -> None:
+    def _time_answer(self, size: int) -> None:
         """The answer that is timed has begun to come."""
         assert self._sample is not None
         assert self._clock is not None
@@ -455,7 +467,7 @@ class Session:
         if rewriter.busy:
             if rewriter.working:
                 return 0
-            run = rewriter.go_on(memoryview(data), 0, end, write)
+            run = rewriter.continue_response(memoryview(data), 0, end, write)
             if rewriter.busy:
                 if rewriter.working:
                     self.holding = True
@@ -479,18 +491,18 @@ class Session:
             if size < 4:
                 raise MalformedFrame("broker", f"response of {size} bytes")
             after = pos + 4 + size
-            plan: i64 = self._oldest
-            if plan == _NOTHING:
+            response_layout: i64 = self._oldest
+            if response_layout == _NO_REQUEST:
                 detail = f"correlation id {correlation_id}: nothing is in flight"
                 raise UnknownResponse("broker", detail)
-            self._oldest = self._queue.popleft() if self._queue else _NOTHING
-            plan -= correlation_id
-            if plan:
-                if plan < 0 or plan & _NOT_A_PLAN:
-                    plan = self._plan(plan, correlation_id, size)
-                index: i64 = plan >> LAYOUT_SHIFT
+            self._oldest = self._queue.popleft() if self._queue else _NO_REQUEST
+            response_layout -= correlation_id
+            if response_layout:
+                if response_layout < 0 or response_layout & _NOT_A_RESPONSE_LAYOUT:
+                    response_layout = self._check_response(response_layout, correlation_id, size)
+                index: i64 = response_layout >> LAYOUT_SHIFT
                 if index:
-                    known = WITHOUT_ADDRESS[index]
+                    known = RECOGNIZERS[index]
                     if known is None:
                         passes = False
                     elif after <= end:
@@ -516,7 +528,7 @@ class Session:
 
     def _is_passthrough_prefix(self, known: Recognizer, data: bytes, pos: i64, after: i64, end: i64) -> bool:
         """Whether a response passes as it is, of which a part has come; then its end is looked at later."""
-        if end > after - NO_TAGS_BYTES or not known.begins(data, pos, after, end):
+        if end > after - NO_TAGS_BYTES or not known.passes_prefix(data, pos, after, end):
             return False
         self._expected_padding = NO_TAGS_BYTES
         return True
@@ -531,19 +543,19 @@ class Session:
         if after <= end:
             self._expected_padding = 0
 
-    def _plan(self, plan: int, correlation_id: int, size: int) -> int:
+    def _check_response(self, response_layout: int, correlation_id: int, size: int) -> int:
         """The plan for a response, 0 where it passes as it is; and where its request is sampled, take note.
 
         Args:   plan: what is remembered of the oldest request, less the correlation id that came.
         Raises: UnknownResponse: that is not the request's.
         """
-        if plan & CORRELATION_MASK or plan < 0:
-            wanted = (plan + correlation_id) & CORRELATION_MASK
+        if response_layout & CORRELATION_MASK or response_layout < 0:
+            wanted = (response_layout + correlation_id) & CORRELATION_MASK
             raise UnknownResponse("broker", f"correlation id {correlation_id}, not {wanted}")
-        if plan & _SAMPLED:
-            self._answered(size)
-            plan ^= _SAMPLED
-        return plan
+        if response_layout & _SAMPLED:
+            self._time_answer(size)
+            response_layout ^= _SAMPLED
+        return response_layout
 
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame before the ordinary way, where the connection is new, is to leave, or has come back.
@@ -552,11 +564,11 @@ class Session:
         """
         mode = self._mode
         if mode & _LEAVING:
-            if mode & _WATCHING and end - pos >= REQUEST_HEADER_BYTES:
+            if mode & _WATCHING_FETCHES and end - pos >= REQUEST_HEADER_BYTES:
                 api_key: int = read_i16_be(data, pos + 4)
                 if api_key in _FETCHES:
-                    self._mode = (mode & ~_WATCHING) | _FETCHED
-            if mode & (_DRAINING | _WAITING):
+                    self._mode = (mode & ~_WATCHING_FETCHES) | _FETCHED
+            if mode & (_DRAINING | _WITHHOLDING_PRODUCE):
                 passes = self._passes_drain(data, pos, end)
                 if not passes:
                     self.refuses = passes is False
@@ -580,23 +592,25 @@ class Session:
         if read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4:
             if after > end:
                 return _WAIT
-            if keeps_coordinators(software_name(memoryview(data)[pos:after])):
+            if keeps_coordinators(read_software_name(memoryview(data)[pos:after])):
                 self._rewriter.remember_coordinators()
-            if int(read_i32_be(data, pos + 4)) not in PLANS:
-                if len(self.local_replies) >= MOST_REPLIES:
-                    raise OversizeFrame("client", f"{MOST_REPLIES} ApiVersions of unknown versions at once")
-                self.local_replies.append(error_reply(read_i32_be(data, pos + 8)))
+            if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
+                if len(self.local_replies) >= MAX_REPLIES_PER_READ:
+                    raise OversizeFrame(
+                        "client", f"{MAX_REPLIES_PER_READ} ApiVersions of unknown versions at once"
+                    )
+                self.local_replies.append(build_error_reply(read_i32_be(data, pos + 8)))
                 self.discard_bytes = after
                 self._counters.local_replies += 1
                 return after
         if not 10 <= size <= self._max_request_bytes:
             return _ORDINARY  # it is refused there, and nobody waits for the rest of an HTTP request
-        begins = pos + REQUEST_HEADER_BYTES
-        ends = begins + max(int(read_i16_be(data, pos + 12)), 0)
+        start = pos + REQUEST_HEADER_BYTES
+        ends = start + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
             return _WAIT
         rewriter = self._rewriter
-        rewriter.client_key = b"\0".join((rewriter.client_key, data[begins:ends]))
+        rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
         self._mode &= ~_FIRST
         return _ORDINARY
 
@@ -605,12 +619,16 @@ class Session:
         if end < REQUEST_HEADER_BYTES:
             return _WAIT
         size, api, correlation_id, _ = read_request_header(data)
-        if api >> 16 not in HEARTBEATS or api not in PLANS or not 10 <= size <= HEADER_LIMIT_BYTES - 4:
+        if (
+            api >> 16 not in HEARTBEATS
+            or api not in RESPONSE_LAYOUTS
+            or not 10 <= size <= HEADER_LIMIT_BYTES - 4
+        ):
             return _ORDINARY
         after = 4 + int(size)
         if after > end:
             return _WAIT
-        self.local_replies.append(not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
+        self.local_replies.append(build_not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
         self.discard_bytes = after
         self._counters.local_replies += 1
         self._mode = (self._mode & ~_REDIRECTING) | _REDIRECTED
@@ -619,13 +637,13 @@ class Session:
     def _passes_drain(self, data: bytes, pos: int, end: int) -> bool | None:
         """Whether a frame still goes to the broker, where not all do. None: too early.
 
-        In a drain Produce with acks=0 does, and while the client is to `wait` all else but Produce, too.
+        In a drain Produce with acks=0 does, and while the client is to `withhold_produce` all else but Produce, too.
         """
         if end - pos < REQUEST_HEADER_BYTES:
             return None
         size, api, _, client_id_length = read_request_header(data, pos)
-        if api >> 16 != PRODUCE or api not in PLANS:
-            return bool(self._mode & _WAITING)
+        if api >> 16 != PRODUCE or api not in RESPONSE_LAYOUTS:
+            return bool(self._mode & _WITHHOLDING_PRODUCE)
         after = pos + 4 + max(size, 0)
         known = min(after, pos + HEADER_LIMIT_BYTES)
         try:
@@ -633,28 +651,34 @@ class Session:
         except OUT_OF_BYTES:
             return None if known > end else False
 
-    def _read_on(
-        self, plan: int, frame: memoryview, key: int, version: int, size: int, client_id_length: int
+    def _read_beyond_header(
+        self,
+        response_layout: int,
+        frame: memoryview,
+        key: int,
+        version: int,
+        size: int,
+        client_id_length: int,
     ) -> int:
         """Read more than the header of Produce or ApiVersions, and take note of heartbeats.
 
         Args:    frame: as far as it has arrived.
         Returns: the plan to remember; _WAIT; or _NO_RESPONSE.
         """
-        plan = -1 - plan
+        response_layout = -1 - response_layout
         if key in HEARTBEATS:
             self.coordinates = True
-            return plan
+            return response_layout
         complete = len(frame) == 4 + size
         if len(frame) > HEADER_LIMIT_BYTES:
             frame = frame[:HEADER_LIMIT_BYTES]
         try:
             if key == PRODUCE:
                 acks = produce_acks(frame, version, client_id_length)
-                return _NO_RESPONSE if acks == 0 else plan
+                return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes")
-            return plan if complete else _WAIT
+            return response_layout if complete else _WAIT
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key}: acks is not in its first bytes") from None
@@ -663,7 +687,7 @@ class Session:
             return _WAIT
 
 
-def _unlisted(api_key: int, version: int) -> int:
+def _unlisted_response_layout(api_key: int, version: int) -> int:
     """The plan for a request that is not in the tables.
 
     Raises: UnsupportedVersion: it is not a version of ApiVersions, which the broker refuses in a known form.
@@ -676,7 +700,7 @@ def _unlisted(api_key: int, version: int) -> int:
     return UNKNOWN_API_VERSIONS
 
 
-def _bad_size(size: int, limit: int) -> MalformedFrame | OversizeFrame:
+def _size_error(size: int, limit: int) -> MalformedFrame | OversizeFrame:
     if size > limit:
         return OversizeFrame("client", f"request of {size} bytes is above {limit}")
     return MalformedFrame("client", f"request of {size} bytes")

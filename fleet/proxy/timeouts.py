@@ -15,12 +15,12 @@ SWEEP_S = 1.0  # not Final: tests change it, and a compiler would write its valu
 """Between two sweeps at least."""
 RAREST_SWEEP_S: Final = 30.0
 """However long the time limits are: a sweep does what is to be done soon after a connection is made, too."""
-_EXACT: Final = 5
+_SWEEPS_PER_TIME_LIMIT: Final = 5
 """Sweeps in a time limit: it passes up to a fifth of it later."""
-_TIMERS_S: Final = 0.05
+_TIMER_TOLERANCE_S: Final = 0.05
 """By so much five sweeps may come early."""
 
-_SAID: Final[dict[TimeLimit, str]] = {
+_TIMEOUT_DETAILS: Final[dict[TimeLimit, str]] = {
     "first_request_timeout_s": "no request",
     "request_timeout_s": "no more of a request that has begun",
     "idle_timeout_s": "nothing asked and nothing to answer",
@@ -42,17 +42,20 @@ class TimeoutPolicy:
             "request_timeout_s": limits.request_timeout_s,
             "idle_timeout_s": limits.idle_timeout_s,
         }
-        self.sweep_s = max(SWEEP_S, min(*self._limit_s.values(), _EXACT * RAREST_SWEEP_S) / _EXACT)
+        self.sweep_s = max(
+            SWEEP_S,
+            min(*self._limit_s.values(), _SWEEPS_PER_TIME_LIMIT * RAREST_SWEEP_S) / _SWEEPS_PER_TIME_LIMIT,
+        )
         """Between two sweeps while somebody is new, or above a limit of connections."""
-        rare_s = min(limits.request_timeout_s, limits.idle_timeout_s) / _EXACT
+        rare_s = min(limits.request_timeout_s, limits.idle_timeout_s) / _SWEEPS_PER_TIME_LIMIT
         self.rare_sweep_s = max(SWEEP_S, min(rare_s, RAREST_SWEEP_S))
         """Between two sweeps else."""
 
-    def over(self, limit: TimeLimit, waited_s: float) -> LimitExceeded | None:
+    def error_if_exceeded(self, limit: TimeLimit, waited_s: float) -> LimitExceeded | None:
         """The error where a limit has passed."""
-        if waited_s < self._limit_s[limit] - _TIMERS_S:
+        if waited_s < self._limit_s[limit] - _TIMER_TOLERANCE_S:
             return None
-        return LimitExceeded(limit, f"{_SAID[limit]} for {waited_s:.0f} s")
+        return LimitExceeded(limit, f"{_TIMEOUT_DETAILS[limit]} for {waited_s:.0f} s")
 
 
 class ClientTimeout:
@@ -66,7 +69,7 @@ class ClientTimeout:
         self._since_s = 0.0
 
     def check(
-        self, limit: TimeLimit | None, progress: int, patience: TimeoutPolicy, now_s: float
+        self, limit: TimeLimit | None, progress: int, policy: TimeoutPolicy, now_s: float
     ) -> LimitExceeded | None:
         """Whether it has owed that for too long.
 
@@ -76,4 +79,4 @@ class ClientTimeout:
         """
         if limit != self._limit or progress != self._progress:
             self._limit, self._progress, self._since_s = limit, progress, now_s
-        return None if limit is None else patience.over(limit, now_s - self._since_s)
+        return None if limit is None else policy.error_if_exceeded(limit, now_s - self._since_s)

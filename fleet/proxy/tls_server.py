@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from fleet.core.foreign_protocols import NotTls, in_place_of_tls
 from fleet.core.model import BrokerId
 from fleet.proxy.sni import ServerNames
-from fleet.proxy.tls_transport import TlsRoom, TlsTransport
+from fleet.proxy.tls_transport import SharedTls, TlsTransport
 from fleet.tls.peers import explain
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class TlsServer:
         factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         refused: Callable[[str, str], None],
         handshake_s: float,
-        room: TlsRoom,
+        shared: SharedTls,
     ) -> None:
         self._sock = sock
         self._listener = listener
@@ -56,7 +56,7 @@ class TlsServer:
         self._factory = factory
         self._refused = refused
         self._handshake_s = handshake_s
-        self._room = room
+        self._shared = shared
         self._handshakes: dict[asyncio.Task[None], None] = {}
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
@@ -84,7 +84,7 @@ class TlsServer:
 
     async def _let_in(self, sock: socket.socket, peer: str) -> None:
         try:
-            transport = TlsTransport(self._room, self._context(), self._factory)
+            transport = TlsTransport(self._shared, self._context(), self._factory)
             async with asyncio.timeout(self._handshake_s):
                 await asyncio.get_running_loop().connect_accepted_socket(lambda: transport, sock)
                 await transport.handshake()
@@ -121,21 +121,21 @@ class NamedClients:
         self._context = context
         self._names = names
         self._factory = factory
-        self._meant: WeakKeyDictionary[ssl.SSLObject, BrokerId | None] = WeakKeyDictionary()
+        self._identities: WeakKeyDictionary[ssl.SSLObject, BrokerId | None] = WeakKeyDictionary()
 
     def context(self) -> ssl.SSLContext:
         """As of ``TlsServer``: refuses names that it does not know."""
         context = self._context()
-        context.sni_callback = self._named
+        context.sni_callback = self._on_server_name
         return context
 
-    def _named(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
+    def _on_server_name(self, tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         try:
-            self._meant[tls] = self._names.broker_id(name)
+            self._identities[tls] = self._names.broker_id(name)
         except KeyError:
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
         return None
 
     def protocol(self, tls: ssl.SSLObject) -> asyncio.Protocol:
         """Of a client whose handshake is done."""
-        return self._factory(self._meant.pop(tls))()
+        return self._factory(self._identities.pop(tls))()

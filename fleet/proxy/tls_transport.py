@@ -26,7 +26,7 @@ PIECE_BYTES: Final = 64 * 1024
 """The most that is encrypted at a time: a buffer of so much stays in a cache. Reasoned, not measured."""
 SLICE_BYTES: Final = 32 * 1024
 """The most that is decrypted before somebody looks what came of it."""
-BARREN_BYTES: Final = 32 * 1024
+MAX_BYTES_WITHOUT_DATA: Final = 32 * 1024
 """Received without any data in them, after the handshake; then the connection is cut. A record has half of
 that. A byte of data makes up for ``DATA_CREDIT`` others: a peer that changes keys has data to send. Found:
 250 KB of KeyUpdate took 0.2 s of CPU.
@@ -37,7 +37,7 @@ UNREAD_ANSWER_BYTES: Final = 16 * 1024
 _WantRead: Final = ssl.SSLWantReadError
 
 
-class TlsRoom:
+class SharedTls:
     """What the TLS of one worker's connections shares.
 
     Args: goodbye_s: how long the other side may take to answer a goodbye, or to read what was sent before it.
@@ -65,17 +65,17 @@ class TlsTransport(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_barren_bytes",
         "_broken",
+        "_bytes_without_data",
         "_closing",
         "_ended",
         "_factory",
         "_full",
         "_handshake",
+        "_has_said_goodbye",
         "_paused",
         "_protocol",
-        "_room",
-        "_said_goodbye",
+        "_shared",
         "_socket",
         "_tls",
         "_unread_answer_bytes",
@@ -85,15 +85,15 @@ class TlsTransport(asyncio.Protocol):
 
     def __init__(
         self,
-        room: TlsRoom,
+        shared: SharedTls,
         context: ssl.SSLContext,
         factory: Callable[[ssl.SSLObject], asyncio.Protocol],
         server_hostname: str | None = None,
     ) -> None:
-        self._room = room
+        self._shared = shared
         self._tls = context.wrap_bio(
-            room.incoming,
-            room.outgoing,
+            shared.incoming,
+            shared.outgoing,
             server_side=server_hostname is None,
             server_hostname=server_hostname,
         )
@@ -105,9 +105,9 @@ class TlsTransport(asyncio.Protocol):
         self._paused = False
         """What is carried wants nothing more to be read."""
         self._unread_answer_bytes = 0
-        self._barren_bytes = 0
+        self._bytes_without_data = 0
         self._broken = False
-        self._said_goodbye = False
+        self._has_said_goodbye = False
         self._ended = False
         """The other side has said goodbye, or ended without."""
         self._factory = factory
@@ -144,7 +144,7 @@ class TlsTransport(asyncio.Protocol):
         if protocol is not None:
             plain = self._decrypt_slices(data) if len(data) > SLICE_BYTES else self._decrypt(data)
         else:
-            self._room.incoming.write(data)
+            self._shared.incoming.write(data)
             if not self._shake_hands(data):
                 return
             plain = self._decrypt(b"")
@@ -153,7 +153,7 @@ class TlsTransport(asyncio.Protocol):
                 return
             protocol = self._protocol = self._factory(self._tls)
             protocol.connection_made(cast(asyncio.Transport, self))
-            self._tell()
+            self._finish_handshake()
         if plain and not self._closing:
             protocol.data_received(plain)
         if self._broken:
@@ -188,11 +188,11 @@ class TlsTransport(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._room.goodbyes.done(self)
+        self._shared.goodbyes.end(self)
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(exc)
-        self._tell(exc if isinstance(exc, OSError) else ConnectionResetError())
+        self._finish_handshake(exc if isinstance(exc, OSError) else ConnectionResetError())
 
     # ---- called by what is carried
 
@@ -208,9 +208,9 @@ class TlsTransport(asyncio.Protocol):
 
     def write_eof(self) -> None:
         """Say goodbye after what was written; what the other side sends is still received."""
-        if self._said_goodbye:
+        if self._has_said_goodbye:
             return
-        self._said_goodbye = True
+        self._has_said_goodbye = True
         with suppress(ssl.SSLError):  # the other side's is still to come
             self._tls.unwrap()
         self._flush()
@@ -220,7 +220,7 @@ class TlsTransport(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
-        self._room.goodbyes.begin(self)
+        self._shared.goodbyes.begin(self)
         if self._protocol is not None:
             self.write_eof()
         if self._protocol is None or self._ended:
@@ -274,9 +274,9 @@ class TlsTransport(asyncio.Protocol):
             self._flush()
             return False
         except OSError as error:
-            self._room.incoming.read()
+            self._shared.incoming.read()
             protocol = name_protocol(received)
-            self._tell(error if protocol is None or protocol == "TLS" else NotTls(protocol))
+            self._finish_handshake(error if protocol is None or protocol == "TLS" else NotTls(protocol))
             self._break_off()
             return False
         self._flush()
@@ -293,7 +293,7 @@ class TlsTransport(asyncio.Protocol):
 
     def _decrypt(self, data: bytes) -> bytes:
         """What has come; notes an end, and what is no TLS."""
-        incoming, tls = self._room.incoming, self._tls
+        incoming, tls = self._shared.incoming, self._tls
         incoming.write(data)
         plain = b""
         more: list[bytes] | None = None
@@ -321,30 +321,33 @@ class TlsTransport(asyncio.Protocol):
         if more is not None:
             plain = b"".join(more)
         if data:
-            barren_bytes = self._barren_bytes + len(data) - DATA_CREDIT * len(plain)
-            self._barren_bytes = barren_bytes if barren_bytes > 0 else 0
-        if self._barren_bytes > BARREN_BYTES or self._room.outgoing.pending:
-            self._answer()
+            barren_bytes = self._bytes_without_data + len(data) - DATA_CREDIT * len(plain)
+            self._bytes_without_data = barren_bytes if barren_bytes > 0 else 0
+        if self._bytes_without_data > MAX_BYTES_WITHOUT_DATA or self._shared.outgoing.pending:
+            self._send_answers()
         return plain
 
-    def _answer(self) -> None:
+    def _send_answers(self) -> None:
         """Write what TLS itself has to say: other keys may be wanted, which it declines in TLS 1.2."""
         if self._full:
-            self._unread_answer_bytes += self._room.outgoing.pending
-        if self._barren_bytes > BARREN_BYTES or self._unread_answer_bytes > UNREAD_ANSWER_BYTES:
-            self._room.outgoing.read()
+            self._unread_answer_bytes += self._shared.outgoing.pending
+        if (
+            self._bytes_without_data > MAX_BYTES_WITHOUT_DATA
+            or self._unread_answer_bytes > UNREAD_ANSWER_BYTES
+        ):
+            self._shared.outgoing.read()
             self._broken = True
         self._flush()
 
     def _encrypt(self, piece: bytes | bytearray | memoryview) -> None:
-        if self._said_goodbye:
+        if self._has_said_goodbye:
             return
         try:
             self._tls.write(piece)
         except ssl.SSLError:
             self._break_off()
         else:
-            self._socket.write(self._room.outgoing.read())
+            self._socket.write(self._shared.outgoing.read())
 
     def _end(self) -> bool:
         """Nothing more comes from the other side; whether something may still go there."""
@@ -360,11 +363,11 @@ class TlsTransport(asyncio.Protocol):
         """What came is not TLS, or not from whom it should; an alert tells it so."""
         self._flush()
         if not self._closing:
-            self._room.goodbyes.begin(self)
-        self._closing = self._said_goodbye = True
+            self._shared.goodbyes.begin(self)
+        self._closing = self._has_said_goodbye = True
         self._socket.close()
 
-    def _tell(self, error: OSError | None = None) -> None:
+    def _finish_handshake(self, error: OSError | None = None) -> None:
         """Whoever waits for the handshake: that it is done, or what it failed with; once."""
         if self._handshake is None or self._handshake.done():
             return
@@ -375,6 +378,6 @@ class TlsTransport(asyncio.Protocol):
             self._handshake.exception()  # it is no news where nobody waits for it
 
     def _flush(self) -> None:
-        outgoing = self._room.outgoing
+        outgoing = self._shared.outgoing
         if outgoing.pending:
             self._socket.write(outgoing.read())

@@ -20,12 +20,12 @@ from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 
 READS_PER_SAMPLE: Final = 64
 """On average."""
-CLIENTS_TOLD: Final = 10
-CLIENTS_KNOWN: Final = 1_000
+MAX_CLIENTS_REPORTED: Final = 10
+MAX_CLIENTS_COUNTED: Final = 1_000
 """Of one listener and broker, between two messages; what comes later is not told apart."""
-CONNECTIONS_TOLD: Final = 2_000
+MAX_CONNECTIONS_REPORTED: Final = 2_000
 """In one message."""
-OTHERS: Final = "…"
+OTHER_CLIENTS: Final = "…"
 BUCKETS_PER_OCTAVE: Final = 4
 
 
@@ -51,9 +51,9 @@ class Traffic:
     __slots__ = (
         "_clients",
         "_in_flight_peak",
-        "_requests_told",
+        "_reported",
+        "_reported_requests",
         "_samples",
-        "_told",
         "connections",
         "opened",
         "to_broker_bytes",
@@ -70,14 +70,14 @@ class Traffic:
         self._in_flight_peak = 0
         self._samples: dict[int, ApiSamples] = {}
         self._clients: Counter[str] = Counter()
-        self._told = (0, 0, 0)
-        self._requests_told = list(self.wire.requests)
+        self._reported = (0, 0, 0)
+        self._reported_requests = list(self.wire.requests)
 
     def sampled(self, client_id: str, in_flight: int) -> None:
         """A read was looked at."""
         self._in_flight_peak = max(self._in_flight_peak, in_flight)
-        known = client_id in self._clients or len(self._clients) < CLIENTS_KNOWN
-        self._clients[client_id if known else OTHERS] += 1
+        known = client_id in self._clients or len(self._clients) < MAX_CLIENTS_COUNTED
+        self._clients[client_id if known else OTHER_CLIENTS] += 1
 
     def answered(self, api_key: int, request_bytes: int, response_bytes: int, took_s: float) -> None:
         """The answer to a request that was sampled has begun to come."""
@@ -90,9 +90,9 @@ class Traffic:
 
     def take(self, listener: str, broker_id: BrokerId) -> TrafficRow | None:
         """What has passed since the last time; None where nothing has, and nobody is there."""
-        opened, to_broker_bytes, to_client_bytes = self._told
-        self._told = (self.opened, self.to_broker_bytes, self.to_client_bytes)
-        if self._told == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
+        opened, to_broker_bytes, to_client_bytes = self._reported
+        self._reported = (self.opened, self.to_broker_bytes, self.to_client_bytes)
+        if self._reported == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
             return None
         row = TrafficRow(
             listener,
@@ -103,7 +103,7 @@ class Traffic:
             self.to_client_bytes - to_client_bytes,
             self._in_flight_peak,
             self._apis(),
-            dict(self._clients.most_common(CLIENTS_TOLD)),
+            dict(self._clients.most_common(MAX_CLIENTS_REPORTED)),
         )
         self._in_flight_peak = 0
         self._samples = {}
@@ -111,10 +111,10 @@ class Traffic:
         return row
 
     def _apis(self) -> dict[int, ApiTraffic]:
-        requests, before = self.wire.requests, self._requests_told
+        requests, before = self.wire.requests, self._reported_requests
         if requests == before and not self._samples:
             return {}
-        self._requests_told = list(requests)
+        self._reported_requests = list(requests)
         return {
             key: self._api(key, now - was)
             for key, (now, was) in enumerate(zip(requests, before, strict=True))
@@ -145,7 +145,7 @@ class Sampling:
     def __init__(self) -> None:
         self.reads = 0
 
-    def look_again(self) -> None:
+    def schedule_next(self) -> None:
         """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
         self.reads = random.randrange(1, 2 * READS_PER_SAMPLE)
 
@@ -165,18 +165,18 @@ class TrafficLog:
         self._connections: deque[ConnectionRow] = deque()
         self._dropped = 0
         self._since_s = now_s
-        self._told = 0
+        self._reported = 0
 
     def note(self, row: ConnectionRow) -> None:
         """A connection has begun, or ended."""
-        if len(self._connections) < CONNECTIONS_TOLD:
+        if len(self._connections) < MAX_CONNECTIONS_REPORTED:
             self._connections.append(row)
         else:
             self._dropped += 1
 
     def take(self, now_s: float, wall_ms: int) -> TrafficMessage:
         """All that control has not been told of."""
-        self._told += 1
+        self._reported += 1
         message = TrafficMessage(
             self._worker,
             wall_ms,
@@ -184,7 +184,7 @@ class TrafficLog:
             self._rows(),
             tuple(self._connections),
             self._dropped,
-            self._told,
+            self._reported,
         )
         self._connections.clear()
         self._dropped = 0

@@ -28,14 +28,14 @@ class TurnQueue:
     def add(self, source: str, step: Callable[[], None]) -> None:
         """Have it called once, after those of the same address that wait; it may wait already."""
         self._steps.setdefault(source, {})[step] = None
-        self._call()
+        self._schedule()
 
-    def _call(self) -> None:
+    def _schedule(self) -> None:
         if self._steps and not self._is_called:
             self._is_called = True
-            self._call_soon(self._take)
+            self._call_soon(self._run_next)
 
-    def _take(self) -> None:
+    def _run_next(self) -> None:
         self._is_called = False
         source = next(iter(self._steps))
         steps = self._steps.pop(source)
@@ -43,5 +43,5 @@ class TurnQueue:
         del steps[step]
         if steps:
             self._steps[source] = steps
-        self._call()
+        self._schedule()
         step()

@@ -18,16 +18,16 @@ from fleet.proxy.wire.addresses import (
 )
 from fleet.proxy.wire.configs import carries_address
 from fleet.proxy.wire.primitives import (
-    MOST_TAGS,
+    MAX_TAGS_PER_SECTION,
     encode_varint,
-    negative,
     read_id_and_compact_length,
     read_id_and_length,
     read_int16,
     read_int32,
+    read_varint,
+    reject_negative_length,
+    reject_tag_count,
     skip_tags,
-    too_many_tags,
-    varint,
 )
 from fleet.proxy.wire.scan import FieldBudget, Scan, await_varint, pass_tags
 
@@ -37,12 +37,12 @@ NO_ADDRESS = b"\x01\x00\x00"
 """An empty compact host, and port 0 of two bytes."""
 
 
-def uneven(pos: int, stop: int) -> NoReturn:
+def reject_uneven_field(pos: int, stop: int) -> NoReturn:
     """Refuse a tagged field whose value is not as long as it says."""
     raise MalformedFrame("broker", f"tagged field ends at byte {pos} and not at {stop}")
 
 
-def too_long_tag(size: int) -> NoReturn:
+def reject_long_field(size: int) -> NoReturn:
     """Refuse a tagged field with addresses that is too long to be rewritten in one slice."""
     raise OversizeFrame("broker", f"tagged field of {size} bytes is above {TAG_LIMIT_BYTES}")
 
@@ -58,28 +58,28 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             count_3 = buf[pos + 30]
             pos += 31
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if buf[pos]:
@@ -89,7 +89,7 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -101,13 +101,13 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         else:
             pos += 1
     pos += 4
-    tags, pos = varint(buf, pos)
-    if tags > MOST_TAGS:
-        too_many_tags(tags)
+    tags, pos = read_varint(buf, pos)
+    if tags > MAX_TAGS_PER_SECTION:
+        reject_tag_count(tags)
     for _ in range(tags):
-        tag, pos = varint(buf, pos)
+        tag, pos = read_varint(buf, pos)
         sized = pos
-        size, pos = varint(buf, pos)
+        size, pos = read_varint(buf, pos)
         stop = pos + size
         if tag != 0:
             pos = stop
@@ -118,13 +118,13 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             pos += (length or 1) + 3
             if length > 1 and broker_id != -1:
                 address = addresses[broker_id]
@@ -133,7 +133,7 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -141,7 +141,7 @@ def produce_v10(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             else:
                 pos += 1
         if pos != stop:
-            uneven(pos, stop)
+            reject_uneven_field(pos, stop)
         parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
     if pos > len(buf):
         raise IndexError(pos)
@@ -160,7 +160,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -170,13 +170,13 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -186,7 +186,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             count_3 = buf[pos + 30]
             pos += 31
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -196,7 +196,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if buf[pos]:
@@ -206,7 +206,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -218,37 +218,37 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
         else:
             pos += 1
     pos += 4
-    tags, pos = varint(buf, pos)
-    if tags > MOST_TAGS:
-        too_many_tags(tags)
+    tags, pos = read_varint(buf, pos)
+    if tags > MAX_TAGS_PER_SECTION:
+        reject_tag_count(tags)
     for _ in range(tags):
         if pos > pause:
             parts.append(buf[mark:pos])
             mark = pos
             yield
             pause = pos + SLICE_BYTES
-        tag, pos = varint(buf, pos)
+        tag, pos = read_varint(buf, pos)
         sized = pos
-        size, pos = varint(buf, pos)
+        size, pos = read_varint(buf, pos)
         stop = pos + size
         if tag != 0:
             pos = stop
             continue
         if size > TAG_LIMIT_BYTES:
-            too_long_tag(size)
+            reject_long_field(size)
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             pos += (length or 1) + 3
             if length > 1 and broker_id != -1:
                 address = addresses[broker_id]
@@ -257,7 +257,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -265,7 +265,7 @@ def produce_v10_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             else:
                 pos += 1
         if pos != stop:
-            uneven(pos, stop)
+            reject_uneven_field(pos, stop)
         parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
     if pos > len(buf):
         raise IndexError(pos)
@@ -283,22 +283,22 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             count_3 = buf[pos + 30]
             pos += 31
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if buf[pos]:
@@ -308,7 +308,7 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -320,13 +320,13 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         else:
             pos += 1
     pos += 4
-    tags, pos = varint(buf, pos)
-    if tags > MOST_TAGS:
-        too_many_tags(tags)
+    tags, pos = read_varint(buf, pos)
+    if tags > MAX_TAGS_PER_SECTION:
+        reject_tag_count(tags)
     for _ in range(tags):
-        tag, pos = varint(buf, pos)
+        tag, pos = read_varint(buf, pos)
         sized = pos
-        size, pos = varint(buf, pos)
+        size, pos = read_varint(buf, pos)
         stop = pos + size
         if tag != 0:
             pos = stop
@@ -337,13 +337,13 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             pos += (length or 1) + 3
             if length > 1 and broker_id != -1:
                 address = addresses[broker_id]
@@ -352,7 +352,7 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -360,7 +360,7 @@ def produce_v13(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
             else:
                 pos += 1
         if pos != stop:
-            uneven(pos, stop)
+            reject_uneven_field(pos, stop)
         parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
     if pos > len(buf):
         raise IndexError(pos)
@@ -379,7 +379,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -389,7 +389,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -399,7 +399,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             count_3 = buf[pos + 30]
             pos += 31
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -409,7 +409,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
                 length = buf[pos + 4]
                 pos += 5
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if buf[pos]:
@@ -419,7 +419,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -431,37 +431,37 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
         else:
             pos += 1
     pos += 4
-    tags, pos = varint(buf, pos)
-    if tags > MOST_TAGS:
-        too_many_tags(tags)
+    tags, pos = read_varint(buf, pos)
+    if tags > MAX_TAGS_PER_SECTION:
+        reject_tag_count(tags)
     for _ in range(tags):
         if pos > pause:
             parts.append(buf[mark:pos])
             mark = pos
             yield
             pause = pos + SLICE_BYTES
-        tag, pos = varint(buf, pos)
+        tag, pos = read_varint(buf, pos)
         sized = pos
-        size, pos = varint(buf, pos)
+        size, pos = read_varint(buf, pos)
         stop = pos + size
         if tag != 0:
             pos = stop
             continue
         if size > TAG_LIMIT_BYTES:
-            too_long_tag(size)
+            reject_long_field(size)
         slot = len(parts) + 1
         parts += (buf[mark:sized], b"")
         mark = pos
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             broker_id, length = read_id_and_compact_length(buf, pos)
             host = pos + 4
             pos += 5
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             pos += (length or 1) + 3
             if length > 1 and broker_id != -1:
                 address = addresses[broker_id]
@@ -470,7 +470,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -478,7 +478,7 @@ def produce_v13_slices(buf: memoryview, addresses: Addresses, parts: Parts) -> S
             else:
                 pos += 1
         if pos != stop:
-            uneven(pos, stop)
+            reject_uneven_field(pos, stop)
         parts[slot] = encode_varint(sum(map(len, parts[slot + 1 :])) + pos - mark)
     if pos > len(buf):
         raise IndexError(pos)
@@ -492,7 +492,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
     pos += 1
     if tags > 127:
         if pos + 4 <= end:
-            tags, pos = varint(buf, pos - 1)
+            tags, pos = read_varint(buf, pos - 1)
         else:
             tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     if tags:
@@ -502,7 +502,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
     pos += 1
     if count > 127:
         if pos + 4 <= end:
-            count, pos = varint(buf, pos - 1)
+            count, pos = read_varint(buf, pos - 1)
         else:
             count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     for _ in range(count - 1):
@@ -511,7 +511,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
         pos += 1
         if count_2 > 127:
             if pos + 4 <= end:
-                count_2, pos = varint(buf, pos - 1)
+                count_2, pos = read_varint(buf, pos - 1)
             else:
                 count_2, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         for _ in range(count_2 - 1):
@@ -520,7 +520,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
             pos += 1
             if count_3 > 127:
                 if pos + 4 <= end:
-                    count_3, pos = varint(buf, pos - 1)
+                    count_3, pos = read_varint(buf, pos - 1)
                 else:
                     count_3, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             for _ in range(count_3 - 1):
@@ -529,7 +529,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
                 pos += 1
                 if tags > 127:
                     if pos + 4 <= end:
-                        tags, pos = varint(buf, pos - 1)
+                        tags, pos = read_varint(buf, pos - 1)
                     else:
                         tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
                 if tags:
@@ -539,7 +539,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
             pos += 1
             if length > 127:
                 if pos + 4 <= end:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 else:
                     length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if length > 1:
@@ -548,7 +548,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
             pos += 1
             if tags > 127:
                 if pos + 4 <= end:
-                    tags, pos = varint(buf, pos - 1)
+                    tags, pos = read_varint(buf, pos - 1)
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
@@ -557,7 +557,7 @@ def fetch_v16_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget) -> 
         pos += 1
         if tags > 127:
             if pos + 4 <= end:
-                tags, pos = varint(buf, pos - 1)
+                tags, pos = read_varint(buf, pos - 1)
             else:
                 tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         if tags:
@@ -571,13 +571,13 @@ def fetch_v16_nodes(buf: memoryview, pos: int, addresses: Addresses, parts: Part
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -586,7 +586,7 @@ def fetch_v16_nodes(buf: memoryview, pos: int, addresses: Addresses, parts: Part
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -603,7 +603,7 @@ def metadata_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     (count,) = read_int32(buf, pos)
     pos += 4
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         broker_id, length = read_id_and_length(buf, pos)
         host = pos + 4
@@ -611,13 +611,13 @@ def metadata_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         if length > 0 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.classic)
             mark = pos
             if buf[host:pos] != address.real_classic:
-                addresses.saw_classic(buf, broker_id, host, False)
+                addresses.report_classic(buf, broker_id, host, False)
         else:
             addresses.left_out += 1
     if pos > len(buf):
@@ -632,7 +632,7 @@ def metadata_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     (count,) = read_int32(buf, pos)
     pos += 4
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         broker_id, length = read_id_and_length(buf, pos)
         host = pos + 4
@@ -640,13 +640,13 @@ def metadata_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         if length > 0 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.classic)
             mark = pos
             if buf[host:pos] != address.real_classic:
-                addresses.saw_classic(buf, broker_id, host, True)
+                addresses.report_classic(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         (length,) = read_int16(buf, pos)
@@ -654,7 +654,7 @@ def metadata_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
     if pos > len(buf):
         raise IndexError(pos)
     return mark
@@ -667,7 +667,7 @@ def metadata_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     (count,) = read_int32(buf, pos + 4)
     pos += 8
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         broker_id, length = read_id_and_length(buf, pos)
         host = pos + 4
@@ -675,13 +675,13 @@ def metadata_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         if length > 0 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.classic)
             mark = pos
             if buf[host:pos] != address.real_classic:
-                addresses.saw_classic(buf, broker_id, host, True)
+                addresses.report_classic(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         (length,) = read_int16(buf, pos)
@@ -689,7 +689,7 @@ def metadata_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
     if pos > len(buf):
         raise IndexError(pos)
     return mark
@@ -706,26 +706,26 @@ def metadata_v9(buf: memoryview, addresses: Addresses, parts: Parts) -> int:
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.compact)
             mark = pos
             if buf[host:pos] != address.real_compact:
-                addresses.saw_compact(buf, broker_id, host, True)
+                addresses.report_compact(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -748,7 +748,7 @@ def find_coordinator_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     if length > 0:
         pos += length
     elif length < -1:
-        negative(length, pos)
+        reject_negative_length(length, pos)
     if length > 0 and broker_id != -1:
         address = addresses[broker_id]
         parts += (buf[mark:host], address.classic)
@@ -767,14 +767,14 @@ def find_coordinator_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     if length > 0:
         pos += length
     elif length < -1:
-        negative(length, pos)
+        reject_negative_length(length, pos)
     broker_id, length = read_id_and_length(buf, pos)
     host = pos + 4
     pos += 10
     if length > 0:
         pos += length
     elif length < -1:
-        negative(length, pos)
+        reject_negative_length(length, pos)
     if length > 0 and broker_id != -1:
         address = addresses[broker_id]
         parts += (buf[mark:host], address.classic)
@@ -795,14 +795,14 @@ def find_coordinator_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     broker_id, length = read_id_and_compact_length(buf, pos)
     host = pos + 4
     pos += 5
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     pos += (length or 1) + 3
     if length > 1 and broker_id != -1:
         address = addresses[broker_id]
@@ -824,19 +824,19 @@ def find_coordinator_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -845,7 +845,7 @@ def find_coordinator_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
         length = buf[pos + 2]
         pos += 3
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -869,7 +869,7 @@ def find_coordinator_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -879,14 +879,14 @@ def find_coordinator_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -895,7 +895,7 @@ def find_coordinator_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
         length = buf[pos + 2]
         pos += 3
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -914,24 +914,24 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     (count,) = read_int32(buf, pos + 4)
     pos += 8
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         (length,) = read_int16(buf, pos + 2)
         pos += 4
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (length,) = read_int16(buf, pos + 1)
         pos += 3
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (count_2,) = read_int32(buf, pos)
         pos += 4
         if count_2 < -1:
-            negative(count_2, pos)
+            reject_negative_length(count_2, pos)
         for _ in range(count_2):
             (length,) = read_int16(buf, pos)
             pos += 2
@@ -939,7 +939,7 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             blank = carries_address(buf[name:pos])
             value = pos
             (length,) = read_int16(buf, pos)
@@ -947,14 +947,14 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
             (count_3,) = read_int32(buf, pos + 3)
             pos += 7
             if count_3 < -1:
-                negative(count_3, pos)
+                reject_negative_length(count_3, pos)
             for _ in range(count_3):
                 (length,) = read_int16(buf, pos)
                 pos += 2
@@ -962,7 +962,7 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 blank_synonym = blank or carries_address(buf[name:pos])
                 value = pos
                 (length,) = read_int16(buf, pos)
@@ -970,7 +970,7 @@ def describe_configs_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 if blank_synonym and length > 0:
                     parts += (buf[mark:value], EMPTY_CLASSIC)
                     mark = pos
@@ -988,7 +988,7 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
     (count,) = read_int32(buf, pos + 4)
     pos += 8
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -1000,17 +1000,17 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (length,) = read_int16(buf, pos + 1)
         pos += 3
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (count_2,) = read_int32(buf, pos)
         pos += 4
         if count_2 < -1:
-            negative(count_2, pos)
+            reject_negative_length(count_2, pos)
         for _ in range(count_2):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -1023,7 +1023,7 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             blank = carries_address(buf[name:pos])
             value = pos
             (length,) = read_int16(buf, pos)
@@ -1031,14 +1031,14 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
             (count_3,) = read_int32(buf, pos + 3)
             pos += 7
             if count_3 < -1:
-                negative(count_3, pos)
+                reject_negative_length(count_3, pos)
             for _ in range(count_3):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -1051,7 +1051,7 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 blank_synonym = blank or carries_address(buf[name:pos])
                 value = pos
                 (length,) = read_int16(buf, pos)
@@ -1059,7 +1059,7 @@ def describe_configs_v1_slices(buf: memoryview, addresses: Addresses, parts: Par
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 if blank_synonym and length > 0:
                     parts += (buf[mark:value], EMPTY_CLASSIC)
                     mark = pos
@@ -1076,24 +1076,24 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     (count,) = read_int32(buf, pos + 4)
     pos += 8
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         (length,) = read_int16(buf, pos + 2)
         pos += 4
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (length,) = read_int16(buf, pos + 1)
         pos += 3
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (count_2,) = read_int32(buf, pos)
         pos += 4
         if count_2 < -1:
-            negative(count_2, pos)
+            reject_negative_length(count_2, pos)
         for _ in range(count_2):
             (length,) = read_int16(buf, pos)
             pos += 2
@@ -1101,7 +1101,7 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             blank = carries_address(buf[name:pos])
             value = pos
             (length,) = read_int16(buf, pos)
@@ -1109,14 +1109,14 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
             (count_3,) = read_int32(buf, pos + 3)
             pos += 7
             if count_3 < -1:
-                negative(count_3, pos)
+                reject_negative_length(count_3, pos)
             for _ in range(count_3):
                 (length,) = read_int16(buf, pos)
                 pos += 2
@@ -1124,7 +1124,7 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 blank_synonym = blank or carries_address(buf[name:pos])
                 value = pos
                 (length,) = read_int16(buf, pos)
@@ -1132,7 +1132,7 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 if blank_synonym and length > 0:
                     parts += (buf[mark:value], EMPTY_CLASSIC)
                     mark = pos
@@ -1142,7 +1142,7 @@ def describe_configs_v3(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
     if pos > len(buf):
         raise IndexError(pos)
     return mark
@@ -1156,7 +1156,7 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
     (count,) = read_int32(buf, pos + 4)
     pos += 8
     if count < -1:
-        negative(count, pos)
+        reject_negative_length(count, pos)
     for _ in range(count):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -1168,17 +1168,17 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (length,) = read_int16(buf, pos + 1)
         pos += 3
         if length > 0:
             pos += length
         elif length < -1:
-            negative(length, pos)
+            reject_negative_length(length, pos)
         (count_2,) = read_int32(buf, pos)
         pos += 4
         if count_2 < -1:
-            negative(count_2, pos)
+            reject_negative_length(count_2, pos)
         for _ in range(count_2):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -1191,7 +1191,7 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             blank = carries_address(buf[name:pos])
             value = pos
             (length,) = read_int16(buf, pos)
@@ -1199,14 +1199,14 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
             if blank and length > 0:
                 parts += (buf[mark:value], EMPTY_CLASSIC)
                 mark = pos
             (count_3,) = read_int32(buf, pos + 3)
             pos += 7
             if count_3 < -1:
-                negative(count_3, pos)
+                reject_negative_length(count_3, pos)
             for _ in range(count_3):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -1219,7 +1219,7 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 blank_synonym = blank or carries_address(buf[name:pos])
                 value = pos
                 (length,) = read_int16(buf, pos)
@@ -1227,7 +1227,7 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
                 if length > 0:
                     pos += length
                 elif length < -1:
-                    negative(length, pos)
+                    reject_negative_length(length, pos)
                 if blank_synonym and length > 0:
                     parts += (buf[mark:value], EMPTY_CLASSIC)
                     mark = pos
@@ -1237,7 +1237,7 @@ def describe_configs_v3_slices(buf: memoryview, addresses: Addresses, parts: Par
             if length > 0:
                 pos += length
             elif length < -1:
-                negative(length, pos)
+                reject_negative_length(length, pos)
     if pos > len(buf):
         raise IndexError(pos)
     return mark
@@ -1254,29 +1254,29 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         length = buf[pos + 2]
         pos += 3
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         length = buf[pos + 1]
         pos += 2
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             name = pos
             if length > 1:
                 pos += length - 1
@@ -1285,7 +1285,7 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if blank and length > 1:
@@ -1294,12 +1294,12 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             count_3 = buf[pos + 3]
             pos += 4
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 length = buf[pos]
                 pos += 1
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 name = pos
                 if length > 1:
                     pos += length - 1
@@ -1308,7 +1308,7 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
                 length = buf[pos]
                 pos += 1
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if blank_synonym and length > 1:
@@ -1321,7 +1321,7 @@ def describe_configs_v4(buf: memoryview, addresses: Addresses, parts: Parts) -> 
             length = buf[pos + 1]
             pos += 2
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -1349,7 +1349,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -1359,19 +1359,19 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
         length = buf[pos + 2]
         pos += 3
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         length = buf[pos + 1]
         pos += 2
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -1381,7 +1381,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             name = pos
             if length > 1:
                 pos += length - 1
@@ -1390,7 +1390,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if blank and length > 1:
@@ -1399,7 +1399,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
             count_3 = buf[pos + 3]
             pos += 4
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -1409,7 +1409,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
                 length = buf[pos]
                 pos += 1
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 name = pos
                 if length > 1:
                     pos += length - 1
@@ -1418,7 +1418,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
                 length = buf[pos]
                 pos += 1
                 if length > 127:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 if length > 1:
                     pos += length - 1
                 if blank_synonym and length > 1:
@@ -1431,7 +1431,7 @@ def describe_configs_v4_slices(buf: memoryview, addresses: Addresses, parts: Par
             length = buf[pos + 1]
             pos += 2
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos]:
@@ -1458,35 +1458,35 @@ def describe_quorum_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> i
     length = buf[pos + 2]
     pos += 3
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             count_3 = buf[pos + 16]
             pos += 17
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if buf[pos + 44]:
                     pos = skip_tags(buf, pos + 44)
@@ -1495,7 +1495,7 @@ def describe_quorum_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> i
             count_3 = buf[pos]
             pos += 1
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if buf[pos + 44]:
                     pos = skip_tags(buf, pos + 44)
@@ -1512,24 +1512,24 @@ def describe_quorum_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> i
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         count_2 = buf[pos + 4]
         pos += 5
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             host = pos
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             pos += 2
@@ -1560,13 +1560,13 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
     length = buf[pos + 2]
     pos += 3
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -1576,13 +1576,13 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         count_2 = buf[pos]
         pos += 1
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -1592,13 +1592,13 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             count_3 = buf[pos + 16]
             pos += 17
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -1612,7 +1612,7 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
             count_3 = buf[pos]
             pos += 1
             if count_3 > 127:
-                count_3, pos = varint(buf, pos - 1)
+                count_3, pos = read_varint(buf, pos - 1)
             for _ in range(count_3 - 1):
                 if pos > pause:
                     parts.append(buf[mark:pos])
@@ -1634,7 +1634,7 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -1644,7 +1644,7 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
         count_2 = buf[pos + 4]
         pos += 5
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -1654,14 +1654,14 @@ def describe_quorum_v2_slices(buf: memoryview, addresses: Addresses, parts: Part
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             host = pos
             length = buf[pos]
             pos += 1
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             pos += 2
@@ -1691,38 +1691,38 @@ def describe_cluster_v0(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     length = buf[pos]
     pos += 1
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.compact)
             mark = pos
             if buf[host:pos] != address.real_compact:
-                addresses.saw_compact(buf, broker_id, host, True)
+                addresses.report_compact(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -1745,39 +1745,39 @@ def describe_cluster_v1(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     of_brokers = buf[pos] == 1
     length = buf[pos + 1]
     pos += 2
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.compact)
             mark = pos
             if of_brokers and buf[host:pos] != address.real_compact:
-                addresses.saw_compact(buf, broker_id, host, True)
+                addresses.report_compact(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -1800,39 +1800,39 @@ def describe_cluster_v2(buf: memoryview, addresses: Addresses, parts: Parts) -> 
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     of_brokers = buf[pos] == 1
     length = buf[pos + 1]
     pos += 2
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
             parts += (buf[mark:host], address.compact)
             mark = pos
             if of_brokers and buf[host:pos] != address.real_compact:
-                addresses.saw_compact(buf, broker_id, host, True)
+                addresses.report_compact(buf, broker_id, host, True)
         else:
             addresses.left_out += 1
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos + 1]:
@@ -1851,7 +1851,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
     pos += 1
     if tags > 127:
         if pos + 4 <= end:
-            tags, pos = varint(buf, pos - 1)
+            tags, pos = read_varint(buf, pos - 1)
         else:
             tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     if tags:
@@ -1861,7 +1861,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
     pos += 1
     if length > 127:
         if pos + 4 <= end:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         else:
             length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     if length > 1:
@@ -1871,7 +1871,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
     pos += 1
     if count > 127:
         if pos + 4 <= end:
-            count, pos = varint(buf, pos - 1)
+            count, pos = read_varint(buf, pos - 1)
         else:
             count, buf, pos, end = yield from await_varint(buf, pos - 1, end)
     for _ in range(count - 1):
@@ -1880,7 +1880,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
         pos += 1
         if count_2 > 127:
             if pos + 4 <= end:
-                count_2, pos = varint(buf, pos - 1)
+                count_2, pos = read_varint(buf, pos - 1)
             else:
                 count_2, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         for _ in range(count_2 - 1):
@@ -1889,7 +1889,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if length > 127:
                 if pos + 4 <= end:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 else:
                     length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if length > 1:
@@ -1899,7 +1899,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if length > 127:
                 if pos + 4 <= end:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 else:
                     length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if length > 1:
@@ -1909,7 +1909,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if tags > 127:
                 if pos + 4 <= end:
-                    tags, pos = varint(buf, pos - 1)
+                    tags, pos = read_varint(buf, pos - 1)
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
@@ -1918,7 +1918,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if length > 127:
                 if pos + 4 <= end:
-                    length, pos = varint(buf, pos - 1)
+                    length, pos = read_varint(buf, pos - 1)
                 else:
                     length, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if length > 1:
@@ -1927,7 +1927,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if count_3 > 127:
                 if pos + 4 <= end:
-                    count_3, pos = varint(buf, pos - 1)
+                    count_3, pos = read_varint(buf, pos - 1)
                 else:
                     count_3, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             for _ in range(count_3 - 1):
@@ -1936,7 +1936,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
                 pos += 1
                 if tags > 127:
                     if pos + 4 <= end:
-                        tags, pos = varint(buf, pos - 1)
+                        tags, pos = read_varint(buf, pos - 1)
                     else:
                         tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
                 if tags:
@@ -1945,7 +1945,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
             pos += 1
             if tags > 127:
                 if pos + 4 <= end:
-                    tags, pos = varint(buf, pos - 1)
+                    tags, pos = read_varint(buf, pos - 1)
                 else:
                     tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
             if tags:
@@ -1954,7 +1954,7 @@ def share_fetch_v1_scan(buf: memoryview, pos: int, end: int, budget: FieldBudget
         pos += 1
         if tags > 127:
             if pos + 4 <= end:
-                tags, pos = varint(buf, pos - 1)
+                tags, pos = read_varint(buf, pos - 1)
             else:
                 tags, buf, pos, end = yield from await_varint(buf, pos - 1, end)
         if tags:
@@ -1968,13 +1968,13 @@ def share_fetch_v1_nodes(buf: memoryview, pos: int, addresses: Addresses, parts:
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -1983,7 +1983,7 @@ def share_fetch_v1_nodes(buf: memoryview, pos: int, addresses: Addresses, parts:
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -2004,23 +2004,23 @@ def share_acknowledge_v1(buf: memoryview, addresses: Addresses, parts: Parts) ->
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos + 8]:
@@ -2038,13 +2038,13 @@ def share_acknowledge_v1(buf: memoryview, addresses: Addresses, parts: Parts) ->
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -2053,7 +2053,7 @@ def share_acknowledge_v1(buf: memoryview, addresses: Addresses, parts: Parts) ->
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -2077,13 +2077,13 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -2093,7 +2093,7 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -2103,7 +2103,7 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos + 8]:
@@ -2121,7 +2121,7 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -2132,7 +2132,7 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -2141,7 +2141,7 @@ def share_acknowledge_v1_slices(buf: memoryview, addresses: Addresses, parts: Pa
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -2164,23 +2164,23 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos + 8]:
@@ -2198,13 +2198,13 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         broker_id, length = read_id_and_compact_length(buf, pos)
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -2213,7 +2213,7 @@ def share_acknowledge_v2(buf: memoryview, addresses: Addresses, parts: Parts) ->
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:
@@ -2237,13 +2237,13 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
     length = buf[pos + 6]
     pos += 7
     if length > 127:
-        length, pos = varint(buf, pos - 1)
+        length, pos = read_varint(buf, pos - 1)
     if length > 1:
         pos += length - 1
     count = buf[pos + 4]
     pos += 5
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -2253,7 +2253,7 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
         count_2 = buf[pos + 16]
         pos += 17
         if count_2 > 127:
-            count_2, pos = varint(buf, pos - 1)
+            count_2, pos = read_varint(buf, pos - 1)
         for _ in range(count_2 - 1):
             if pos > pause:
                 parts.append(buf[mark:pos])
@@ -2263,7 +2263,7 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
             length = buf[pos + 6]
             pos += 7
             if length > 127:
-                length, pos = varint(buf, pos - 1)
+                length, pos = read_varint(buf, pos - 1)
             if length > 1:
                 pos += length - 1
             if buf[pos + 8]:
@@ -2281,7 +2281,7 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
     count = buf[pos]
     pos += 1
     if count > 127:
-        count, pos = varint(buf, pos - 1)
+        count, pos = read_varint(buf, pos - 1)
     for _ in range(count - 1):
         if pos > pause:
             parts.append(buf[mark:pos])
@@ -2292,7 +2292,7 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
         host = pos + 4
         pos += 5
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         pos += (length or 1) + 3
         if length > 1 and broker_id != -1:
             address = addresses[broker_id]
@@ -2301,7 +2301,7 @@ def share_acknowledge_v2_slices(buf: memoryview, addresses: Addresses, parts: Pa
         length = buf[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(buf, pos - 1)
+            length, pos = read_varint(buf, pos - 1)
         if length > 1:
             pos += length - 1
         if buf[pos]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
 from fleet.core.model import BrokerId
-from fleet.proxy.wire.primitives import read_int16, read_int32, varint
+from fleet.proxy.wire.primitives import read_int16, read_int32, read_varint
 from fleet.proxy.wire.scan import FieldBudget, Scan
 
 
@@ -42,31 +42,33 @@ class Addresses(dict[BrokerId, Address]):
     def __missing__(self, broker_id: BrokerId) -> Address:
         raise NotImplementedError
 
-    def moved_since_asked(self, broker_id: BrokerId) -> bool:
+    def has_unreported_move(self, broker_id: BrokerId) -> bool:
         """Whether the client must be told that a broker's address has changed: once on a connection."""
         return False
 
-    def saw(self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool) -> None:
+    def report_address(
+        self, broker_id: BrokerId, host: str, port: int, rack: str | None, has_rack: bool
+    ) -> None:
         """Take note of a real address that differs from ``Address.real_*``.
 
         Args:
             has_rack: whether the response carries racks at all.
         """
 
-    def saw_compact(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
-        """``saw`` what stands at ``pos``: a compact host, a port, and perhaps a rack."""
-        length, pos = varint(buf, pos)
+    def report_compact(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
+        """``report_address`` what stands at ``pos``: a compact host, a port, and perhaps a rack."""
+        length, pos = read_varint(buf, pos)
         host = _text(buf, pos, length - 1)
         pos += length - 1
         (port,) = read_int32(buf, pos)
         rack = None
         if has_rack:
-            length, pos = varint(buf, pos + 4)
+            length, pos = read_varint(buf, pos + 4)
             rack = _text(buf, pos, length - 1) if length else None
-        self.saw(broker_id, host, port, rack, has_rack)
+        self.report_address(broker_id, host, port, rack, has_rack)
 
-    def saw_classic(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
-        """``saw`` what stands at ``pos``: an int16 host, a port, and perhaps a rack."""
+    def report_classic(self, buf: memoryview, broker_id: BrokerId, pos: int, has_rack: bool) -> None:
+        """``report_address`` what stands at ``pos``: an int16 host, a port, and perhaps a rack."""
         (length,) = read_int16(buf, pos)
         pos += 2
         host = _text(buf, pos, length)
@@ -76,7 +78,7 @@ class Addresses(dict[BrokerId, Address]):
         if has_rack:
             (length,) = read_int16(buf, pos + 4)
             rack = _text(buf, pos + 6, length) if length >= 0 else None
-        self.saw(broker_id, host, port, rack, has_rack)
+        self.report_address(broker_id, host, port, rack, has_rack)
 
 
 def _text(buf: memoryview, pos: int, length: int) -> str:

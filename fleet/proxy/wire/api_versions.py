@@ -14,8 +14,8 @@ from fleet.proxy.wire.primitives import (
     pack_int32,
     read_int16,
     read_int32,
+    read_varint,
     skip_tags,
-    varint,
 )
 
 PRODUCE: Final = 0
@@ -36,7 +36,7 @@ _pack_range: Final = Struct(">hhh").pack
 _pack_error_reply: Final = Struct(">iihihhh").pack
 
 
-def error_reply(correlation_id: int) -> bytes:
+def build_error_reply(correlation_id: int) -> bytes:
     """The whole response to an ApiVersions request of an unknown version, as a broker would give it.
 
     Source: KIP-511: error 35 in a v0 body that lists ApiVersions itself, so that the client can choose
@@ -48,7 +48,7 @@ def error_reply(correlation_id: int) -> bytes:
     )
 
 
-def software_name(frame: memoryview) -> bytes:
+def read_software_name(frame: memoryview) -> bytes:
     """The name of the library that sends an ApiVersions request; empty where the request does not say.
 
     Args:   frame: a whole request of any version, from its size field on
@@ -60,7 +60,7 @@ def software_name(frame: memoryview) -> bytes:
             return b""
         (client_id_bytes,) = read_int16(frame, 12)
         pos = skip_tags(frame, 14 + max(int(client_id_bytes), 0), "client")
-        length, pos = varint(frame, pos, "client")
+        length, pos = read_varint(frame, pos, "client")
         return bytes(frame[pos : pos + max(length - 1, 0)])
     except (*OUT_OF_BYTES, MalformedFrame):  # the broker judges it
         return b""
@@ -85,31 +85,31 @@ def _patch_classic(buf: memoryview, parts: Parts) -> int:
     pos = 14
     if not 0 <= count <= (len(buf) - pos) // 6:
         raise MalformedFrame("broker", f"ApiVersions lists {count} APIs in {len(buf)} bytes")
-    kept: list[bytes] = []
+    offered: list[bytes] = []
     for _ in range(count):
         key, low, high = _read_range(buf, pos)
         pos += 6
         both = offered_range(key, low, high)
         if both is not None:
-            kept.append(_pack_range(key, *both))
-    parts += (buf[4:10], pack_int32(len(kept)), *kept)
+            offered.append(_pack_range(key, *both))
+    parts += (buf[4:10], pack_int32(len(offered)), *offered)
     return pos
 
 
 def _patch_flexible(buf: memoryview, parts: Parts) -> int:
     """Version 3 and up: a compact array whose elements have tagged fields; the features after it stay."""
-    count, pos = varint(buf, 10)
-    kept: list[bytes | memoryview] = []
+    count, pos = read_varint(buf, 10)
+    offered: list[bytes | memoryview] = []
     for _ in range(count - 1):
         key, low, high = _read_range(buf, pos)
         tags = pos + 6
         pos = skip_tags(buf, tags)
         both = offered_range(key, low, high)
         if both is not None:
-            kept += (_pack_range(key, *both), buf[tags:pos])
+            offered += (_pack_range(key, *both), buf[tags:pos])
     if pos > len(buf):
         raise IndexError(pos)
-    parts += (buf[4:10], encode_varint(len(kept) // 2 + 1), *kept)
+    parts += (buf[4:10], encode_varint(len(offered) // 2 + 1), *offered)
     return pos
 
 

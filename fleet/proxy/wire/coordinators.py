@@ -19,23 +19,23 @@ from fleet.proxy.wire.addresses import Addresses, Layout, Parts, Patch
 from fleet.proxy.wire.primitives import read_int16, read_int32
 
 FIND_COORDINATOR: Final = 10
-LAST_ASKED_AGAIN: Final = 2
+LAST_RETRY_VERSION: Final = 2
 """The last version that is treated so. Clients that ask in later ones take an address as it comes."""
 COORDINATOR_NOT_AVAILABLE: Final = 15
 
-_nobody: Final = Struct(">ihi").pack(-1, 0, -1)
+_NO_COORDINATOR: Final = Struct(">ihi").pack(-1, 0, -1)
 """Node id, empty host, port."""
 _error_v0: Final = Struct(">h").pack(COORDINATOR_NOT_AVAILABLE)
 _error_v1: Final = Struct(">hh").pack(COORDINATOR_NOT_AVAILABLE, -1)
 """Error, error message null."""
 
 
-def keeps_coordinators(software_name: bytes) -> bool:
+def keeps_coordinators(read_software_name: bytes) -> bool:
     """Whether a library with this name is librdkafka, or brings it: it has named itself since 1.4."""
-    return b"rdkafka" in software_name or software_name.startswith(b"confluent-kafka")
+    return b"rdkafka" in read_software_name or read_software_name.startswith(b"confluent-kafka")
 
 
-def asking_again(layout: Layout, version: int) -> Layout:
+def with_retry_after_move(layout: Layout, version: int) -> Layout:
     """A layout of FindCoordinator v0 to v2 that has clients ask again, once, after a coordinator's move."""
     throttle_bytes = 0 if version == 0 else 4
 
@@ -52,9 +52,9 @@ def asking_again(layout: Layout, version: int) -> Layout:
         end = pos + 6 + max(int(length), 0) + 4
         if end > len(buf):
             raise IndexError(end)
-        if error_code or broker_id < 0 or not addresses.moved_since_asked(broker_id):
+        if error_code or broker_id < 0 or not addresses.has_unreported_move(broker_id):
             return generated(buf, addresses, parts)
-        parts += (buf[4:error_at], _error_v0 if version == 0 else _error_v1, _nobody)
+        parts += (buf[4:error_at], _error_v0 if version == 0 else _error_v1, _NO_COORDINATOR)
         return end
 
     generated: Patch = layout.patch

@@ -22,7 +22,3 @@ class WireCounters:
     rewritten: list[int] = field(default_factory=lambda: [0] * (max(APIS) + 1))
     local_replies: int = 0
     unserved: int = 0
-
-    def requests_by_name(self) -> dict[str, int]:
-        """API name → requests so far, of the APIs that were used."""
-        return {APIS[key].name: count for key, count in enumerate(self.requests) if count}

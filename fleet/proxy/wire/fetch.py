@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import read_i32_be
 
-from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, read_varint
 from fleet.proxy.wire.produce import Recognizer
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class _OnePartition(Recognizer):
         if after - pos < _SHORTEST_BYTES:
             empty = after - pos == _EMPTY_BYTES
             return empty and not data[pos + _TAGS_AT] and data[pos + _TOPICS_AT] <= 1 and not data[after - 1]
-        return not read_i32_be(data, after - 4) & 0xFFFFFF and self.begins(data, pos, after, after)
+        return not read_i32_be(data, after - 4) & 0xFFFFFF and self.passes_prefix(data, pos, after, after)
 
-    def begins(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+    def passes_prefix(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
         at: i64 = pos + _RECORDS_AT + 1
         if (
             end < at
@@ -60,12 +60,12 @@ class _OnePartition(Recognizer):
             if data[at] > 127:
                 if end < at + MAX_VARINT_BYTES - 1 and all(byte > 127 for byte in data[at + 1 : end]):
                     return False
-                length, at = varint(data, at - 1)
+                length, at = read_varint(data, at - 1)
             else:  # a few records
                 length += (data[at] - 1) << 7
                 at += 1
         return at + (length or 1) - 1 + NO_TAGS_BYTES == after
 
 
-WITHOUT_ENDPOINTS: Final[dict[int, Recognizer]] = {16: _OnePartition()}
+FETCH_RECOGNIZERS: Final[dict[int, Recognizer]] = {16: _OnePartition()}
 """First Fetch version of a layout → recognizes the usual responses that have no address in them."""

@@ -20,7 +20,7 @@ _throttle_and_error: Final = Struct(">ih").pack
 _group_error: Final = Struct(">ihBBiibB").pack
 
 
-def not_coordinator(key: int, version: int, correlation_id: int) -> bytes:
+def build_not_coordinator(key: int, version: int, correlation_id: int) -> bytes:
     """The whole response to a heartbeat that says: this broker does not coordinate the group, ask who does.
 
     Args:   key: one of HEARTBEATS; version: one that the fleet offers.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import BrokerId, Endpoint
-from fleet.proxy.wire.primitives import OUT_OF_BYTES, skip_tags, varint
+from fleet.proxy.wire.primitives import OUT_OF_BYTES, read_varint, skip_tags
 
 _METADATA = 3
 _VERSION = 12
@@ -43,14 +43,14 @@ def _brokers_of(view: memoryview, correlation_id: int) -> Table:
     if answered != correlation_id:
         raise MalformedFrame("broker", f"answer to {answered}, asked {correlation_id}")
     position = skip_tags(view, 4) + 4  # header; throttle_time_ms
-    count, position = varint(view, position)
+    count, position = read_varint(view, position)
     found: dict[BrokerId, Endpoint] = {}
     for _ in range(count - 1):
         (broker_id,) = struct.unpack_from(">i", view, position)
-        size, position = varint(view, position + 4)
+        size, position = read_varint(view, position + 4)
         host = bytes(view[position : position + size - 1]).decode()
         (port,) = struct.unpack_from(">i", view, position + size - 1)
-        size, position = varint(view, position + size + 3)
+        size, position = read_varint(view, position + size + 3)
         position = skip_tags(view, position + max(0, size - 1))
         found[broker_id] = Endpoint(host, port)
     return found

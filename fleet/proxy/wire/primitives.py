@@ -19,7 +19,6 @@ OUT_OF_BYTES: Final = (IndexError, struct_error)
 
 read_int16: Final = Struct(">h").unpack_from
 read_int32: Final = Struct(">i").unpack_from
-read_uint32: Final = Struct(">I").unpack_from
 read_id_and_compact_length: Final = Struct(">iB").unpack_from
 read_id_and_length: Final = Struct(">ih").unpack_from
 
@@ -27,12 +26,12 @@ pack_int16: Final = Struct(">h").pack
 pack_int32: Final = Struct(">i").pack
 
 MAX_VARINT_BYTES: Final = 5
-MOST_TAGS: Final = 4096
+MAX_TAGS_PER_SECTION: Final = 4096
 """Tagged fields in one section, which are skipped in one turn. No message defines more than a handful."""
 MAX_INT32: Final = 0x7FFFFFFF
 
 
-def varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
+def read_varint(buf: bytes | memoryview, pos: int, peer: Peer = "broker") -> tuple[int, int]:
     """Read an unsigned varint.
 
     Returns: its value and the position behind it.
@@ -69,28 +68,28 @@ def skip_tags(buf: memoryview, pos: int, peer: Peer = "broker") -> int:
     Raises:  MalformedFrame: a varint that cannot be, or more fields than any message has.
     Source:  KIP-482
     """
-    count, pos = varint(buf, pos, peer)
-    if count > MOST_TAGS:
-        too_many_tags(count, peer)
+    count, pos = read_varint(buf, pos, peer)
+    if count > MAX_TAGS_PER_SECTION:
+        reject_tag_count(count, peer)
     for _ in range(count):
         if buf[pos] < 0x80:
             pos += 1
         else:
-            _, pos = varint(buf, pos, peer)
+            _, pos = read_varint(buf, pos, peer)
         size = buf[pos]
         pos += 1
         if size > 0x7F:
-            size, pos = varint(buf, pos - 1, peer)
+            size, pos = read_varint(buf, pos - 1, peer)
         pos += size
     return pos
 
 
-def too_many_tags(count: int, peer: Peer = "broker") -> NoReturn:
+def reject_tag_count(count: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a section with more tagged fields than any message has."""
     raise MalformedFrame(peer, f"{count} tagged fields in one section")
 
 
-def negative(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
+def reject_negative_length(length: int, pos: int, peer: Peer = "broker") -> NoReturn:
     """Refuse a length or count below -1, which stands for null."""
     raise MalformedFrame(peer, f"length {length} before byte {pos}")
 

@@ -15,7 +15,7 @@ from librt.strings import read_i16_be, read_i32_be
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire._tables import APIS
 from fleet.proxy.wire.api_versions import PRODUCE
-from fleet.proxy.wire.primitives import read_int16, skip_tags, varint
+from fleet.proxy.wire.primitives import read_int16, read_varint, skip_tags
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -28,7 +28,7 @@ class Recognizer(ABC):
     def passes(self, data: bytes, pos: i64, after: i64) -> bool:
         """Whether the whole frame between two positions has it."""
 
-    def begins(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
+    def passes_prefix(self, data: bytes, pos: i64, after: i64, end: i64) -> bool:
         """Whether a frame that is to end at ``after``, and is there up to ``end``, has it if zeros are behind
         what is of any length: there is no room for anything else then.
         """
@@ -38,7 +38,7 @@ class Recognizer(ABC):
 REQUEST_HEADER_BYTES: Final = 14
 _FLEXIBLE: Final[int] = APIS[PRODUCE].first_flexible
 
-FIRST_IN_PLACE: Final = _FLEXIBLE
+FIRST_FLEXIBLE_PRODUCE: Final = _FLEXIBLE
 """The first version of requests that mostly have ``acks`` right behind three bytes after the client id: no
 tagged fields, and no transactional id."""
 
@@ -80,14 +80,14 @@ class _OneBatch(Recognizer):
 
 
 _BY_NAME: Final = _OneBatch(0)
-ONE_BATCH: Final[dict[int, Recognizer]] = {
+PRODUCE_RECOGNIZERS: Final[dict[int, Recognizer]] = {
     **dict.fromkeys((10, 11, 12), _BY_NAME),
     13: _OneBatch(_ID_BYTES),
 }
 """Produce version → recognizes the response to one batch, which has no address in it."""
 
 
-MOST_HEADER_TAGS: Final = 16
+MAX_HEADER_TAGS: Final = 16
 """Tagged fields in a request header. Kafka defines none and skips unknown ones; this leaves room for more.
 
 The header is read again whenever more of it arrives, so an unbounded number would cost its length each time.
@@ -104,8 +104,8 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
     pos = REQUEST_HEADER_BYTES + (client_id_length if client_id_length > 0 else 0)
     if version >= _FLEXIBLE:
         if frame[pos]:
-            count = varint(frame, pos, "client")[0]
-            if count > MOST_HEADER_TAGS:
+            count = read_varint(frame, pos, "client")[0]
+            if count > MAX_HEADER_TAGS:
                 raise MalformedFrame("client", f"{count} tagged fields in a request header")
             pos = skip_tags(frame, pos, "client")
         else:
@@ -113,7 +113,7 @@ def produce_acks(frame: memoryview, version: int, client_id_length: int) -> int:
         length = frame[pos]
         pos += 1
         if length > 127:
-            length, pos = varint(frame, pos - 1, "client")
+            length, pos = read_varint(frame, pos - 1, "client")
         if length > 1:
             pos += length - 1
     else:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeAlias, TypeVar
 
-from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, read_varint
 
-FIELDS_AT_ONCE = 256  # not Final: tests change it, and a compiler would write its value into the code
+FIELDS_PER_TURN = 256  # not Final: tests change it, and a compiler would write its value into the code
 """Tagged fields that are passed in one turn of the event loop: half a millisecond."""
 
 
@@ -33,7 +33,7 @@ class FieldBudget:
 
     def renew(self) -> None:
         """Another turn of the event loop has begun."""
-        self.left = FIELDS_AT_ONCE
+        self.left = FIELDS_PER_TURN
 
 
 Chunk: TypeAlias = tuple[memoryview, int, int]
@@ -52,7 +52,7 @@ def await_varint(buf: memoryview, pos: int, end: int) -> Steps[tuple[int, memory
     """
     while not _is_there(buf, pos, end):
         buf, pos, end = yield pos
-    value, after = varint(buf, pos)
+    value, after = read_varint(buf, pos)
     return value, buf, after, end
 
 
@@ -75,8 +75,8 @@ def pass_tags(count: int, buf: memoryview, pos: int, end: int, budget: FieldBudg
             buf, pos, end = yield pos
         budget.left -= 1
         if pos + 2 * MAX_VARINT_BYTES <= end:
-            _, pos = varint(buf, pos)
-            size, pos = varint(buf, pos)
+            _, pos = read_varint(buf, pos)
+            size, pos = read_varint(buf, pos)
         else:
             _, buf, pos, end = yield from await_varint(buf, pos, end)
             size, buf, pos, end = yield from await_varint(buf, pos, end)

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.addresses import Addresses, Parts, Streamed
-from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, too_many_tags, varint
+from fleet.proxy.wire.primitives import MAX_VARINT_BYTES, encode_varint, read_varint, reject_tag_count
 
 TAIL_LIMIT_BYTES: Final = 64 * 1024
 """How long a tail may be to be rewritten; a longer one is replaced by padding."""
 
-MOST_FIELDS: Final = 256
+MAX_TAIL_FIELDS: Final = 256
 """Tagged fields in the last section, which are copied in one turn. No message defines more than a handful."""
 
 PADDING_TAGS: Final = range(1, 128)
@@ -45,15 +45,15 @@ def rewrite(tail: memoryview, layout: Streamed, addresses: Addresses) -> bytes |
     array = b""
     if layout.tag is None:
         array, replaced, pos = _array(tail, 0, layout, addresses)
-    kept: list[TaggedField] = []
+    other_fields: list[TaggedField] = []
     fields: list[TaggedField] = []
-    count, pos = varint(tail, pos)
-    if count > MOST_FIELDS:
-        too_many_tags(count)
+    count, pos = read_varint(tail, pos)
+    if count > MAX_TAIL_FIELDS:
+        reject_tag_count(count)
     for _ in range(count):
-        begins = pos
-        tag, pos = varint(tail, pos)
-        size, pos = varint(tail, pos)
+        start = pos
+        tag, pos = read_varint(tail, pos)
+        size, pos = read_varint(tail, pos)
         stop = pos + size
         if stop > len(tail):
             raise IndexError(stop)
@@ -64,13 +64,15 @@ def rewrite(tail: memoryview, layout: Streamed, addresses: Addresses) -> bytes |
             replaced += found
             fields.append(TaggedField(tag, encode_varint(tag) + encode_varint(len(value)) + value))
         else:
-            kept.append(TaggedField(tag, bytes(tail[begins:stop])))
+            other_fields.append(TaggedField(tag, bytes(tail[start:stop])))
             pos = stop
     if pos != len(tail):
         raise MalformedFrame("broker", f"the last section ends at byte {pos} and not at {len(tail)}")
     if not replaced:
         return None
-    fitting = fit(array, [*fields, *kept], len(tail)) or fit(_NO_ADDRESSES if array else b"", kept, len(tail))
+    fitting = fit(array, [*fields, *other_fields], len(tail)) or fit(
+        _NO_ADDRESSES if array else b"", other_fields, len(tail)
+    )
     if fitting is None:
         raise MalformedFrame("broker", f"{count} tagged fields leave no number for another one")
     return fitting

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.core.directory import pick
 from fleet.core.model import AdvertisedListener, Broker, Directory, IdentitySpace, Member
-from fleet.proxy.addresses import KEPT_HEAD_BYTES, NO_HOST, AddressBook, AddressSource
+from fleet.proxy.addresses import MAX_CACHED_HEAD_BYTES, NO_HOST, AddressBook, AddressSource
 from fleet.proxy.wire.counters import WireCounters
 
 
@@ -95,7 +95,7 @@ def test_an_id_without_any_port_gets_port_0_and_is_counted() -> None:
     assert client[10].classic == classic("b.example", 0)
     assert counters.unserved == 2
     assert 10 not in client, "ids from hostile responses must not pile up"
-    client.saw(10, "real-10", 9092, None, True)
+    client.report_address(10, "real-10", 9092, None, True)
     assert not seen
 
 
@@ -117,20 +117,20 @@ def test_real_addresses_are_reported_once_for_each_directory() -> None:
     source = AddressSource(DIRECTORY, "external", "a", seen.append)
     for key in (b"k", b"l"):
         client = source.book.client(key)
-        client.saw(5, "real-5", 9092, "r5", True)
-        client.saw(1, "moved-1", 9093, "r9", True)
-        client.saw(2, "moved-2", 9093, None, False)
-        client.saw(1, "moved-1", 9093, "r9", True)
+        client.report_address(5, "real-5", 9092, "r5", True)
+        client.report_address(1, "moved-1", 9093, "r9", True)
+        client.report_address(2, "moved-2", 9093, None, False)
+        client.report_address(1, "moved-1", 9093, "r9", True)
     first = [
         Broker(5, "real-5", 9092, "r5"),
         Broker(1, "moved-1", 9093, "r9"),
         Broker(2, "moved-2", 9093, None),
     ]
     assert seen == first
-    source.book.client(b"k").saw(1, "moved-1", 9094, None, False)
+    source.book.client(b"k").report_address(1, "moved-1", 9094, None, False)
     assert seen[3:] == [Broker(1, "moved-1", 9094, "r1")]
     source.update(DIRECTORY)
-    source.book.client(b"k").saw(5, "real-5", 9092, "r5", True)
+    source.book.client(b"k").report_address(5, "real-5", 9092, "r5", True)
     assert seen[4:] == [Broker(5, "real-5", 9092, "r5")]
 
 
@@ -147,21 +147,21 @@ def test_each_connection_is_told_of_a_move_once() -> None:
     source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
     one: dict[int, int] = {}
     other: dict[int, int] = {}
-    assert not source.book.client(b"k", one).moved_since_asked(1)
+    assert not source.book.client(b"k", one).has_unreported_move(1)
     moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
     source.update(moved)
-    assert source.book.client(b"k", one).moved_since_asked(1)
-    assert not source.book.client(b"k", one).moved_since_asked(1)
-    assert not source.book.client(b"k", one).moved_since_asked(2)
+    assert source.book.client(b"k", one).has_unreported_move(1)
+    assert not source.book.client(b"k", one).has_unreported_move(1)
+    assert not source.book.client(b"k", one).has_unreported_move(2)
     source.update(replace(moved, revision=6))
-    assert not source.book.client(b"k", one).moved_since_asked(1)
-    assert source.book.client(b"k", other).moved_since_asked(1), "another connection"
+    assert not source.book.client(b"k", one).has_unreported_move(1)
+    assert source.book.client(b"k", other).has_unreported_move(1), "another connection"
     last = source.update(replace(moved, revision=7, advertised=DIRECTORY.advertised))
-    assert source.book.client(b"k", one).moved_since_asked(1), "another move"
+    assert source.book.client(b"k", one).has_unreported_move(1), "another move"
     source.forget_moves(last - 1)
-    assert source.book.client(b"k", {}).moved_since_asked(1)
+    assert source.book.client(b"k", {}).has_unreported_move(1)
     source.forget_moves(last)
-    assert not source.book.client(b"k", {}).moved_since_asked(1)
+    assert not source.book.client(b"k", {}).has_unreported_move(1)
 
 
 def test_a_new_control_process_counts_revisions_anew_and_its_moves_are_news() -> None:
@@ -171,34 +171,34 @@ def test_a_new_control_process_counts_revisions_anew_and_its_moves_are_news() ->
     moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
     old = source.update(replace(moved, revision=500))
     source.update(replace(moved, revision=5, advertised=DIRECTORY.advertised))
-    assert source.book.client(b"k", told).moved_since_asked(1)
+    assert source.book.client(b"k", told).has_unreported_move(1)
     source.update(replace(moved, revision=5))
-    assert source.book.client(b"k", told).moved_since_asked(1), "another move of the same revision"
+    assert source.book.client(b"k", told).has_unreported_move(1), "another move of the same revision"
     source.forget_moves(old)
-    assert source.book.client(b"k", {}).moved_since_asked(1), "a later move of a lower revision"
+    assert source.book.client(b"k", {}).has_unreported_move(1), "a later move of a lower revision"
 
 
 def test_the_first_directory_with_a_generation_is_no_move() -> None:
     source = AddressSource(replace(DIRECTORY, generation=0), "external", "a")
     source.update(replace(DIRECTORY, generation=1, revision=2, advertised={1: ("b",)}))
-    assert not source.book.client(b"k").moved_since_asked(1)
+    assert not source.book.client(b"k").has_unreported_move(1)
 
 
 def test_what_is_told_is_kept_where_all_clients_are_told_the_same() -> None:
     alike = book(replace(DIRECTORY, advertised={1: ("a",), 2: ("b",), 3: ("c",)}))
-    alike.keep(7, b"found", b"rewritten")
-    alike.keep(8, bytes(KEPT_HEAD_BYTES + 1), b"rewritten")
-    assert [(index, head.found, head.rewritten) for index, head in alike.heads.items()] == [
+    alike.cache_head(7, b"found", b"rewritten")
+    alike.cache_head(8, bytes(MAX_CACHED_HEAD_BYTES + 1), b"rewritten")
+    assert [(index, head.original, head.rewritten) for index, head in alike.heads.items()] == [
         (7, b"found", b"rewritten")
     ]
     spread = book()  # of identity 3 each client has an owner of its own
-    spread.keep(7, b"found", b"rewritten")
+    spread.cache_head(7, b"found", b"rewritten")
     assert spread.heads == {}
 
 
 def test_a_new_book_has_kept_nothing() -> None:
     source = AddressSource(replace(DIRECTORY, advertised={1: ("a",)}), "external", "a")
     before = source.book
-    before.keep(7, b"found", b"rewritten")
+    before.cache_head(7, b"found", b"rewritten")
     source.update(replace(DIRECTORY, advertised={1: ("b",)}, revision=DIRECTORY.revision + 1))
     assert source.book.heads == before.heads == {}  # idle connections hold on to the one before

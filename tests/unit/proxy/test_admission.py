@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.proxy.admission import SILENCE_S, Admission
+from fleet.proxy.admission import MAX_SILENCE_S, Admission
 
 A, B, PEER = "192.0.2.1", "192.0.2.2", "192.0.2.9"
 
@@ -59,12 +59,12 @@ def test_who_is_above_a_limit_may_be_silent_for_a_moment_only() -> None:
     (inside,) = entered(admission, 1)
     silent, asking = entered(admission, 2)
     asking.answered = 1
-    assert admission.silent(SILENCE_S) == []
-    ((guest, error),) = admission.silent(SILENCE_S + 0.1)
+    assert admission.silent_guests(MAX_SILENCE_S) == []
+    ((guest, error),) = admission.silent_guests(MAX_SILENCE_S + 0.1)
     assert (guest, error.reason) == (silent, "max_connections")
     assert inside not in (guest, asking)
     admission.leave(silent)
-    assert admission.silent(100.0) == []
+    assert admission.silent_guests(100.0) == []
 
 
 def test_of_too_many_above_a_limit_the_oldest_that_was_not_answered_goes() -> None:
@@ -106,4 +106,4 @@ def test_nothing_is_kept_of_those_that_have_gone() -> None:
             admission.leave(each)
     assert not admission._admitted
     assert not admission._of_source
-    assert not admission._beyond
+    assert not admission._over_limit

@@ -1,7 +1,7 @@
 import pytest
 
 from fleet.core.model import Broker, Endpoint
-from fleet.proxy.brokers import AVOID_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
+from fleet.proxy.brokers import AVOID_FAILED_BROKER_S, BACKOFF_FIRST_S, BACKOFF_LIMIT_S, Candidate, Upstreams
 
 SERVERS = (Endpoint("kafka-1", 9092), Endpoint("boot", 9092))
 ONE, TWO = Broker(1, "kafka-1", 9092), Broker(2, "kafka-2", 9092)
@@ -34,7 +34,7 @@ def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() 
     assert not upstreams.failed(at(ONE), 10.0)
     assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
     assert upstreams.up == {1: False}
-    assert at(ONE) in {upstreams.candidates(10.0 + AVOID_S)[0] for _ in range(2)}
+    assert at(ONE) in {upstreams.candidates(10.0 + AVOID_FAILED_BROKER_S)[0] for _ in range(2)}
     upstreams.succeeded(at(ONE))
     assert upstreams.up == {1: True}
     assert at(ONE) in {upstreams.candidates(10.1)[0] for _ in range(2)}
@@ -79,12 +79,12 @@ def test_broker_that_takes_connections_and_does_not_answer_comes_last_for_as_lon
     """Found: the verdict of control lapsed after five seconds, and a connection that was taken undid it."""
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
-    upstreams.told({1: False, 2: True}, 10.0)
+    upstreams.note_reachable({1: False, 2: True}, 10.0)
     upstreams.succeeded(at(ONE))
     assert upstreams.up == {1: False, 2: True}
-    assert [upstreams.candidates(10.0 + 10 * AVOID_S)[-1] for _ in range(2)] == [at(ONE)] * 2
+    assert [upstreams.candidates(10.0 + 10 * AVOID_FAILED_BROKER_S)[-1] for _ in range(2)] == [at(ONE)] * 2
     assert upstreams.admits(at(ONE), 10.1), "its own clients get what they would get without the fleet"
-    upstreams.told({1: True, 2: True}, 11.0)
+    upstreams.note_reachable({1: True, 2: True}, 11.0)
     assert upstreams.up == {1: True, 2: True}
     assert at(ONE) in {upstreams.candidates(11.0)[0] for _ in range(2)}
 
@@ -92,16 +92,16 @@ def test_broker_that_takes_connections_and_does_not_answer_comes_last_for_as_lon
 def test_what_control_has_found_holds_for_every_connection() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
-    upstreams.told({1: False, 2: True, 9: False}, 10.0)
+    upstreams.note_reachable({1: False, 2: True, 9: False}, 10.0)
     assert upstreams.up == {1: False, 2: True}
     assert not upstreams.admits(at(ONE), 10.0 + 0.9 * BACKOFF_LIMIT_S)
     assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
     assert upstreams.admits(at(TWO), 10.0)
     # It may be too slow for a probe alone, so it is tried all the same, by one connection.
     assert upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
-    upstreams.told({1: False, 2: True}, 10.0 + BACKOFF_LIMIT_S)
+    upstreams.note_reachable({1: False, 2: True}, 10.0 + BACKOFF_LIMIT_S)
     assert not upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
-    upstreams.told({1: True, 2: True}, 10.0 + BACKOFF_LIMIT_S)
+    upstreams.note_reachable({1: True, 2: True}, 10.0 + BACKOFF_LIMIT_S)
     assert all(upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S) for _ in range(2))
 
 

@@ -136,7 +136,7 @@ async def test_greatest_of_the_older_half_is_closed() -> None:
 
 async def test_readers_of_many_addresses_have_time_to_catch_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a takeover all clients are behind for a moment."""
-    monkeypatch.setattr(budget, "GRACE_S", 0.3)
+    monkeypatch.setattr(budget, "READER_GRACE_S", 0.3)
     backlogs, closed = backlogs_of(100)
     readers = [Slow(size_bytes, f"192.0.2.{size_bytes}") for size_bytes in (20, 30, 40, 45)]
     for each in readers:
@@ -191,7 +191,7 @@ async def test_backlogs_have_what_responses_do_not_use() -> None:
     await asyncio.sleep(0.01)
     assert not closed
     backlogs._responses.note(Slow(0), 100)
-    backlogs.look()
+    backlogs.check()
     await eventually(lambda: closed, "it has to go for a response")
     assert closed == [reader]
 
@@ -205,7 +205,7 @@ async def test_address_that_holds_responses_answers_for_them() -> None:
         backlogs.begin(each)
     for holder, held_bytes in ((great, 90), (greater, 100), (small, 1)):
         backlogs._responses.note(holder, held_bytes)
-    backlogs.look()
+    backlogs.check()
     await eventually(lambda: closed, "one is closed")
     assert closed == [greater]
     assert backlogs._responses.total_bytes == 91, "what it held is given back"
@@ -219,7 +219,7 @@ async def test_response_counts_with_what_waits_for_the_same_client() -> None:
     for each in (both, behind, newer):
         backlogs.begin(each)
     backlogs._responses.note(both, 160)
-    backlogs.look()
+    backlogs.check()
     await eventually(lambda: closed, "one is closed")
     assert closed == [both]
     assert backlogs.total_bytes == 110
@@ -228,11 +228,11 @@ async def test_response_counts_with_what_waits_for_the_same_client() -> None:
 @pytest.mark.interpreted
 async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
-    monkeypatch.setattr(budget, "GRACE_S", 0.0)
+    monkeypatch.setattr(budget, "READER_GRACE_S", 0.0)
     looks = 0
 
     def evict(reader: Slow, _: int) -> None:
-        backlogs.look()  # as its connection does, which gives back the response that was held for it
+        backlogs.check()  # as its connection does, which gives back the response that was held for it
         backlogs.begin(Slow(45, reader.source))
 
     class Counted(Backlogs[Slow]):

@@ -11,10 +11,10 @@ LIMIT_S = 0.05
 async def test_who_is_not_done_is_told_of_in_the_order_in_which_it_began() -> None:
     late: list[str] = []
     deadlines = Deadlines(LIMIT_S, late.append)
-    for each in ("first", "done", "second"):
+    for each in ("first", "end", "second"):
         deadlines.begin(each)
-    deadlines.done("done")
-    deadlines.done("never begun")
+    deadlines.end("end")
+    deadlines.end("never begun")
     await eventually(lambda: late == ["first", "second"], "both are late")
     assert len(deadlines) == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.proxy.departures import MOST, Departures, Party
+from fleet.proxy.departures import MAX_PARTY_CONNECTIONS, Departures, Party
 
 
 @dataclass
@@ -148,7 +148,7 @@ def test_connections_to_one_broker_leave_one_by_one() -> None:
 
 def test_many_clients_of_one_name_leave_a_client_at_a_time() -> None:
     """Connections of one client are made at about the same time."""
-    clients = 3 * MOST
+    clients = 3 * MAX_PARTY_CONNECTIONS
     connections = [
         ConnectionStub(broker_id, since_s=client + broker_id / 10)
         for broker_id in (1, 2)
@@ -156,21 +156,21 @@ def test_many_clients_of_one_name_leave_a_client_at_a_time() -> None:
     ]
     found = turns(*reversed(connections))
     assert sorted(map(id, connections)) == sorted(id(each) for together in found for each in together)
-    assert len(found) > clients - MOST
-    for together in found[: clients - MOST]:
+    assert len(found) > clients - MAX_PARTY_CONNECTIONS
+    for together in found[: clients - MAX_PARTY_CONNECTIONS]:
         assert [each.broker_id for each in together] == [1, 2]
         assert int(together[0].since_s) == int(together[1].since_s)
 
 
 def test_other_clients_have_their_turn_between_those_of_one_name() -> None:
-    many = [ConnectionStub(each % 2, since_s=each) for each in range(4 * MOST)]
-    java = ConnectionStub(1, SessionStub(drops_moved=False), since_s=4 * MOST)
+    many = [ConnectionStub(each % 2, since_s=each) for each in range(4 * MAX_PARTY_CONNECTIONS)]
+    java = ConnectionStub(1, SessionStub(drops_moved=False), since_s=4 * MAX_PARTY_CONNECTIONS)
     assert turns(*many, java)[1] == [java]
 
 
 def test_one_client_of_many_brokers_stays_together() -> None:
-    connections = [ConnectionStub(broker_id) for broker_id in range(2 * MOST)]
-    assert list(map(len, turns(*connections))) == [2 * MOST]
+    connections = [ConnectionStub(broker_id) for broker_id in range(2 * MAX_PARTY_CONNECTIONS)]
+    assert list(map(len, turns(*connections))) == [2 * MAX_PARTY_CONNECTIONS]
 
 
 def test_what_moves_later_keeps_the_turn_of_its_client() -> None:

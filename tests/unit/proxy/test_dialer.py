@@ -11,9 +11,9 @@ import pytest
 from fleet.core.model import Broker, Endpoint
 from fleet.proxy.brokers import Candidate, Upstreams
 from fleet.proxy.connection import ClientConnection
-from fleet.proxy.dialer import MOST_WAITING_BYTES, Dialler
+from fleet.proxy.dialer import MAX_WAITING_BYTES, Dialer
 from fleet.proxy.host import Host, State
-from fleet.proxy.tls_transport import TlsRoom
+from fleet.proxy.tls_transport import SharedTls
 from fleet.proxy.traffic import Sampling, Traffic
 from tests.property.wire_fleet import Play, request
 from tests.unit.proxy.test_worker import LIMIT_S, MIB, eventually
@@ -65,10 +65,10 @@ class Dialling:
         self.wanted: list[int] = []
         self.begun = 0
         self.answers = asyncio.Event()
-        self.dialler = Dialler(
-            self.upstreams, None, TlsRoom(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
+        self.dialer = Dialer(
+            self.upstreams, None, SharedTls(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
         )
-        self.dialler.connect = self.connect
+        self.dialer.connect = self.connect
         self.sampling = Sampling()
 
     def opened(self, connection: ClientConnection) -> None:
@@ -80,7 +80,7 @@ class Dialling:
 
     def dial(self, connection: ClientConnection) -> None:
         """Host: a client has something for its broker."""
-        self.dialler.dial(connection)
+        self.dialer.dial(connection)
 
     def client(self, broker_id: int | None = BROKER, size_bytes: int = 100) -> ClientConnection:
         """A client's connection with a request of so many bytes, which is dialled for."""
@@ -91,12 +91,12 @@ class Dialling:
         head = request(METADATA, 12, 1, bytes(size_bytes - HEAD_BYTES))
         assert len(head) == size_bytes
         connection.data_received(head)
-        assert connection.state is State.DIALLING
+        assert connection.state is State.DIALING
         return connection
 
     @property
     def open(self) -> int:
-        return len(self.dialler._tasks) + len(self.dialler._attempts) + len(self.dialler._late)
+        return len(self.dialer._tasks) + len(self.dialer._attempts) + len(self.dialer._timed_out)
 
 
 async def settled() -> None:
@@ -111,10 +111,10 @@ async def test_who_has_ended_is_not_dialled_for(began: bool) -> None:
     connection = at.client()
     if began:
         await settled()
-    at.dialler.give_up(connection)
+    at.dialer.give_up(connection)
     await settled()
     assert (at.begun, at.open, at.lost, is_told(connection)) == (int(began), 0, [], False)
-    at.dialler.give_up(connection)  # again does no harm
+    at.dialer.give_up(connection)  # again does no harm
 
 
 async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> None:
@@ -122,17 +122,17 @@ async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> 
     first = at.client()
     await eventually(lambda: is_told(first) and not at.open, "it is told")
     assert (at.lost, at.open) == ([BROKER], 0)
-    upstreams = at.dialler._upstreams
+    upstreams = at.dialer._upstreams
     candidate = upstreams.broker(BROKER)
     assert candidate is not None
     clock = asyncio.get_running_loop().time
     await eventually(lambda: upstreams.admits(candidate, clock()), "it is tried again")
     upstreams.given_up(candidate)
-    at.dialler._timeout_s = LIMIT_S
+    at.dialer._timeout_s = LIMIT_S
     connection = at.client()
     await settled()
     assert at.begun == 2
-    at.dialler.give_up(connection)
+    at.dialer.give_up(connection)
     await settled()
     assert upstreams.admits(candidate, clock())
 
@@ -173,7 +173,7 @@ async def test_who_is_late_is_taken_to_the_next_broker() -> None:
         if len(dialled) == 1:
             await at.answers.wait()
 
-    at.dialler.connect = connect
+    at.dialer.connect = connect
     connection = at.client(broker_id=None)
     await eventually(lambda: at.open == 0, "it has ended")
     assert len({each.endpoint for each in dialled}) == 2
@@ -189,7 +189,7 @@ async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone() -
         connection.state = State.JOINED
         await at.answers.wait()
 
-    at.dialler.connect = joined_and_late
+    at.dialer.connect = joined_and_late
     client = at.client()
     await eventually(lambda: at.open == 0, "it has ended")
     assert (at.lost, is_told(client)) == ([], False)
@@ -207,7 +207,7 @@ async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
     async def broken(connection: ClientConnection, candidate: Candidate) -> None:
         raise RuntimeError("nobody expects this")
 
-    at.dialler.connect = broken
+    at.dialer.connect = broken
     client = at.client()
     await eventually(lambda: is_told(client), "the client is told")
     assert "nobody expects this" in caplog.text
@@ -218,7 +218,7 @@ async def test_all_are_given_up_where_the_worker_ends() -> None:
     at = Dialling()
     clients = [at.client() for _ in range(3)]
     await settled()
-    at.dialler.stop()
+    at.dialer.stop()
     await settled()
     assert (at.begun, at.open, any(map(is_told, clients))) == (3, 0, False)
 
@@ -235,38 +235,38 @@ async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed() -> 
     await settled()
     assert (at.begun, at.wanted, is_told(connection)) == (0, [UNCONFIRMED], False)
     at.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
-    at.dialler.look_again()
+    at.dialer.retry_unknown()
     await settled()
     assert at.begun == 0, "another broker"
     at.upstreams.commit({UNCONFIRMED: Broker(UNCONFIRMED, "127.0.0.1", 2)})
-    at.dialler.look_again()
+    at.dialer.retry_unknown()
     await settled()
     assert at.begun == 1
-    at.dialler.stop()
+    at.dialer.stop()
 
 
 async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time() -> None:
     at = Dialling(timeout_s=0.05)
     connection = at.client(UNCONFIRMED)
     await eventually(lambda: is_told(connection) and not at.open, "it is closed")
-    assert (at.begun, at.open, at.dialler._waiting_bytes) == (0, 0, 0)
+    assert (at.begun, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
 
 
 async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
-    at.dialler.give_up(connection)
+    at.dialer.give_up(connection)
     await settled()
-    assert (at.open, at.dialler._waiting_bytes, is_told(connection)) == (0, 0, False)
+    assert (at.open, at.dialer._waiting_bytes, is_told(connection)) == (0, 0, False)
 
 
 async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes() -> None:
     at = Dialling()
-    most = MOST_WAITING_BYTES // MIB
+    most = MAX_WAITING_BYTES // MIB
     clients = [at.client(UNCONFIRMED, MIB) for _ in range(most + 1)]
     await settled()
     assert [is_told(each) for each in clients] == [False] * most + [True]
-    at.dialler.stop()
+    at.dialer.stop()
     await settled()
-    assert at.dialler._waiting_bytes == 0
+    assert at.dialer._waiting_bytes == 0

@@ -332,9 +332,9 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + fetch(2))
         assert connection.broker is not None
-        kept_bytes = connection.broker.kept_bytes
-        assert kept_bytes
-        assert at.worker.responses.total_bytes == connection.session.held_bytes + kept_bytes
+        unconsumed_bytes = connection.broker.unconsumed_bytes
+        assert unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.session.held_bytes + unconsumed_bytes
         writer.transport.abort()
         await eventually(lambda: not at.connections(), "the client is gone")
         assert at.worker.responses.total_bytes == 0
@@ -397,7 +397,7 @@ async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path
         clients[3][1].write(ask(3))
         async with asyncio.timeout(LIMIT_S):
             assert await clients[0][0].read() == b""
-        assert at.worker.count().limited == {"max_patched_response_bytes": 1}
+        assert at.worker.snapshot().limited == {"max_patched_response_bytes": 1}
         assert at.worker.responses.total_bytes <= at.worker.responses.limit_bytes
         assert len(at.connections()) == 3
         goes_on.set()
@@ -449,7 +449,7 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
 async def are_too_many(at: Running) -> None:
     """Wait until some were closed for what is held, and look at what is held for the others."""
     backlogs = at.worker.backlogs
-    await eventually(lambda: at.worker.count().limited.get("write_buffer_bytes"), "some are closed")
+    await eventually(lambda: at.worker.snapshot().limited.get("write_buffer_bytes"), "some are closed")
     await eventually(lambda: not backlogs._is_relieved_soon, "enough of them")
     assert backlogs.total_bytes <= backlogs.limit_bytes
     assert at.connections()

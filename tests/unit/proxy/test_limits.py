@@ -85,10 +85,10 @@ async def asked(client: Client, number: int) -> None:
 
 async def swept(at: Running, seconds: int) -> None:
     """As if so much time had passed since the sweep before."""
-    watch: ConnectionLimiter = at.worker._limiter
+    limiter: ConnectionLimiter = at.worker._limiter
     for _ in range(seconds):
-        watch._sweeps_s += 1.0
-        watch.sweep(watch._sweeps_s)
+        limiter._sweep_clock_s += 1.0
+        limiter.enforce(limiter._sweep_clock_s)
         await asyncio.sleep(0)
 
 
@@ -113,12 +113,12 @@ async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
-    everyone = [unconnected() for _ in range(guard.SWEPT_AT_ONCE + 2)]
-    everyone[guard.SWEPT_AT_ONCE].state = State.JOINED  # and has no session
-    watch = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
-    sweeping = watch.start()
+    everyone = [unconnected() for _ in range(guard.SWEPT_CONNECTIONS_PER_TURN + 2)]
+    everyone[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # and has no session
+    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
+    sweeping = limiter.start()
     if new:
-        watch.opened(everyone[0])
+        limiter.opened(everyone[0])
     with pytest.raises(AttributeError, match="session"):
         await asyncio.wait_for(sweeping.failed, LIMIT_S)
 
@@ -139,8 +139,8 @@ async def test_a_client_above_a_limit_is_closed_at_its_first_request(
             writer.write(fetch(number))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().limited == {limit: 20}
-        assert at.worker.count().errors == {}
+        assert at.worker.snapshot().limited == {limit: 20}
+        assert at.worker.snapshot().errors == {}
         assert one.accepted == 2
         (line,) = said(caplog, limit)
         assert "client 127.0.0.1:" in line
@@ -158,7 +158,7 @@ async def test_one_above_a_limit_that_says_nothing_is_closed_soon(tmp_path: Path
         await asked(client, 1)
         reader, _ = await at.connect(BROKER)
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"max_connections": 1}
+        assert at.worker.snapshot().limited == {"max_connections": 1}
         await asked(client, 2)
 
 
@@ -183,7 +183,7 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
             assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last is being closed
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
-        assert at.worker.count().limited == {"max_connections": 100}
+        assert at.worker.snapshot().limited == {"max_connections": 100}
         before = len(answers)
         await eventually(lambda: len(answers) > before, "it is still held")
         for number, client in enumerate(inside):
@@ -209,10 +209,10 @@ async def test_a_client_that_asks_nothing_is_closed(
             halting[1].write(bytes([byte]))
             await swept(at, 1)
         await swept(at, 1)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         await swept(at, 1)
         assert await ends(silent[0]) == await ends(halting[0]) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 2}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 2}
         (line,) = said(caplog, "first_request_timeout_s")
         assert "no request for 10 s" in line
         await asked(busy, 2)
@@ -228,7 +228,7 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
             before = len(answers)
             await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)
             await swept(at, 5)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         assert not held.done()
         await swept(at, 600)
         assert await held is HoldEnd.CLOSED  # it asked nothing for ten minutes
@@ -245,16 +245,16 @@ async def test_a_request_that_stops_in_its_midst_is_closed(
         await asked(slow, 1)
         reader, writer = slow
         writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
-        before = at.worker.count().bytes_to_broker[BROKER]
+        before = at.worker.snapshot().bytes_to_broker[BROKER]
         await eventually(
             lambda: any(each.active_timeout()[0] == "request_timeout_s" for each in at.connections()), ""
         )
         await swept(at, 60)
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         await swept(at, 1)
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"request_timeout_s": 1}
-        assert at.worker.count().bytes_to_broker[BROKER] in (before, before + sent)
+        assert at.worker.snapshot().limited == {"request_timeout_s": 1}
+        assert at.worker.snapshot().bytes_to_broker[BROKER] in (before, before + sent)
         (line,) = said(caplog, "request_timeout_s")
         assert "127.0.0.1:" in line
         await eventually(lambda: one.ended == 1, "its broker's connection is free")
@@ -268,13 +268,13 @@ async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path,
         (connection,) = at.connections()
         sent = produce(2, acks=1, records_bytes=40)
         for number, byte in enumerate(sent):
-            connection.client_spoke = False
+            connection.has_client_sent = False
             client[1].write(bytes([byte]))
-            await eventually(lambda: connection.client_spoke, "it has come")
+            await eventually(lambda: connection.has_client_sent, "it has come")
             if number < len(sent) - 1:
                 await swept(at, 59)
         assert await read_frame(client[0]) == response(2, b"answer")[4:]
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
 
 
 async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
@@ -292,7 +292,7 @@ async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
         await asked(idle, 1)
         await swept(at, 61)
         assert await ends(idle[0]) == b""
-        assert at.worker.count().limited == {"idle_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"idle_timeout_s": 1}
         assert len(said(caplog, "idle_timeout_s")) == 1
         await swept(at, 300)  # five minutes
         one.released.set()
@@ -312,7 +312,7 @@ async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, 
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         writer.close()
 
 
@@ -320,13 +320,13 @@ async def test_time_does_not_run_while_a_broker_is_dialled(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:
-        released, connect = asyncio.Event(), at.worker._dialler.connect
+        released, connect = asyncio.Event(), at.worker._dialer.connect
 
         async def held(*arguments: object) -> None:
             await released.wait()
             await connect(*arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(at.worker._dialler, "connect", held)
+        monkeypatch.setattr(at.worker._dialer, "connect", held)
         reader, writer = await at.connect(BROKER)
         writer.write(fetch(1)[:30])
         await eventually(lambda: [each for each in at.connections() if each.number], "it is dialled for")
@@ -341,24 +341,24 @@ async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as at:
         reader, _ = await at.connect()
         assert await ends(reader) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
 async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         old = await at.connect(BROKER)
-        assert watch._sweeping_soon is not None
+        assert limiter._frequent_sweeps is not None
         await asked(old, 1)
-        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        await eventually(lambda: limiter._frequent_sweeps is None, "nobody is new")
         reader, _ = await at.connect(BROKER)
-        assert watch._sweeping_soon is not None
+        assert limiter._frequent_sweeps is not None
         assert await ends(reader) == b""
-        await eventually(lambda: watch._sweeping_soon is None, "nobody is new")
+        await eventually(lambda: limiter._frequent_sweeps is None, "nobody is new")
         assert await ends(old[0]) == b""
-        assert at.worker.count().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
 
 async def test_one_above_a_limit_keeps_sweeps_frequent(
@@ -366,19 +366,19 @@ async def test_one_above_a_limit_keeps_sweeps_frequent(
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         first = await at.connect(BROKER)
         await asked(first, 1)
         _, writer = await at.connect(BROKER)
-        await eventually(lambda: watch._admission.beyond == 1, "it is above the limit")
+        await eventually(lambda: limiter._admission.over_limit_count == 1, "it is above the limit")
         (above,) = (each for each in at.connections() if not each.number)
         above.answered = 1  # as a member is
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is not None
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is not None
         writer.close()
-        await eventually(lambda: watch._admission.beyond == 0, "it has gone")
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is None
+        await eventually(lambda: limiter._admission.over_limit_count == 0, "it has gone")
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is None
 
 
 async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
@@ -387,14 +387,14 @@ async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
     """Found by a review: members hold a connection to each other's workers for ever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         _, writer = await at.connect(BROKER)
         await eventually(at.connections, "it has come")
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is not None
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is not None
         at.connections()[0].answered = 1
-        watch.sweep(watch._sweeps_s)
-        assert watch._sweeping_soon is None
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._frequent_sweeps is None
         writer.close()
 
 
@@ -403,47 +403,47 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
 ) -> None:
     """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
-    monkeypatch.setattr(guard, "SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(guard, "SWEPT_CONNECTIONS_PER_TURN", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
-        watch: ConnectionLimiter = at.worker._limiter
+        limiter: ConnectionLimiter = at.worker._limiter
         there = [await at.connect(BROKER) for _ in range(3)]
         for number, each in enumerate(there):
             await asked(each, number)
-        watch.sweep(watch._sweeps_s)
-        assert watch._under_way
-        watch.opened(unconnected())
-        await eventually(lambda: not watch._under_way, "the sweep is over")
-        assert watch._sweeping_soon is not None
+        limiter.enforce(limiter._sweep_clock_s)
+        assert limiter._is_sweeping
+        limiter.opened(unconnected())
+        await eventually(lambda: not limiter._is_sweeping, "the sweep is over")
+        assert limiter._frequent_sweeps is not None
 
 
 async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     new = unconnected()
-    watch = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
-    watch.sweep(0.0)
-    assert watch._sweeping_soon is not None
+    limiter = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
+    limiter.enforce(0.0)
+    assert limiter._frequent_sweeps is not None
 
 
 async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     before = set(os.listdir("/proc/self/fd"))
-    watch = ConnectionLimiter(spec.settings, spec.member, list)
-    watch.start()
-    watch.opened(unconnected())
+    limiter = ConnectionLimiter(spec.settings, spec.member, list)
+    limiter.start()
+    limiter.opened(unconnected())
     assert len(set(os.listdir("/proc/self/fd")) - before) == 2
-    watch.stop()
+    limiter.stop()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
     limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
-    watch = ConnectionLimiter(spec.settings, spec.member, list)
-    now_s = watch._swept_s
+    limiter = ConnectionLimiter(spec.settings, spec.member, list)
+    now_s = limiter._last_sweep_s
     for elapsed_s, every_s, expected_s in ((1.5, 2.0, 1.5), (90.0, 2.0, 3.7), (90.0, 12.0, 16.9)):
         now_s += elapsed_s
-        watch._pass(now_s, every_s)
-        assert watch._sweeps_s == pytest.approx(expected_s)
+        limiter._advance_clock(now_s, every_s)
+        assert limiter._sweep_clock_s == pytest.approx(expected_s)
 
 
 # ---- quota
@@ -464,11 +464,11 @@ async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Pat
 
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(send(each) for each in greedy))
-        sent = at.worker.count().bytes_to_broker[BROKER]
+        sent = at.worker.snapshot().bytes_to_broker[BROKER]
         assert sent > 2 * count * DATA_BYTES // 2
         # One second's worth may go at once; the last read's debt is paid after it went.
         assert loop.time() - began_s >= (sent - rate - DATA_BYTES) / rate - 0.1
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
 
 
 async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
@@ -501,8 +501,8 @@ async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
 async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rate, longest_wait_s = 1 << 16, 0.5
-    monkeypatch.setattr(guard, "LONGEST_WAIT_S", longest_wait_s)
+    rate, max_debt_s = 1 << 16, 0.5
+    monkeypatch.setattr(guard, "MAX_DEBT_S", max_debt_s)
 
     async def at_length(
         script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
@@ -522,7 +522,7 @@ async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
             assert await read_frame(reader) == response(1, bytes(100 * rate))[4:]
             writer.write(fetch(2))
             await read_frame(reader)
-        assert loop.time() - began_s >= longest_wait_s
+        assert loop.time() - began_s >= max_debt_s
 
 
 async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:

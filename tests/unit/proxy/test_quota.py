@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.proxy.quota import LONGEST_WAIT_S, Quota, Quotas
+from fleet.proxy.quota import MAX_DEBT_S, Quota, Quotas
 
 
 def test_what_one_second_gives_may_be_spent_at_once() -> None:
@@ -42,7 +42,7 @@ def test_it_is_forgotten_only_when_nothing_is_owed() -> None:
 
 
 def test_what_nobody_waits_for_is_forgiven() -> None:
-    quota = Quota(1_000.0, now_s=0.0, longest_wait_s=10.0)
+    quota = Quota(1_000.0, now_s=0.0, max_debt_s=10.0)
     assert quota.spend(1_000_000)
     assert quota.refill(0.0) == 10.0
     assert quota.refill(4.0) == 6.0
@@ -52,7 +52,7 @@ def test_what_nobody_waits_for_is_forgiven() -> None:
 
 
 def test_connections_of_a_source_share_its_quota() -> None:
-    quotas = Quotas(4_000, workers=2, longest_wait_s=LONGEST_WAIT_S)
+    quotas = Quotas(4_000, workers=2, max_debt_s=MAX_DEBT_S)
     one, other = quotas.give("10.0.0.1", 0.0), quotas.give("10.0.0.2", 0.0)
     assert one is not None
     assert one is not other

@@ -23,8 +23,8 @@ from fleet.proxy import counters
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.large_bodies import LargeBodies
 from fleet.proxy.session import Session
-from fleet.proxy.splice import LARGE_BYTES, READS, Pipe, SplicedBody, pipe
-from fleet.proxy.splice import MOST as MOST_AT_ONCE
+from fleet.proxy.splice import LARGE_BODY_BYTES, MAX_HEAD_READS, Pipe, SplicedBody, create_pipe
+from fleet.proxy.splice import MAX_SPLICED_BODIES as MOST_AT_ONCE
 from fleet.proxy.wire.primitives import encode_varint
 from fleet.runtime import sockets
 from tests.certificates import Authority
@@ -51,8 +51,8 @@ from tests.unit.proxy.test_worker import (
 
 BODIES = 4
 LARGE = 3 * MIB + 17
-SMALL = LARGE_BYTES // 2
-MOST = 2
+SMALL = LARGE_BODY_BYTES // 2
+MAX_SPLICED_BODIES = 2
 HEAD = 10
 
 
@@ -160,11 +160,11 @@ async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_k
         for number in range(BODIES):
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
         assert on.broker.heard == sent
-        assert on.at.worker.count().bytes_to_broker[1] == len(sent)
+        assert on.at.worker.snapshot().bytes_to_broker[1] == len(sent)
         # Not: of the first body one read of the transport; of the others what is read behind the one before.
         # On a busy machine a side may be slow, and its transport writes what the kernel does not take.
         assert on.pipe.filled_bytes > len(sent) // 2
-        assert on.pipe.begun >= 1
+        assert on.pipe.started_bodies >= 1
         writer.close()
 
 
@@ -178,10 +178,10 @@ async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_
             writer.write(fetch(number))
             expected += response(number, records(LARGE, number))
             assert await answer(reader) == expected[-LARGE - 4 :]
-        assert on.at.worker.count().bytes_to_client[1] == len(expected)
+        assert on.at.worker.snapshot().bytes_to_client[1] == len(expected)
         assert on.pipe.filled_bytes > len(expected) // 2
-        assert on.pipe.begun >= 1
-        assert on.connection.session.quiet
+        assert on.pipe.started_bodies >= 1
+        assert on.connection.session.is_idle
         writer.close()
 
 
@@ -195,12 +195,12 @@ async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_i
             writer.write(fetch(size) + produced(size + 1, size))
             assert await answer(reader) == response(size, records(size, size))[4:]
             assert await answer(reader) == response(size + 1, records(HEAD, size + 1))[4:]
-        assert on.pipe.begun >= 4  # each direction, and anew after many small ones
+        assert on.pipe.started_bodies >= 4  # each direction, and anew after many small ones
         on.broker.size = 10
-        for number in range(2 * READS):
+        for number in range(2 * MAX_HEAD_READS):
             writer.write(fetch(number))
             await answer(reader)
-        assert on.pipe.passages == 0
+        assert on.pipe.active_bodies == 0
         broker = on.connection.broker
         assert broker is not None
         assert on.connection.transport.is_reading()
@@ -223,12 +223,12 @@ async def test_the_end_of_a_fetch_response_is_looked_at_and_others_pass_as_befor
         for number in range(BODIES):
             writer.write(request(FETCH, 16, number, bytes(31)))
             assert await answer(reader) == fetched(number, bytes(3))[4:]
-        assert on.pipe.begun >= 1
+        assert on.pipe.started_bodies >= 1
         assert on.pipe.filled_bytes > BODIES * LARGE // 2
         on.broker.answers = partial(fetched, end=b"\0\1\0")
         writer.write(request(FETCH, 16, 9, bytes(31)))
         await ends(reader)
-        assert on.at.worker.count().errors == {"truncated": 1}
+        assert on.at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
@@ -238,7 +238,7 @@ async def test_small_bodies_do_not_pass_so(ground: MakeGround) -> None:
         writer.write(fetch(1) + produced(2, SMALL))
         await answer(reader)
         await answer(reader)
-        assert (on.pipe.begun, on.pipe.filled_bytes) == (0, 0)
+        assert (on.pipe.started_bodies, on.pipe.filled_bytes) == (0, 0)
         writer.close()
 
 
@@ -265,7 +265,7 @@ async def test_bodies_are_copied_where_they_cannot_pass_so(
         assert await answer(reader) == response(1, records(LARGE, 1))[4:]
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 2)
-        assert on.at.worker.pipe is None or on.at.worker.pipe.begun == 0
+        assert on.at.worker.pipe is None or on.at.worker.pipe.started_bodies == 0
         writer.close()
 
 
@@ -284,7 +284,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
         transport.pause_reading()
         writer.write(fetch(1) + fetch(2))
         await eventually(
-            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.passages,
+            lambda: on.at.connections() and on.connection.waiting_bytes and not on.pipe.active_bodies,
             "the kernel takes no more",
         )
         broker = on.connection.broker
@@ -328,8 +328,8 @@ async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.St
     writer.write(fetch(1))
     await answer(reader)
     writer.write(produced(2, LARGE)[: LARGE // 2])
-    await eventually(lambda: on.at.worker.count().bytes_to_broker[1] > LARGE // 2, "half of it has passed")
-    assert on.pipe.passages == 1
+    await eventually(lambda: on.at.worker.snapshot().bytes_to_broker[1] > LARGE // 2, "half of it has passed")
+    assert on.pipe.active_bodies == 1
     return reader, writer
 
 
@@ -345,8 +345,8 @@ async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
-        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
-        assert on.at.worker.count().errors == ({"truncated": 1} if how == "eof" else {})
+        await eventually(lambda: not on.at.connections() and not on.pipe.active_bodies, "it is gone")
+        assert on.at.worker.snapshot().errors == ({"truncated": 1} if how == "eof" else {})
         writer.close()
 
 
@@ -360,7 +360,7 @@ async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart
         with suppress(ConnectionResetError):
             await ends(reader)
         await eventually(lambda: not on.at.connections(), "it is gone")
-        assert on.at.worker.count().limited == {"vanished_timeout_s": 1}
+        assert on.at.worker.snapshot().limited == {"vanished_timeout_s": 1}
         writer.close()
 
 
@@ -374,9 +374,10 @@ async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_clien
         async def cut_off(to: asyncio.StreamWriter) -> None:
             to.write(response(1, records(LARGE, 1))[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                "half of it has passed",
             )
-            assert on.pipe.passages == 1
+            assert on.pipe.active_bodies == 1
             if how == "reset":
                 sock = to.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -387,8 +388,8 @@ async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_clien
         async with asyncio.timeout(LIMIT_S):
             received = await reader.read()
         assert received == response(1, records(LARGE, 1))[: LARGE // 2]
-        await eventually(lambda: not on.at.connections() and not on.pipe.passages, "it is gone")
-        assert on.at.worker.count().errors == {"truncated": 1}
+        await eventually(lambda: not on.at.connections() and not on.pipe.active_bodies, "it is gone")
+        assert on.at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
@@ -412,13 +413,14 @@ async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_p
         transport.pause_reading()
         writer.write(fetch(1))
         await eventually(
-            lambda: on.at.connections() and on.at.worker.count().bytes_to_client[1] > MIB, "it comes"
+            lambda: on.at.connections() and on.at.worker.snapshot().bytes_to_client[1] > MIB,
+            "it comes",
         )
         on.connection.move(LIMIT_S, LIMIT_S)
         transport.resume_reading()
         assert await answer(reader) == response(1, records(16 * MIB, 1))[4:]
         await ends(reader)
-        assert on.at.worker.count().errors == {}
+        assert on.at.worker.snapshot().errors == {}
         writer.close()
 
 
@@ -454,20 +456,20 @@ class Leaves:
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
-        self.passage: SplicedBody | None = None
+        self.body: SplicedBody | None = None
 
     def body_passed(self, size_bytes: int, to_broker: bool) -> None:
         self.events.append(f"{size_bytes} passed")
-        assert self.passage is not None
-        self.passage.stop()
+        assert self.body is not None
+        self.body.stop()
 
     def head_received(self, data: bytes, to_broker: bool) -> None:
         self.events.append("head")
 
-    def passage_ends(self, to_broker: bool) -> None:
+    def splice_ended(self, to_broker: bool) -> None:
         self.events.append("ends")
-        assert self.passage is not None
-        self.passage.stop()
+        assert self.body is not None
+        self.body.stop()
 
     def side_failed(self, error: OSError, broker: bool) -> None:
         self.events.append("failed")
@@ -487,11 +489,11 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
     body = records(32_000)
     assert broker.send(body) == len(body)
     to, leaves = Side(target, events), Leaves(events)
-    leaves.passage = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
+    leaves.body = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
     await eventually(lambda: events, "it has passed")
     assert events == ["written", f"{len(body)} passed"]
-    assert pipe.passages == 0
-    assert not pipe.resting
+    assert pipe.active_bodies == 0
+    assert not pipe.idle_bodies
     received = b""
     with suppress(BlockingIOError):
         while True:
@@ -511,7 +513,7 @@ async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes
     broker.send(records(1000))
     leaves = Leaves(events)
     sides = Side(source, events), Side(target, events, waiting_bytes=1)
-    leaves.passage = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
+    leaves.body = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
     await eventually(lambda: events, "it is called")
     assert events == ["ends"]
     assert source.recv(2000) == records(1000)
@@ -551,7 +553,8 @@ async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeG
             whole = response(1, records(LARGE, 1))
             to.write(whole[: LARGE // 2])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == LARGE // 2, "half of it has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
+                "half of it has passed",
             )
             on.connection.move(LIMIT_S, LIMIT_S)
             to.write(whole[LARGE // 2 :])
@@ -561,8 +564,8 @@ async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeG
         writer.write(fetch(1))
         assert await answer(reader) == response(1, records(LARGE, 1))[4:]
         await ends(reader)
-        assert not on.pipe.resting
-        assert on.pipe.passages == 0
+        assert not on.pipe.idle_bodies
+        assert on.pipe.active_bodies == 0
         writer.close()
 
 
@@ -576,7 +579,7 @@ async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, lef
             whole = response(1, records(2 * LARGE, 1))
             to.write(whole[:MIB])
             await eventually(
-                lambda: on.at.worker.count().bytes_to_client[1] == MIB, "the beginning has passed"
+                lambda: on.at.worker.snapshot().bytes_to_client[1] == MIB, "the beginning has passed"
             )
             sock = to.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -593,7 +596,7 @@ async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, lef
             async with asyncio.timeout(LIMIT_S):
                 await reader.read()
         await eventually(lambda: not on.at.connections(), "it is gone")
-        assert on.pipe.passages == 0
+        assert on.pipe.active_bodies == 0
         writer.close()
 
 
@@ -642,38 +645,38 @@ async def test_where_the_system_does_not_allow_it_there_is_no_pipe(
 ) -> None:
     files = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, name, failing)
-    assert pipe() is None
+    assert create_pipe() is None
     assert len(os.listdir("/proc/self/fd")) == files
 
 
 async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
-        on.pipe.most = MOST
-        clients = [await on.at.connect(1) for _ in range(MOST + 1)]
+        on.pipe.max_bodies = MAX_SPLICED_BODIES
+        clients = [await on.at.connect(1) for _ in range(MAX_SPLICED_BODIES + 1)]
         for number, (reader, writer) in enumerate(clients):
             writer.write(produced(number, LARGE))
             await answer(reader)
-        assert on.pipe.begun > MOST
-        assert on.pipe.passages == len(on.pipe.resting) == MOST
+        assert on.pipe.started_bodies > MAX_SPLICED_BODIES
+        assert on.pipe.active_bodies == len(on.pipe.idle_bodies) == MAX_SPLICED_BODIES
         for number, (reader, writer) in enumerate(clients):
             writer.write(produced(number, LARGE))
             await answer(reader)
         assert on.broker.heard.count(records(LARGE, 0)) == 2
         for _, writer in clients:
             writer.close()
-        await eventually(lambda: not on.pipe.passages, "they are gone")
-        assert not on.pipe.resting
+        await eventually(lambda: not on.pipe.active_bodies, "they are gone")
+        assert not on.pipe.idle_bodies
 
 
 async def test_where_all_are_at_work_bodies_are_copied(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
-        on.pipe.most = 1
+        on.pipe.max_bodies = 1
         _, halfway = await inside_a_request(on)
         reader, writer = await on.at.connect(1)
         writer.write(produced(3, LARGE))
         await answer(reader)
         assert on.broker.heard[-LARGE:] == records(LARGE, 3)
-        assert on.pipe.begun == 1
+        assert on.pipe.started_bodies == 1
         writer.close()
         halfway.close()
 

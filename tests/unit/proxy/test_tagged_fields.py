@@ -13,8 +13,8 @@ import pytest
 from benchmarks.instruction_counts import instructions
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
-from fleet.proxy.wire.scan import FIELDS_AT_ONCE
-from fleet.proxy.wire.tail import MOST_FIELDS
+from fleet.proxy.wire.scan import FIELDS_PER_TURN
+from fleet.proxy.wire.tail import MAX_TAIL_FIELDS
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play, request
@@ -64,7 +64,7 @@ def of_transactions(size_bytes: int) -> bytes:
 
 def of_short_responses(size_bytes: int) -> bytes:
     """None has as many fields as are passed at once."""
-    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_AT_ONCE - 1))) + END)
+    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_PER_TURN - 1))) + END)
     return one * (size_bytes // len(one))
 
 
@@ -112,11 +112,11 @@ def test_fields_of_a_tail_are_limited() -> None:
     """They are copied: 64 KB of them took 65 ms."""
     play = Play.new()
     play.ask((FETCH, VERSION, 1), (FETCH, VERSION, 2))
-    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MOST_FIELDS))
+    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MAX_TAIL_FIELDS))
     play.broker(allowed)
     assert bytes(play.to_client) == allowed
-    with pytest.raises(MalformedFrame, match=f"{MOST_FIELDS + 1} tagged fields"):
-        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MOST_FIELDS + 1)), 2))
+    with pytest.raises(MalformedFrame, match=f"{MAX_TAIL_FIELDS + 1} tagged fields"):
+        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MAX_TAIL_FIELDS + 1)), 2))
 
 
 # ---- a worker
@@ -163,8 +163,8 @@ async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + ask(2))
         assert connection.broker is not None
-        assert connection.broker.kept_bytes
-        assert at.worker.responses.total_bytes == connection.broker.kept_bytes
+        assert connection.broker.unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.broker.unconsumed_bytes
         writer.transport.abort()
         await eventually(lambda: not at.connections(), "the client is gone")
         assert at.worker.responses.total_bytes == 0

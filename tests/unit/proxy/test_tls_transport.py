@@ -14,11 +14,11 @@ import pytest
 import pytest_asyncio
 
 from fleet.proxy.tls_transport import (
-    BARREN_BYTES,
+    MAX_BYTES_WITHOUT_DATA,
     PIECE_BYTES,
     RECORD_BYTES,
     UNREAD_ANSWER_BYTES,
-    TlsRoom,
+    SharedTls,
     TlsTransport,
 )
 from tests.certificates import Authority
@@ -52,10 +52,10 @@ class PaperSocket:
 
 
 class Carried(asyncio.Protocol):
-    """What is carried: notes what it is told, and looks whether the room is empty whenever it is called."""
+    """What is carried: notes what it is told, and looks whether the shared buffers are empty whenever it is called."""
 
-    def __init__(self, room: TlsRoom) -> None:
-        self._room = room
+    def __init__(self, shared: SharedTls) -> None:
+        self._shared = shared
         self.received: list[bytes] = []
         self.calls: list[str] = []
         self.stays_half_open = False
@@ -65,7 +65,7 @@ class Carried(asyncio.Protocol):
         """Called with each read."""
 
     def _note(self, call: str) -> None:
-        assert (self._room.incoming.pending, self._room.outgoing.pending) == (0, 0), call
+        assert (self._shared.incoming.pending, self._shared.outgoing.pending) == (0, 0), call
         self.calls.append(call)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,12 +89,12 @@ class Carried(asyncio.Protocol):
 class Connection:
     """One side under test, and the other side."""
 
-    def __init__(self, room: TlsRoom, server: ssl.SSLContext, client: ssl.SSLContext, ours: str) -> None:
+    def __init__(self, shared: SharedTls, server: ssl.SSLContext, client: ssl.SSLContext, ours: str) -> None:
         self.socket = PaperSocket()
-        self.carried = Carried(room)
+        self.carried = Carried(shared)
         self._to_other, self._from_other = ssl.MemoryBIO(), ssl.MemoryBIO()
         mine, theirs = (server, client) if ours == "server" else (client, server)
-        self.tls = TlsTransport(room, mine, lambda _: self.carried, None if ours == "server" else HOST)
+        self.tls = TlsTransport(shared, mine, lambda _: self.carried, None if ours == "server" else HOST)
         self.other = theirs.wrap_bio(
             self._to_other, self._from_other, ours == "client", HOST if ours == "server" else None
         )
@@ -132,8 +132,8 @@ class Connection:
 
 
 @pytest_asyncio.fixture
-async def room() -> TlsRoom:
-    return TlsRoom(0.05)
+async def shared() -> SharedTls:
+    return SharedTls(0.05)
 
 
 @pytest.fixture(params=["1.2", "1.3"])
@@ -143,15 +143,15 @@ def version(request: pytest.FixtureRequest) -> ssl.TLSVersion:
 
 @pytest_asyncio.fixture(params=["server", "client"])
 async def make(
-    request: pytest.FixtureRequest, room: TlsRoom, tmp_path: Path, version: ssl.TLSVersion
+    request: pytest.FixtureRequest, shared: SharedTls, tmp_path: Path, version: ssl.TLSVersion
 ) -> AsyncIterator[Callable[[], Connection]]:
     authority = Authority(tmp_path)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(authority.issue("one", [HOST]).both)
     client = ssl.create_default_context(cafile=authority.certificate)
     client.maximum_version = version
-    yield lambda: Connection(room, server, client, request.param)
-    assert (room.incoming.pending, room.outgoing.pending) == (0, 0)
+    yield lambda: Connection(shared, server, client, request.param)
+    assert (shared.incoming.pending, shared.outgoing.pending) == (0, 0)
 
 
 @pytest_asyncio.fixture
@@ -163,11 +163,11 @@ async def made(make: Callable[[], Connection]) -> Connection:
     return connection
 
 
-async def test_who_is_lost_owes_no_goodbye(made: Connection, room: TlsRoom) -> None:
+async def test_who_is_lost_owes_no_goodbye(made: Connection, shared: SharedTls) -> None:
     made.tls.close()
-    assert len(room.goodbyes) == 1
+    assert len(shared.goodbyes) == 1
     made.tls.connection_lost(None)
-    assert len(room.goodbyes) == 0
+    assert len(shared.goodbyes) == 0
 
 
 async def test_what_comes_byte_by_byte(made: Connection) -> None:
@@ -442,7 +442,7 @@ async def test_key_updates_without_data_are_cut_and_their_answers_dropped(
         if made.tls.is_closing():
             break
     assert made.tls.is_closing()
-    assert len(made.socket.written) <= BARREN_BYTES + size_bytes
+    assert len(made.socket.written) <= MAX_BYTES_WITHOUT_DATA + size_bytes
     assert made.socket.calls[-1] == "close"
 
 
@@ -503,7 +503,9 @@ async def test_broker_that_does_not_read_is_read_from(made: Connection) -> None:
 
 
 @ONLY_SERVER
-async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(made: Connection, room: TlsRoom) -> None:
+async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(
+    made: Connection, shared: SharedTls
+) -> None:
     made.tls.pause_writing()
     made.tls.close()
     assert "resume_reading" not in made.socket.calls

@@ -7,10 +7,10 @@ import pytest
 from fleet.core.traffic import ApiTraffic
 from fleet.proxy.counters import Counters
 from fleet.proxy.traffic import (
-    CLIENTS_KNOWN,
-    CLIENTS_TOLD,
-    CONNECTIONS_TOLD,
-    OTHERS,
+    MAX_CLIENTS_COUNTED,
+    MAX_CLIENTS_REPORTED,
+    MAX_CONNECTIONS_REPORTED,
+    OTHER_CLIENTS,
     Traffic,
     TrafficLog,
     bucket_of,
@@ -57,14 +57,14 @@ def test_a_row_tells_what_has_passed_since_the_one_before() -> None:
 def test_clients_are_told_apart_up_to_a_number() -> None:
     traffic = Traffic()
     traffic.connections = 1
-    for number in range(CLIENTS_KNOWN + 50):
+    for number in range(MAX_CLIENTS_COUNTED + 50):
         traffic.sampled(f"c{number}", 1)
     for _ in range(3):
         traffic.sampled("c7", 1)
     row = traffic.take("inside", 1)
     assert row is not None
-    assert len(row.clients) == CLIENTS_TOLD
-    assert list(row.clients.items())[:2] == [(OTHERS, 50), ("c7", 4)]
+    assert len(row.clients) == MAX_CLIENTS_REPORTED
+    assert list(row.clients.items())[:2] == [(OTHER_CLIENTS, 50), ("c7", 4)]
 
 
 def test_totals_are_by_broker_and_rows_by_listener_too() -> None:
@@ -93,12 +93,12 @@ def connection(number: int) -> ConnectionRow:
 def test_connections_above_a_number_are_counted_and_not_told() -> None:
     rows = (TrafficRow("inside", 1, 0, 1, 0, 0, 0, {}, {}),)
     log = TrafficLog("0-77-1", lambda: rows, 1.0)
-    for number in range(CONNECTIONS_TOLD + 3):
+    for number in range(MAX_CONNECTIONS_REPORTED + 3):
         log.note(connection(number))
     message = log.take(2.5, wall_ms=7_000)
     assert (message.worker, message.at_ms, message.period_ms, message.dropped) == ("0-77-1", 7_000, 1_500, 3)
     assert message.rows == rows
-    assert message.connections == tuple(map(connection, range(CONNECTIONS_TOLD)))
+    assert message.connections == tuple(map(connection, range(MAX_CONNECTIONS_REPORTED)))
     message = log.take(3.5, wall_ms=7_000)
     assert (message.connections, message.dropped) == ((), 0)
 

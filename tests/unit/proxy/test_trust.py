@@ -119,7 +119,7 @@ async def test_client_that_waits_has_control_asked_for_its_broker(tmp_path: Path
 def test_seen_address_where_nobody_can_be_dialled_is_not_reported(host: str, port: int) -> None:
     seen: list[Broker] = []
     source = AddressSource(DIRECTORY, "external", "a", seen.append)
-    source.book.client(b"k").saw(5, host, port, None, True)
+    source.book.client(b"k").report_address(5, host, port, None, True)
     assert seen == []
 
 

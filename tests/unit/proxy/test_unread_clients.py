@@ -12,10 +12,10 @@ import pytest
 
 from fleet.config.settings import Limits, ListenerTlsSettings
 from fleet.proxy.broker_connection import UNNOTICED_BY_BROKER_BYTES
-from fleet.proxy.budget import IN_FLIGHT_BYTES, MOST_IN_FLIGHT
-from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_BYTES, ClientConnection
+from fleet.proxy.budget import IN_FLIGHT_BYTES, MAX_IN_FLIGHT
+from fleet.proxy.connection import REPLY_BUFFER_BYTES, WRITE_OVERHEAD_BYTES, ClientConnection
 from fleet.proxy.host import State
-from fleet.proxy.session import MANY_IN_FLIGHT, MOST_REPLIES
+from fleet.proxy.session import MANY_IN_FLIGHT, MAX_REPLIES_PER_READ
 from tests.certificates import Authority
 from tests.unit.proxy.test_limits import swept
 from tests.unit.proxy.test_worker import (
@@ -113,7 +113,7 @@ async def test_idle_client_that_reads_no_replies_is_not_read_from(
         reader, writer = await connect_narrow(at, 1, client)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
         assert connection.state is State.IDLE
-        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * (REPLY_BYTES + 30)
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MAX_REPLIES_PER_READ * (REPLY_BYTES + 30)
         assert connection.active_timeout() == ("first_request_timeout_s", connection.answered)
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
@@ -129,7 +129,7 @@ async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_p
         await eventually(lambda: len(at.connections()) == 1, "the first is there")
         _, writer = await connect_narrow(at, 1, None)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
-        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MOST_REPLIES * REPLY_BYTES
+        assert connection.waiting_bytes <= REPLY_BUFFER_BYTES + MAX_REPLIES_PER_READ * REPLY_BYTES
         first.close()
         writer.close()
 
@@ -140,17 +140,17 @@ async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_p
         await flood(at, writer, UNKNOWN_API_VERSIONS)
         await swept(at, 2)
         await eventually(lambda: not at.connections(), "it is closed")
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
         writer.close()
 
 
 async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path, [1]) as at:
         reader, writer = await connect_narrow(at, 1, None)
-        writer.write(UNKNOWN_API_VERSIONS * (MOST_REPLIES + 1))
+        writer.write(UNKNOWN_API_VERSIONS * (MAX_REPLIES_PER_READ + 1))
         async with asyncio.timeout(LIMIT_S):
             await reader.read()
-        assert at.worker.count().errors == {"oversize": 1}
+        assert at.worker.snapshot().errors == {"oversize": 1}
         writer.close()
 
 
@@ -202,7 +202,7 @@ async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_i
         reader, writer = await connect_narrow(at, 1, None)
         sent = request(LIST_GROUPS, 0, 1, bytes(4 * MIB))
         writer.write(sent)
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialled")
         (connection,) = at.connections()
         assert not connection.transport.is_reading()
         assert sum(map(len, connection._queue)) <= DATA_BYTES
@@ -231,13 +231,13 @@ async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_noth
         await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
         (connection,) = at.connections()
         await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
-        assert connection.session.in_flight <= MOST_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
+        assert connection.session.in_flight <= MAX_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
         assert connection.active_timeout() == (None, 0)
         goes_on.set()
         async with asyncio.timeout(2 * LIMIT_S):
             for number in range(count):
                 assert (await read_frame(reader))[:4] == struct.pack(">i", number)
-        assert connection.session.in_flight <= MOST_IN_FLIGHT // 2
+        assert connection.session.in_flight <= MAX_IN_FLIGHT // 2
         assert connection.transport.is_reading()
         assert not connection.alert
         writer.close()
@@ -282,7 +282,7 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
         assert not at.worker.requests.total_bytes
         assert not any(each.alert for each in at.connections())
         assert all(each.transport.is_reading() for each in at.connections())
-        assert not at.worker.count().limited
+        assert not at.worker.snapshot().limited
         for _, writer in asked:
             writer.close()
 
@@ -304,12 +304,12 @@ async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_toge
         writers = [modest, elsewhere[1]]
         await eventually(lambda: len(at.worker.requests) == 1, "one has many")
         async with asyncio.timeout(LIMIT_S):
-            while not at.worker.count().limited:
+            while not at.worker.snapshot().limited:
                 _, writer = await at.connect(1)
                 writer.write(many[: len(many) // 2])
                 writers.append(writer)
                 await asyncio.sleep(0.01)
-        assert at.worker.count().limited.keys() == {"write_buffer_bytes"}
+        assert at.worker.snapshot().limited.keys() == {"write_buffer_bytes"}
         assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
         sources = [each.source for each in at.connections()]
         assert "127.0.0.2" in sources
@@ -416,7 +416,7 @@ async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read
             await asyncio.sleep(0)
         if draining:
             connection.drain(LIMIT_S)
-        sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_BYTES
+        sent, most = 0, UNNOTICED_BY_BROKER_BYTES + 2 * limits.write_buffer_bytes // WRITE_OVERHEAD_BYTES
         async with asyncio.timeout(LIMIT_S):
             while connection.transport.is_reading() and sent <= most:
                 before = broker.waiting_bytes
@@ -440,7 +440,7 @@ async def test_small_request_behind_replies_keeps_no_large_read(
         released = hold_dials(at, monkeypatch)
         _, writer = await at.connect(1)
         writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialled")
         assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
         released.set()
         writer.close()

@@ -38,8 +38,8 @@ from fleet.proxy.broker_connection import BrokerConnection
 from fleet.proxy.connection import ClientConnection
 from fleet.proxy.host import State
 from fleet.proxy.session import Session
-from fleet.proxy.wire.heartbeats import HEARTBEAT, not_coordinator
-from fleet.proxy.worker import NOTICE_S, Worker
+from fleet.proxy.wire.heartbeats import HEARTBEAT, build_not_coordinator
+from fleet.proxy.worker import MOVE_NOTICE_S, Worker
 from fleet.runtime import ipc
 from fleet.runtime.child import MODULES, ChildSpec, ListenerFd
 from fleet.runtime.ipc import (
@@ -372,7 +372,7 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's is, too: it has that from the member's listening socket (`test_socket_options`)."""
-    monkeypatch.setattr(guard, "SETTLED_S", 3600.0)
+    monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", 3600.0)
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -383,10 +383,10 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         for transport in (connection.transport, connection.broker.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        at.worker._limiter.sweep(0.0)
+        at.worker._limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # it is too young
-        monkeypatch.setattr(guard, "SETTLED_S", -1.0)
-        at.worker._limiter.sweep(0.0)
+        monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", -1.0)
+        at.worker._limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 0.4 * BROKER_VANISHED_S
         writer.close()
@@ -410,7 +410,7 @@ async def test_identity_connection_reaches_its_broker_and_responses_name_proxies
         assert await read_frame(reader) == response(8, metadata(proxied))[4:]
         assert two.asked == [(FETCH, 7), (METADATA, 8)]
         assert one.accepted == 0
-        counted = at.worker.count()
+        counted = at.worker.snapshot()
         assert counted.requests == {FETCH: 1, METADATA: 1}
         assert counted.bytes_to_broker[2] == len(sent)
         assert counted.connections[2] == 1
@@ -418,7 +418,7 @@ async def test_identity_connection_reaches_its_broker_and_responses_name_proxies
         assert sum(counted.rewrite_buckets) == 1
         assert counted.rewrite_sum_s > 0
         writer.close()
-        await eventually(lambda: at.worker.count().connections[2] == 0, "the connection is counted out")
+        await eventually(lambda: at.worker.snapshot().connections[2] == 0, "the connection is counted out")
         await eventually(lambda: two.ended == 1, "the broker sees the end")
 
 
@@ -474,14 +474,14 @@ async def test_refused_first_bytes_are_named_in_the_log(
         reader, writer = await at.connect(1)
         if cut:
             writer.write(first_bytes[:cut])
-            await eventually(lambda: any(each._kept for each in at.connections()), "what came is kept")
+            await eventually(lambda: any(each._unconsumed for each in at.connections()), "what came is kept")
         writer.write(first_bytes[cut:])
         assert await ends(reader) == b""
         writer.close()
         (line,) = [each for each in caplog.messages if "closing the connection of client" in each]
         assert f"client: {said}" in line
         assert " listener external; " in line
-        assert at.worker.count().errors == {"oversize": 1}
+        assert at.worker.snapshot().errors == {"oversize": 1}
         assert broker.accepted == 0
 
 
@@ -495,7 +495,7 @@ async def test_client_that_ends_in_its_first_bytes_is_named_too(
         assert await ends(reader) == b""
         writer.close()
         assert "client: it speaks HTTP to the plaintext listener external; send health checks" in caplog.text
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
 
 
 async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
@@ -508,7 +508,7 @@ async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
         await ends(reader)
         writer.close()
         assert "it speaks PROXY protocol v2 to the plaintext listener external; switch" in caplog.text
-        assert at.worker.count().limited == {"first_request_timeout_s": 1}
+        assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
 async def test_foreign_bytes_behind_requests_are_no_other_protocol(
@@ -573,8 +573,8 @@ async def test_bootstrap_connection_tries_the_next_broker(tmp_path: Path, nobody
             writer.write(fetch(number))
             assert await read_frame(reader) == response(number, b"answer")[4:]
             writer.close()
-        assert at.worker.count().upstream_up[2] is True
-        assert False in at.worker.count().upstream_up.values()
+        assert at.worker.snapshot().upstream_up[2] is True
+        assert False in at.worker.snapshot().upstream_up.values()
 
 
 async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_path: Path) -> None:
@@ -588,7 +588,7 @@ async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_pat
         # What that response named is dialled once control has confirmed it.
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "it waits")
         at.worker.apply(at.directory([one]))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
@@ -616,7 +616,7 @@ async def test_client_of_a_new_broker_waits_for_the_directory_and_loses_nothing(
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(2)
         writer.write(produce(1, acks=0) + produce(2, acks=1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALLING, "it waits")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "it waits")
         writer.write(produce(3, acks=1))
         at.worker.apply(at.directory([one, two]))
         for number in (2, 3):
@@ -634,7 +634,7 @@ async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: Bro
             writer.write(fetch(1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().upstream_up == {1: False}
+        assert at.worker.snapshot().upstream_up == {1: False}
 
 
 async def test_broker_whose_address_is_none_closes_the_client(
@@ -700,7 +700,7 @@ async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
         writer.write(fetch(1))
         assert await ends(reader) == b""
         writer.close()
-        assert at.worker.count().upstream_up == {1: False}
+        assert at.worker.snapshot().upstream_up == {1: False}
     server.close()
     assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {said}" in caplog.text
 
@@ -807,7 +807,7 @@ async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
             writer.write(struct.pack(">ihhih", 0x7FFFFFFF, METADATA, 1, 1, -1))
             assert await ends(reader) == b""
             writer.close()
-        assert at.worker.count().errors == {"oversize": 3}
+        assert at.worker.snapshot().errors == {"oversize": 3}
         assert one.accepted == 0
     said = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
     assert len(said) == 1
@@ -824,7 +824,7 @@ async def test_response_nobody_asked_for_closes_the_connection_and_the_log_names
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await ends(reader) == b""
-        assert at.worker.count().errors == {"unknown_response": 1}
+        assert at.worker.snapshot().errors == {"unknown_response": 1}
         host, port = writer.get_extra_info("sockname")
         (said,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
         assert said.startswith(
@@ -845,13 +845,13 @@ async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) ->
             writer.write_eof()
             await ends(reader)
             writer.close()
-        assert at.worker.count().errors == {"truncated": 2}
+        assert at.worker.snapshot().errors == {"truncated": 2}
 
 
-@pytest.mark.parametrize("kept_bytes", [3, 10])
-async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, kept_bytes: int) -> None:
+@pytest.mark.parametrize("unconsumed_bytes", [3, 10])
+async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, unconsumed_bytes: int) -> None:
     async def cut_off(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
-        writer.write(response(correlation_id, b"answer")[:kept_bytes])
+        writer.write(response(correlation_id, b"answer")[:unconsumed_bytes])
         writer.close()
 
     async with broker_script(cut_off) as one, running(tmp_path, [one.port]) as at:
@@ -859,7 +859,7 @@ async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, k
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         await ends(reader)
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
@@ -885,7 +885,7 @@ async def test_client_that_does_not_read_stops_the_broker(tmp_path: Path, way: W
         assert broker is not None
         await eventually(lambda: not broker.transport.is_reading(), "the broker's side is paused")
         assert connection.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
-        assert at.worker.count().bytes_to_client[1] < size / 2
+        assert at.worker.snapshot().bytes_to_client[1] < size / 2
         transport.resume_reading()
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
@@ -927,7 +927,7 @@ async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_f
         at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
         await eventually(lambda: [each for each in at.connections() if each.moving], "it is to leave")
         writer.write(fetch(2))
-        await eventually(lambda: at.worker.count().requests[FETCH] == 2, "there was no such moment yet")
+        await eventually(lambda: at.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet")
         other_writer.write(fetch(9))
         assert await read_frame(other_reader) == response(9, b"answer")[4:]
         one.released.set()
@@ -963,7 +963,7 @@ async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_mov
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: at.connections()[0].moving, "it is to leave")
         writer.write(request(HEARTBEAT, 0, 2))
-        assert await ends(reader) == not_coordinator(HEARTBEAT, 0, 2)
+        assert await ends(reader) == build_not_coordinator(HEARTBEAT, 0, 2)
         assert one.asked == [(HEARTBEAT, 1)]
         writer.close()
 
@@ -990,13 +990,13 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(t
 def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Have brokers be slow to take a connection: none does before the event is set."""
     released = asyncio.Event()
-    connect = at.worker._dialler.connect
+    connect = at.worker._dialer.connect
 
     async def held(connection: ClientConnection, candidate: upstream.Candidate) -> None:
         await released.wait()
         await connect(connection, candidate)
 
-    monkeypatch.setattr(at.worker._dialler, "connect", held)
+    monkeypatch.setattr(at.worker._dialer, "connect", held)
     return released
 
 
@@ -1010,14 +1010,14 @@ async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALING], "it dials")
         (connection,) = at.connections()
         if draining:
             connection.drain(LIMIT_S)
         else:
             at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
             await eventually(lambda: connection.moving, "it is to leave")
-        assert connection.state is State.DIALLING
+        assert connection.state is State.DIALING
         released.set()
         assert await ends(reader) == b""
         await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
@@ -1035,13 +1035,13 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
         writer.write(produce(1, acks=0))
         writer.write_eof()
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALLING]
+        assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         assert await ends(reader) == b""
         await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
         writer.close()
         await eventually(lambda: not at.connections(), "the connection is gone")
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
 
 
 async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
@@ -1056,7 +1056,7 @@ async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
         released.set()
         assert await ends(reader) == b""
-        assert at.worker.count().errors == {"truncated": 1}
+        assert at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
 
@@ -1092,7 +1092,9 @@ async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_br
         reader, writer = await at.connect(1)
         sent = produce(1, acks=0)
         writer.write(sent[:5])
-        await eventually(lambda: [each for each in at.connections() if each._kept], "it has come in part")
+        await eventually(
+            lambda: [each for each in at.connections() if each._unconsumed], "it has come in part"
+        )
         at.connections()[0].move(LIMIT_S, LIMIT_S)
         writer.write(sent[5:])
         assert await ends(reader) == b""
@@ -1119,11 +1121,11 @@ async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=acks))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALLING], "it dials")
+        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALING], "it dials")
         (connection,) = at.connections()
         connection.drain(answer_s)
-        await eventually(lambda: [state for state, _ in times] == [State.DIALLING], "the time is up")
-        assert connection.state is State.DIALLING
+        await eventually(lambda: [state for state, _ in times] == [State.DIALING], "the time is up")
+        assert connection.state is State.DIALING
         released_s = asyncio.get_running_loop().time()
         released.set()
         assert await ends(reader) == b""
@@ -1201,7 +1203,7 @@ async def coordinator_of(at: Running) -> int:
 
 
 async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "OLD_NEWS_S", 0.01)
+    monkeypatch.setattr(worker, "FORGET_MOVES_INTERVAL_S", 0.01)
 
     async def find(script: BrokerScript, _: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         body = struct.pack(">hi", 0, 1) + string("127.0.0.1") + struct.pack(">i", script.port)
@@ -1215,7 +1217,7 @@ async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.Mon
         asyncio.get_running_loop().call_later(0.1, later.set)
         await later.wait()
         assert await coordinator_of(at) == -1, "news"
-        monkeypatch.setattr(worker, "MOVE_IS_NEWS_S", 0.0)
+        monkeypatch.setattr(worker, "MOVE_RETENTION_S", 0.0)
         async with asyncio.timeout(LIMIT_S):
             while await coordinator_of(at) == -1:
                 pass
@@ -1593,7 +1595,7 @@ async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> Non
             if not any(each.broker_id == 2 for each in at.connections()):
                 kept_writer.close()
                 _, kept_writer = await at.connect(2)
-            await asyncio.sleep(NOTICE_S / 5)
+            await asyncio.sleep(MOVE_NOTICE_S / 5)
         for _, writer in clients:
             writer.close()
         kept_writer.close()
@@ -1717,7 +1719,7 @@ async def test_worker_follows_one_control_process_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        control_channel, "COUNT_EVERY_S", 2 * LIMIT_S
+        control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S
     )  # it says at once which directory it uses
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
@@ -1757,7 +1759,7 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
 
 
 async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         assert not control.counted()
         control.channels[0].send(CountMessage())
@@ -1769,7 +1771,7 @@ async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: 
 
 
 async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 0.01)
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await eventually(lambda: control.counted()[-1:] and control.counted()[-1].errors, "what is refused")
@@ -1779,7 +1781,7 @@ async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytes
 async def test_what_a_worker_had_counted_in_the_end_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         pass
     await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
@@ -1792,8 +1794,8 @@ async def test_what_control_could_not_be_told_is_told_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by reading: a drain that began while control did not read was never told of."""
-    monkeypatch.setattr(control_channel, "COUNT_EVERY_S", 2 * LIMIT_S)
-    monkeypatch.setattr(control_channel, "AGAIN_S", 0.01)
+    monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
+    monkeypatch.setattr(control_channel, "RESEND_COUNTERS_S", 0.01)
     waiting_bytes = 0
     monkeypatch.setattr(Channel, "waiting_bytes", property(lambda _: waiting_bytes))
     control = ControlScript(tmp_path / "control.sock")
@@ -1864,13 +1866,13 @@ async def test_a_broker_that_control_has_found_to_be_down_is_not_dialled(
         await eventually(lambda: control.channels, "hello")
         at.worker.apply(at.directory([one]))
         control.channels[0].send(ReachableMessage({1: False}))
-        await eventually(lambda: at.worker.count().upstream_up == {1: False}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: False}, "it has been told")
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await reader.read() == b""
         assert one.accepted == 0
         control.channels[0].send(ReachableMessage({1: True}))
-        await eventually(lambda: at.worker.count().upstream_up == {1: True}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: True}, "it has been told")
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
         assert await read_frame(reader) == response(2, b"answer")[4:]
@@ -1891,7 +1893,7 @@ async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
         )
         ipc.write_directory(tmp_path / ipc.DIRECTORY_FILE, stored)
         async with running(tmp_path, [one.port]) as at:
-            assert at.worker.count().generation == 5
+            assert at.worker.snapshot().generation == 5
             one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", 1)]
             reader, writer = await at.connect(1)
             writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))

@@ -74,7 +74,7 @@ def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
 def refused(at: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
     """How many clients got no further than their handshake, and what the last line about one says."""
     lines = [each.getMessage() for each in caplog.records if "(handshake;" in each.getMessage()]
-    return at.worker.count().errors.get("handshake", 0), lines[-1] if lines else ""
+    return at.worker.snapshot().errors.get("handshake", 0), lines[-1] if lines else ""
 
 
 async def is_served(at: Running, client: ssl.SSLContext) -> bool:
@@ -147,7 +147,7 @@ async def test_a_client_that_wants_new_keys(
             await printed.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
             await printed.readuntil(response(1, b"answer"))
         await eventually(lambda: not at.connections(), "the client has gone")
-        assert at.worker.count().errors == {}
+        assert at.worker.snapshot().errors == {}
 
 
 async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
@@ -211,7 +211,7 @@ async def test_http_within_tls_is_named_in_the_log(
         writer.write(b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n")
         await reader.read()
         writer.close()
-        await eventually(lambda: bool(at.worker.count().errors), "it is counted")
+        await eventually(lambda: bool(at.worker.snapshot().errors), "it is counted")
         assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
 
 
@@ -291,11 +291,11 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
         writer.write(produce(1, acks=0))
         writer.close()  # both come with one read
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
-        assert [each.state for each in at.connections()] == [State.DIALLING]
+        assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
         await eventually(lambda: not at.connections(), "the connection is gone")
-        assert at.worker.count().limited == {}
+        assert at.worker.snapshot().limited == {}
         assert "no effect" not in caplog.text
 
 
@@ -518,7 +518,7 @@ async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[byt
     )
     writer.write(request(METADATA, 1, 8, struct.pack(">i", -1)))
     answer = await read_frame(reader)
-    served = [key for key, count in at.worker.count().connections.items() if count]
+    served = [key for key, count in at.worker.snapshot().connections.items() if count]
     writer.close()
     await eventually(lambda: not at.connections(), "it has gone")
     return answer, served

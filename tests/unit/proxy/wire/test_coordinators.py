@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from kio.serial import entity_reader
 
-from fleet.proxy.wire.api_versions import software_name
+from fleet.proxy.wire.api_versions import read_software_name
 from fleet.proxy.wire.coordinators import COORDINATOR_NOT_AVAILABLE
 from fleet.proxy.wire.primitives import encode_varint
 from tests.property.wire_fleet import DIRECTORY, Play, advertised, request
@@ -106,7 +106,7 @@ def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() 
 
 @pytest.mark.parametrize("cut", range(14, len(question(3, LIBRDKAFKA)) - 7))
 def test_name_that_is_not_all_there_is_none(cut: int) -> None:
-    assert LIBRDKAFKA not in software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
+    assert LIBRDKAFKA not in read_software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -19,8 +19,8 @@ from fleet.proxy.wire.requests import (
     CORRELATION_MASK,
     LAYOUT_SHIFT,
     LAYOUTS,
-    PLAN_TABLE,
-    PLANS,
+    RESPONSE_LAYOUT_TABLE,
+    RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
     VERSIONS,
@@ -34,25 +34,25 @@ def test_every_offered_version_has_a_plan_and_no_other() -> None:
         for key, api in APIS.items()
         for version in range(api.min_version, api.max_version + 1)
     }
-    assert set(PLANS) == offered
+    assert set(RESPONSE_LAYOUTS) == offered
 
 
 def test_the_table_of_plans_has_them_all_and_no_other() -> None:
     found = {
-        place // VERSIONS << 16 | place % VERSIONS: plan
-        for place, plan in enumerate(PLAN_TABLE)
-        if plan != UNLISTED
+        place // VERSIONS << 16 | place % VERSIONS: response_layout
+        for place, response_layout in enumerate(RESPONSE_LAYOUT_TABLE)
+        if response_layout != UNLISTED
     }
-    assert found == PLANS
+    assert found == RESPONSE_LAYOUTS
 
 
 def test_plans_leave_room_for_a_correlation_id() -> None:
-    for api, plan in PLANS.items():
-        if plan < 0:
+    for api, response_layout in RESPONSE_LAYOUTS.items():
+        if response_layout < 0:
             assert api >> 16 in (0, 12, 18, 68, 76)
-            plan = -1 - plan
-        assert plan & CORRELATION_MASK == 0
-        layout = LAYOUTS[plan >> LAYOUT_SHIFT]
+            response_layout = -1 - response_layout
+        assert response_layout & CORRELATION_MASK == 0
+        layout = LAYOUTS[response_layout >> LAYOUT_SHIFT]
         wanted = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
         if api >> 16 == 18:
             assert layout is not None
@@ -61,7 +61,7 @@ def test_plans_leave_room_for_a_correlation_id() -> None:
             assert (layout and layout.name) == (wanted[0][3].name if wanted else None)
             asks_again = api >> 16 == 10 and api & 0xFFFF <= 2
             assert (layout is (wanted[0][3] if wanted else None)) is not asks_again
-            assert API_KEYS[plan >> LAYOUT_SHIFT] == (api >> 16 if wanted else API_KEYS[0])
+            assert API_KEYS[response_layout >> LAYOUT_SHIFT] == (api >> 16 if wanted else API_KEYS[0])
     unknown = LAYOUTS[UNKNOWN_API_VERSIONS >> LAYOUT_SHIFT]
     assert unknown is not None
     assert unknown.name == "api_versions_unknown"
