@@ -2,8 +2,8 @@
 
 Limits count every connection from its beginning. A connection above a limit is not closed at once, because it
 may be a probe of another member. Without answers to probes, a flood of clients would make this member look
-dead. A connection above a limit is closed when it sends anything else, when it is silent for a moment, or when
-too many connections are above a limit.
+dead. A connection above a limit is closed when it sends anything else, when it is silent for a moment, or
+when too many connections are above a limit.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Admission(Generic[GuestT]):
         return len(self._over_limit)
 
     def silent_guests(self, now_s: float) -> list[tuple[GuestT, LimitExceeded]]:
-        """Return the connections above a limit that were silent for too long, each with the reason to close it."""
+        """Return the connections above a limit that were silent for too long, each with the reason to close
+        it."""
         return [
             (guest, error)
             for guest, (error, since_s) in self._over_limit.items()

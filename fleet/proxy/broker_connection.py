@@ -35,8 +35,8 @@ class BrokerConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
     write: Write
-    """Writes to the broker. Bytes written after the broker closed are lost; ``connection_lost`` follows in the
-    same turn of the event loop."""
+    """Writes to the broker. Bytes written after the broker closed are lost; ``connection_lost`` follows in
+    the same turn of the event loop."""
 
     def __init__(self, host: Host, client: ClientConnection) -> None:
         self._host = host

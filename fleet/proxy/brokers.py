@@ -1,4 +1,4 @@
-"""The real brokers as one worker sees them: their addresses, which are up, which serves a bootstrap connection.
+"""The real brokers as one worker sees them: their addresses, their state, and their bootstrap order.
 
 Addresses of brokers come from control's directories alone: bytes on a client's connection are no evidence.
 Whether a broker is up, a worker learns from its own attempts to connect and from control. Control probes the
@@ -43,7 +43,8 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Down:
-    """An unreachable address: the failures in a row, the time of the last one, and whether an attempt runs."""
+    """An unreachable address: the failures in a row, the time of the last one, and whether an attempt
+    runs."""
 
     failures: int
     failed_at_s: float

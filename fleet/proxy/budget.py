@@ -1,7 +1,7 @@
 """Limits the memory that all clients of one worker use together, and closes clients above the limit.
 
-Each client has its own limits, too. Still, a thousand clients within their limits could use up the memory of a
-machine.
+Each client has its own limits, too. Still, a thousand clients within their limits could use up the memory of
+a machine.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class MemoryBudget(Generic[ReaderT]):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Evict readers; scan them once only, because one large reader may drive out thousands of small ones."""
+        """Evict readers; scan them once only, because one large reader may drive out thousands of small
+        ones."""
         by_source: dict[str, list[ReaderT]] = {}
         sums: dict[str, int] = {}
         for each, held_bytes in self._held.items():
@@ -123,8 +124,8 @@ class Backlogs(Generic[ReaderT]):
 
     Many clients may be behind for a moment, so the share of each client shrinks as their number grows. Above
     its share a client is paused. A transport keeps a whole read for as long as a part of the read waits, so a
-    client makes the worker hold up to one read more than the bytes that wait. When the sum is above the limit,
-    readers are closed. The memory of a reader, and of its address, includes its part of ``responses``:
+    client makes the worker hold up to one read more than the bytes that wait. When the sum is above the
+    limit, readers are closed. The memory of a reader, and of its address, includes its part of ``responses``:
 
     - If one address holds more than half of the whole limit, its readers are closed in the next turn of the
       event loop, the greatest first. Candidates are the readers with a response, and of the others the half
@@ -181,7 +182,8 @@ class Backlogs(Generic[ReaderT]):
         self.check()
 
     def check(self) -> None:
-        """Schedule the closing of readers when too much is held. The current reader must not close just now."""
+        """Schedule the closing of readers when too much is held. The current reader must not close just
+        now."""
         if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
             self._is_relieved_soon = True
             self._loop.call_soon(self._relieve)

@@ -1,19 +1,18 @@
 """One client connection and the broker connection behind it, as two asyncio protocols.
 
-Bytes are parsed by the session alone. Nothing is awaited between receiving bytes and writing them.
+Only the session parses bytes. Nothing is awaited between receiving bytes and writing them.
 
-    IDLE ──first byte for a broker──► DIALLING ──connected──► JOINED
-      └──────────┴───────────────────────┴──quiet, drained──► LEAVING ──client's end, or time──► CLOSED
+    IDLE ──first byte for a broker──► DIALING ──connected──► JOINED
+      └──────────┴──────────────────────┴──idle, drained──► LEAVING ──client's end, or time──► CLOSED
 
-A client that ends its sending half is closed, as a Kafka broker does. A broker that is gone closes the
-client's connection at once, after what it had sent before. A connection that is to go somewhere else ends in
-order: at a moment when nothing is in flight, or else with no further request forwarded and those in flight
-answered. While its broker is dialled there is no such moment, nor an end: what was received goes to the
-broker first, or the dial fails. Then the client gets an end of file, and its bytes are read on, because
-closing with unread bytes would reset the connection, and with it the responses that are still on their way.
-Of those bytes, Produce with acks=0 still goes to the broker: its sender counts it as delivered. All else
-never ran, and is discarded. With TLS it is the same: an end of file is close_notify there. A client that
-resets its connection is gone at once, whatever waits for a broker.
+A client that ends its sending half is closed, as Kafka brokers do. When a broker closes, its client is closed
+after the bytes that the broker sent before. A connection that has to leave ends in order: at a
+moment when nothing is in flight, or else after the requests in flight are answered, with no further request
+forwarded. While a broker is dialed there is neither such a moment nor an end: the received bytes go to the
+broker first, or the dial fails. Then the client gets an end of file, and its bytes are still read. Closing
+with unread bytes would reset the connection and lose responses in transit. Of these bytes Produce with acks=0
+still goes to the broker, because its sender counts it as delivered. Other requests never ran, and are
+discarded. TLS works the same way: its end of file is close_notify. A client that resets is closed at once.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ if TYPE_CHECKING:
     from fleet.proxy.traffic import Traffic
 
 MAX_UNCONSUMED_BYTES: Final = HEADER_LIMIT_BYTES
-"""The most that a session leaves unconsumed, but in a drain."""
+"""The most bytes that a session leaves unconsumed, except in a drain."""
 
-# Why a client is not read from. Bits; 1 is BODY_PASSES.
+# Reasons to pause reading from a client. Bits; 1 is BODY_PASSES.
 _BROKER_IS_FULL: Final = 32
 _BROKER_IS_DIALED: Final = 2
 _TOO_MUCH_IN_A_DRAIN: Final = 4
@@ -55,25 +54,25 @@ _CLIENT_IS_FULL: Final = 64
 _TOO_MANY_IN_FLIGHT: Final = 128
 
 REPLY_BUFFER_BYTES: Final = 4 * 1024
-"""Replies that a client may leave unread while no broker is asked for anything. Then it is not read from."""
+"""Bytes of replies that a client without a broker may leave unread before reading from it pauses."""
 WRITE_OVERHEAD_BYTES: Final = 1024
-"""What a write takes that waits, besides its bytes: with uvloop 800 bytes.
+"""Memory of a waiting write in addition to its bytes: 800 bytes with uvloop.
 
-Found: 100 KB of a body took 76 MB, because it came byte by byte while the broker did not read.
+Found: a body of 100 KB took 76 MB, because it arrived byte by byte while the broker did not read.
 """
 LARGE_FIRST_PIECE_BYTES: Final = 16 * 1024
-"""Of a first piece that waits for a broker: after a larger one nothing more is read meanwhile."""
+"""Size of a first piece above which nothing more is read until the broker is connected."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """The client's side, and the owner of the broker's.
+    """The client's side, and the owner of the broker's side.
 
     Args:
         host: the worker.
-        broker_id: the identity whose port it came to; None for a bootstrap port.
-        traffic: where its bytes count.
-        listener: the name of that port's.
-        make_session: called with the peer's host once it is connected.
+        broker_id: the identity of the port that the client connected to; None for a bootstrap port.
+        traffic: the counters for the connection's bytes.
+        listener: the name of the port's listener.
+        make_session: called with the client's host once the client is connected.
     """
 
     __slots__ = (
@@ -118,10 +117,10 @@ class ClientConnection(asyncio.Protocol):
 
     session: Session
     write: Write
-    """To the client."""
+    """Writes to the client."""
     transport: asyncio.Transport
     _address: tuple[Any, ...]
-    """Host and port; of IPv6 there is more."""
+    """Host and port; an IPv6 address has two more elements."""
 
     def __init__(
         self,
@@ -131,20 +130,20 @@ class ClientConnection(asyncio.Protocol):
         listener: str,
         make_session: Callable[[str], Session],
     ) -> None:
-        # What each read looks at first, so that it is side by side: nothing of it is in a cache any more.
+        # First the attributes that each read uses, so that they share cache lines: all caches are cold then.
         self.broker: BrokerConnection | None = None
         self._sampling = host.sampling
         self.has_client_sent = False
         self.has_broker_sent = False
-        """Since ``active_timeout`` was called."""
+        """Whether the broker has sent bytes since the last call of ``active_timeout``."""
         self.alert = False
-        """Whether each read has to be followed by `attend`."""
+        """Whether `attend` must follow each read."""
         self.moving = False
         self.draining = False
         self.has_returned = False
-        """Whether its identity has lately moved away from here."""
+        """Whether the client came although its identity has just moved to another member."""
         self.party: Party | None = None
-        """The connections that are to leave together with this one."""
+        """The connections that must leave together with this one."""
         self._unconsumed = b""
         self.traffic = traffic
         self.to_broker_quota: Quota | None = None
@@ -155,24 +154,25 @@ class ClientConnection(asyncio.Protocol):
         self.broker_id = broker_id
         self.listener = listener
         self.number = 0
-        """Of those that have been dialled for; 0 where it has not."""
+        """Number of the connection among those that needed a broker; 0 until then."""
         self.since_s = 0.0
         self.end: ConnectionEnd = "client"
         self._make_session = make_session
         self.source = "?"
-        """The address that limits are counted by."""
+        """The client's address, by which limits count."""
         self.answered = 0
-        """Requests that no broker was asked for."""
+        """Number of requests that were answered without a broker."""
         self._ended = False
-        """It has sent its last, and what it sent waits for a broker."""
+        """Whether the client has ended its sending half while its bytes wait for a broker."""
         self._progress_count = 0
         self.timeout = ClientTimeout()
         self._broker_buffer_checks = 0
-        """Since the broker is behind: one with each read, so there are no more writes. 0 where it is not."""
+        """Checks since the broker fell behind, one for each read: an upper bound of waiting writes. Else
+        0."""
         self._backlog_checks = 0
-        """Since the client is behind."""
+        """Checks since the client fell behind; 0 if the client keeps up."""
         self._answer_s = 0.0
-        """How long what is in flight may take to be answered, once nothing new is forwarded."""
+        """How long the answers to requests in flight may take in a drain."""
         self._held = 0
         self._queue: list[bytes | memoryview] = []
         self.bodies: LargeBodies | None = None
@@ -180,28 +180,28 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def has_response_bodies(self) -> bool:
-        """Whether something else than its transport reads from the broker."""
+        """Whether the kernel, and not the transport, reads from the broker."""
         return self.bodies is not None and self.bodies.has_responses
 
     @property
     def waiting_bytes(self) -> int:
-        """What was written, and has not reached the kernel."""
+        """Bytes that were written, and have not reached the kernel."""
         return self.transport.get_write_buffer_size()
 
     @property
     def peer(self) -> str:
-        """The client's address; ? where the system did not know it."""
+        """The client's address; ``?`` if the system did not report one."""
         return f"{self._address[0]}:{self._address[1]}"
 
     @property
     def describe_peers(self) -> str:
-        """Between whom it is, as far as that is known."""
+        """The addresses of the client and of the broker, as far as they are known."""
         broker = None if self.broker is None else self.broker.transport.get_extra_info("peername")
         return self.peer if broker is None else f"{self.peer} to {broker[0]}:{broker[1]}"
 
     # ---- called by the event loop
 
-    def connection_made(self, transport: Any) -> None:  # a Transport; uvloop's is no instance of it
+    def connection_made(self, transport: Any) -> None:  # a Transport, although uvloop's is no instance of it
         self.transport = transport
         self.write = transport.write
         transport.set_write_buffer_limits(REPLY_BUFFER_BYTES)
@@ -248,19 +248,19 @@ class ClientConnection(asyncio.Protocol):
             self.attend()
 
     def eof_received(self) -> bool:
-        if self.state is State.DIALING:  # what waits may be Produce with acks=0
+        if self.state is State.DIALING:  # the bytes that wait may be Produce with acks=0
             self._ended = True
             return True
-        # In a drain whole requests are kept, too.
+        # A drain keeps whole requests, too.
         cut_off = self._unconsumed or not self.session.at_boundary
         if cut_off and not self.draining and self.state is not State.LEAVING:
-            error = TruncatedFrame("client", "it ends the connection inside a request")
+            error = TruncatedFrame("client", "connection closed inside a request")
             self.host.refused(self, self._explain(error, self._unconsumed))
         self.close()
         return False
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is written to."""
+        """Note that the client reads more slowly than the worker writes to it."""
         if self.broker is None:
             self.hold(_CLIENT_IS_FULL)
             return
@@ -277,7 +277,7 @@ class ClientConnection(asyncio.Protocol):
             self.broker.resume_reading()
 
     def _check_backlog(self) -> None:
-        """Pause where too much waits for the client. Kafka does not read from such a client either."""
+        """Pause both sides if too much waits for the client. Kafka, too, stops reading from such a client."""
         host = self.host
         self._backlog_checks += 1
         held_bytes = self.waiting_bytes + WRITE_OVERHEAD_BYTES * self._backlog_checks
@@ -301,31 +301,32 @@ class ClientConnection(asyncio.Protocol):
         if self.party is not None:
             self.party.drop(self)
 
-    # ---- called by the broker's side and by whoever dials
+    # ---- called by the broker's side and by the dialer
 
     def broker_side(self) -> BrokerConnection:
-        """A new one, for the connection that is dialled for it."""
+        """Return a new protocol for the connection to the broker."""
         return BrokerConnection(self.host, self)
 
     def wait_for_broker(self) -> int:
-        """Nobody knows yet where its broker is: read no more. Returns: how many bytes wait for it."""
+        """Pause reading until the broker's address is known. Returns: how many bytes wait for the broker."""
         self.hold(_BROKER_IS_DIALED)
         return sum(len(piece) for piece in self._queue) + len(self._unconsumed)
 
     def attach_broker(self, broker: BrokerConnection) -> bool:
-        """The broker is connected; False where the client is gone by now."""
+        """Attach the connected broker; returns False if the client has left by now."""
         if self.state is not State.DIALING:
             return False
         self.state = State.JOINED
         self.broker = broker
-        # Whatever waits now keeps all of a read. Found: 400 clients that left 2.9 KB of 40 KB took 13.7 MB.
+        # From now on bytes that wait keep a whole read in memory. Found: 400 clients that left 2.9 KB of 40
+        # KB unread took 13.7 MB.
         self.transport.set_write_buffer_limits(0)
         if self._held & _CLIENT_IS_FULL:
-            # Its transport was told so before there was a broker, and says it once. A transport that has just
-            # been made begins to read after this turn, whatever it is told now.
+            # The client's transport reported the full buffer before there was a broker, and reports it only
+            # once. A new transport begins to read after this turn, even if it is paused now.
             broker.pause_reading()
             asyncio.get_running_loop().call_soon(self._pause_full, broker)
-        # First, because a write may find the broker's buffer full, and pause again.
+        # Release first, because a write may find the broker's buffer full, and pause again.
         self.release(_BROKER_IS_DIALED)
         for piece in self._queue:
             broker.write(piece)
@@ -344,15 +345,15 @@ class ClientConnection(asyncio.Protocol):
             broker.pause_reading()
 
     def splice_body(self, broker: BrokerConnection, to_broker: bool, written_bytes: int) -> None:
-        """Have the kernel pass on what is left of a large body, where it can; see ``large_bodies``."""
+        """Let the kernel pass on the rest of a large body, if it can; see ``large_bodies``."""
         if self.bodies is None:
             self.bodies = LargeBodies(self)
         self.bodies.pass_on(broker, to_broker, written_bytes)
 
-    def broker_closed(self, kept: bytes) -> None:
-        """The broker has closed, or reset, the connection.
+    def broker_closed(self, unconsumed: bytes) -> None:
+        """Close the client after the broker has closed, or reset, its connection.
 
-        Args: kept: the beginning of a response, if there was too little of it to be looked at.
+        Args: unconsumed: the beginning of a response that was too short to be parsed.
         """
         self._stop_bodies()
         if self.state is State.LEAVING:
@@ -360,8 +361,8 @@ class ClientConnection(asyncio.Protocol):
             return
         self.end = "broker"
         self.host.broker_closed(self)
-        if kept or self.session.in_response:
-            self.host.refused(self, TruncatedFrame("broker", "it ends the connection inside a response"))
+        if unconsumed or self.session.in_response:
+            self.host.refused(self, TruncatedFrame("broker", "connection closed inside a response"))
         self.broker = None
         self.close()
 
@@ -370,7 +371,7 @@ class ClientConnection(asyncio.Protocol):
         self.close()
 
     def broker_is_behind(self) -> None:
-        """The broker reads more slowly than it is written to."""
+        """Note that the broker reads more slowly than the worker writes to it."""
         self.alert = True
         self._check_broker_buffer()
 
@@ -383,14 +384,14 @@ class ClientConnection(asyncio.Protocol):
                 self.broker.transport.set_write_buffer_limits(UNNOTICED_BY_BROKER_BYTES)
 
     def _check_broker_buffer(self) -> None:
-        """Pause where too much waits for the broker."""
+        """Pause the client if too much waits for the broker."""
         if self.broker is not None:
             self._broker_buffer_checks += 1
             limit_bytes, waiting_bytes = self.host.write_buffer_bytes, self.broker.waiting_bytes
             if waiting_bytes + WRITE_OVERHEAD_BYTES * self._broker_buffer_checks >= limit_bytes:
                 self.hold(_BROKER_IS_FULL)
                 if waiting_bytes >= limit_bytes // 2:
-                    # Large writes: read on at a quarter of the limit, so that the broker need not wait.
+                    # Large writes: resume reading at a quarter of the limit, so that the broker never waits.
                     self.broker.transport.set_write_buffer_limits(limit_bytes)
 
     # ---- called by the worker
@@ -403,22 +404,22 @@ class ClientConnection(asyncio.Protocol):
             self.close()
 
     def evict(self, error: LimitExceeded) -> None:
-        """Close it at once, for what it has the worker hold: nothing more goes out."""
+        """Close both sides at once, to free the memory that is held for the client: nothing more is sent."""
         self.refuse(error)
         self.session.drop_requests()
         self.transport.abort()
 
     def active_timeout(self) -> tuple[TimeLimit | None, int]:
-        """The time limit that runs now, and a number that changes when the client does something about it.
+        """Return the time limit that runs now, and a number that changes with the client's progress.
 
-        None runs while it is not read from, nor while it waits for an answer.
+        No limit runs while reading from the client is paused, nor while the client waits for an answer.
         """
         waits = self._held & ~(BODY_PASSES | _CLIENT_IS_FULL)
         if waits or self.state in (State.DIALING, State.LEAVING, State.CLOSED):
             return None, 0
-        if self.state is State.IDLE:  # also of a client that does not read its replies
+        if self.state is State.IDLE:  # also for a client that does not read its replies
             return "first_request_timeout_s", self.answered
-        if self._held & _CLIENT_IS_FULL:  # it has to read, as one that has nothing in flight has to ask
+        if self._held & _CLIENT_IS_FULL:  # the client has to read, as an idle client has to send
             return "idle_timeout_s", self.waiting_bytes
         self._progress_count += self.has_client_sent
         self.has_client_sent = False
@@ -431,28 +432,28 @@ class ClientConnection(asyncio.Protocol):
         return "idle_timeout_s", self._progress_count
 
     def enable_broker_keep_alive(self, before_s: float) -> None:
-        """Have the kernel ask whether the broker is still there, if it was dialled before then (monotonic).
+        """Enable TCP keep-alive to the broker, if it was dialed before a time (monotonic).
 
-        Not as soon as it is connected: after a takeover thousands are, and all of these ask for Metadata.
+        Not earlier: after a takeover thousands connect at once, and all of them request Metadata.
         """
         if self.broker is not None and self.since_s <= before_s:
             self.broker.enable_keep_alive()
 
     def hold_for_quota(self, quota: Quota) -> None:
-        """Read no more from the client before ``release_for_quota``; what it has asked for is answered."""
+        """Pause reading from the client until ``release_for_quota``; requests in flight are answered."""
         self.hold(self._quota_hold_bit(quota))
 
     def release_for_quota(self, quota: Quota) -> None:
         self.release(self._quota_hold_bit(quota))
 
     def move(self, idle_wait_s: float, answer_s: float) -> None:
-        """Leave in order, for the client to go elsewhere; called again, only the times are new.
+        """Leave in order, so that the client connects to another member.
 
-        Once it is to `drain`, another call can only shorten the time that is left.
+        A second call only sets new times; once the connection drains, it can only shorten the remaining time.
 
         Args:
-            patience_s: how long a moment is waited for when nothing is in flight.
-            answer_s: for how long after that what is in flight may be answered, and nothing new is forwarded.
+            idle_wait_s: how long to wait for a moment when nothing is in flight.
+            answer_s: how long after this wait requests in flight may be answered, with no new one forwarded.
         """
         if self.state in (State.LEAVING, State.CLOSED):
             return
@@ -468,7 +469,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def drain(self, answer_s: float) -> None:
-        """Forward no new request, let those in flight answer for as long as the limit, and leave in order."""
+        """Forward no new request, wait for the answers in flight up to a limit, and leave in order."""
         if self.draining or self.state in (State.LEAVING, State.CLOSED):
             return
         self.moving = self.draining = self.alert = True
@@ -478,15 +479,15 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def mark_returned(self) -> None:
-        """Its identity has lately moved away from here: have the worker look at it once it has a name."""
+        """Note that the identity has just moved away: report the connection once its client id is known."""
         self.has_returned = self.alert = True
 
     def withhold_produce(self) -> None:
-        """Write no record of it before it is to `drain`."""
+        """Forward no records of the client until `drain`."""
         self.session.withhold_produce()
 
     def close(self) -> None:
-        """Close both sides; what was written to either still goes out, if it can within ``linger_s``."""
+        """Close both sides; bytes already written still go out, within ``linger_s``."""
         if self.transport.is_closing():
             return
         self._stop_bodies()
@@ -501,7 +502,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- inside
 
     def _explain(self, error: WireError | LimitExceeded, received: bytes) -> WireError | LimitExceeded:
-        """The error of a client; it names the protocol where the client's first bytes are not Kafka."""
+        """Return the error of a client; it names the protocol if the client's first bytes are not Kafka."""
         if self.state is not State.IDLE or self.answered:
             return error
         return explain_refusal(error, received, self.listener, secured=is_secured(self.transport))
@@ -509,11 +510,11 @@ class ClientConnection(asyncio.Protocol):
     def _stop_bodies(self) -> None:
         if self.bodies is not None:
             self.bodies.stop()
-            self.bodies = None  # the two refer to each other, and references alone free memory
+            self.bodies = None  # breaks the reference cycle: memory is freed by reference counts alone
 
     def note_vanished(self, exc: Exception | None) -> None:
         if is_gone(exc):
-            detail = "its host has not answered for as long, and has not said that it ends"
+            detail = "the host stopped answering without closing the connection"
             self.host.refused(self, LimitExceeded("vanished_timeout_s", detail))
 
     def _quota_hold_bit(self, quota: Quota) -> int:
@@ -521,11 +522,11 @@ class ClientConnection(asyncio.Protocol):
 
     def hold(self, why: int) -> None:
         if self.state is State.LEAVING and (why != _BROKER_IS_FULL or self.broker is None):
-            return  # what comes after a goodbye is read, and discarded
+            return  # bytes after the end of file are read, and discarded
         self._held |= why
         self.transport.pause_reading()
         if why != BODY_PASSES and self.bodies is not None:
-            self.bodies.stop_requests()  # the kernel would go on reading
+            self.bodies.stop_requests()  # the kernel would continue to read
 
     def release(self, why: int) -> None:
         if self._held & why:
@@ -534,16 +535,16 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _cut(self, data: bytes, consumed: int) -> bytes | memoryview:
-        """Keep what was not consumed, and answer what needs no broker; returns what goes to the broker."""
+        """Keep the unconsumed bytes, send local replies, and return the bytes that go to the broker."""
         if consumed < len(data):
             self._keep(data[consumed:])
         start = self._reply() if self.session.local_replies else 0
         if consumed - start < len(data) // 2:
-            return data[start:consumed]  # it may wait for long, and a view of it would keep all
+            return data[start:consumed]  # the piece may wait for long, and a view would keep the whole read
         return memoryview(data)[start:consumed]
 
     def _dial_for(self, data: bytes | memoryview) -> None:
-        """What two reads brought waits here at most; what comes later waits in the kernel."""
+        """Queue bytes and dial a broker. At most two reads wait here; later bytes wait in the kernel."""
         self._queue.append(data)
         is_first = self.state is State.IDLE
         if not is_first or len(data) > LARGE_FIRST_PIECE_BYTES:
@@ -553,14 +554,14 @@ class ClientConnection(asyncio.Protocol):
             self.host.dial(self)
 
     def _keep(self, unconsumed: bytes) -> None:
-        """Present it again with what comes next. Only a drain leaves more than fits, unanswered."""
+        """Keep bytes for the next read. Only a drain leaves more than fits, and never answers them."""
         if len(unconsumed) <= MAX_UNCONSUMED_BYTES:
             self._unconsumed = unconsumed
         else:
             self.hold(_TOO_MUCH_IN_A_DRAIN)
 
     def _reply(self) -> int:
-        """Answer what needs no broker; returns how many of the bytes consumed were for that."""
+        """Send local replies; returns how many of the consumed bytes they answer."""
         replies = self.session.local_replies
         self.answered += len(replies)
         self.transport.write(b"".join(replies))
@@ -568,9 +569,9 @@ class ClientConnection(asyncio.Protocol):
         return self.session.discard_bytes
 
     def attend(self, written_bytes: int = 0) -> None:
-        """Read on where few enough are in flight, pause where too much waits, and take a move further.
+        """Resume or pause reading as buffers and requests in flight demand, and advance a move.
 
-        Args: written_bytes: how long the piece was of which something has just been written to the client.
+        Args: written_bytes: length of the piece of which bytes were just written to the client.
         """
         if self.session.crowded:
             self._check_in_flight()
@@ -588,9 +589,8 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def _check_in_flight(self) -> None:
-        """Pause where too many are in flight, and read on where half of that are: a broker answers them all,
-        or is gone.
-        """
+        """Pause at too many requests in flight, and resume at half: a broker answers all of them, or
+        closes."""
         session, requests = self.session, self.host.requests
         in_flight = session.in_flight
         session.crowded = in_flight > MANY_IN_FLIGHT // 2
@@ -607,7 +607,7 @@ class ClientConnection(asyncio.Protocol):
         self.alert = self.moving or self.session.crowded or behind or self.has_returned
 
     def note_response(self) -> int:
-        """Tell the worker how much is held for a response, and behind it; returns how much is no more."""
+        """Account for the bytes held for a response and behind it; returns how many were released."""
         before_bytes = self.host.responses.held_bytes(self)
         held_bytes = self.session.held_bytes
         if not held_bytes and not self.session.working:
@@ -619,18 +619,18 @@ class ClientConnection(asyncio.Protocol):
         return max(0, before_bytes - held_bytes)
 
     def drop_response(self) -> None:
-        """Hold no response any more: nothing more of it goes to the client."""
+        """Drop the response that is held: no more of it goes to the client."""
         if self.session.holding:
             self.session.drop_response()
             self.note_response()
 
     def advance(self) -> None:
-        """Take a move further where this is the moment."""
+        """Advance a move if this is the moment to leave."""
         if self.state is State.LEAVING:
             if self.session.refuses:
                 self._detach_broker()
         elif self.state is State.DIALING:
-            return  # what waits for the broker may be Produce with acks=0, and that is never in flight
+            return  # the bytes that wait may be Produce with acks=0, which is never in flight
         elif self.party is not None:
             self.party.advance(self)
         elif self.may_leave:
@@ -638,7 +638,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def may_leave(self) -> bool:
-        """Whether nothing is cut off where it leaves now; also where it has left."""
+        """Whether the connection can leave now without cutting off a request; True after it has left."""
         if self.state in (State.LEAVING, State.CLOSED):
             return True
         session = self.session
@@ -647,8 +647,8 @@ class ClientConnection(asyncio.Protocol):
         )
 
     def _can_leave_idle(self) -> bool:
-        """Whether nothing is in flight. With a group's member it is its next heartbeat that is waited for:
-        some clients look for a coordinator again only where they are told that it is not here.
+        """Whether nothing is in flight. A group's member waits for its next heartbeat instead: some clients
+        look for the coordinator again only after the answer that this broker is not the coordinator.
         """
         session = self.session
         is_quiet = session.is_idle and not session.coordinates
@@ -659,15 +659,15 @@ class ClientConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_drain_deadline)
 
     def _on_drain_deadline(self) -> None:
-        """What is in flight has had its time."""
-        if self.state is State.DIALING:  # that has a limit of its own; what waits for it has its time then
+        """Leave at the deadline for requests in flight."""
+        if self.state is State.DIALING:  # the dial has its own limit, and starts the deadline again
             return
         if self.session.in_flight:
             self.host.cut(self)
         self.leave()
 
     def leave(self) -> None:
-        """Nothing more is to come from here: say so to the client, and wait until it has read it."""
+        """Send the client an end of file, and wait until the client closes."""
         if self.state in (State.LEAVING, State.CLOSED) or self.transport.is_closing():
             return
         self._stop_bodies()

@@ -1,4 +1,4 @@
-"""Connections that leave a member one after the other; the connections of one librdkafka client leave together.
+"""Connections that leave a member, one after the other; those of one librdkafka client leave together.
 
 When Metadata has a new address for a broker, librdkafka drops the connection to the broker, with all requests
 in flight. And librdkafka requests Metadata when the first of its connections ends. So when several of its
@@ -58,7 +58,8 @@ class Departures(Generic[LeaverT]):
         return len(self._clients)
 
     def add(self, connections: Iterable[LeaverT]) -> None:
-        """Add connections that have to leave. A connection gets the turn of its client, which keeps its place."""
+        """Add connections that have to leave. A connection gets the turn of its client, which keeps its
+        place."""
         for each in sorted(connections, key=_since_s):
             session = each.session
             alone = not session.drops_moved or session.coordinates

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 BODY_PASSES: Final = 1
-"""Reason to pause reading from a client: the kernel passes on a body. A bit next to those of ``connection``."""
+"""Reason to pause reading from a client: the kernel passes on a body. A bit next to those of
+``connection``."""
 
 
 class Host(Protocol):
@@ -62,9 +63,7 @@ class Host(Protocol):
         """The connection leaves before its client has all responses."""
 
     def client_returned(self, connection: ClientConnection) -> None:
-        """A connection that ``has_returned`` sent its first request: call `withhold_produce` if its client had
-        to leave before.
-        """
+        """A connection that ``has_returned`` sent its first request; call `withhold_produce` if needed."""
 
     def sampled(self, connection: ClientConnection) -> None:
         """A read from the connection was sampled: schedule the next sample of ``sampling``."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 MAX_DEBT_S = 10.0  # not Final: tests change it, and a compiler would write its value into the code
-"""The longest debt of a source that receives; debt beyond it is forgiven. One Fetch response may be larger than
-a small quota allows in the 30 s that clients wait for the next response. Kafka's brokers shorten such a
+"""The longest debt of a source that receives; debt beyond it is forgiven. One Fetch response may be larger
+than a small quota allows in the 30 s that clients wait for the next response. Kafka's brokers shorten such a
 response to the quota of 11 s, which a proxy cannot do.
 """
 

@@ -1,8 +1,8 @@
-"""What passes through one worker, by listener and broker, from one message to control to the next.
+"""Counts the traffic of one worker by listener and broker, between two messages to control.
 
-Bytes, requests and connections are counted, all of them, in plain integers. Of some reads, chosen by chance,
-more is noted: how long the first request in it waits for its answer, its size and the answer's, who sent it,
-and how many are in flight on its connection.
+All bytes, requests and connections are counted in plain integers. Some reads are sampled at random. A sample
+has the latency of the first request in the read, the sizes of request and answer, the client, and the number
+of requests in flight on the connection.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from fleet.proxy.wire.counters import WireCounters
 from fleet.runtime.ipc import ConnectionRow, TrafficMessage, TrafficRow
 
 READS_PER_SAMPLE: Final = 64
-"""On average."""
+"""Average number of reads for one sample."""
 MAX_CLIENTS_REPORTED: Final = 10
 MAX_CLIENTS_COUNTED: Final = 1_000
-"""Of one listener and broker, between two messages; what comes later is not told apart."""
+"""Client ids counted for one listener and broker between two messages; later ones count as others."""
 MAX_CONNECTIONS_REPORTED: Final = 2_000
-"""In one message."""
+"""Connections reported in one message."""
 OTHER_CLIENTS: Final = "…"
 BUCKETS_PER_OCTAVE: Final = 4
 
 
 def bucket_of(took_s: float) -> int:
-    """The bucket of a latency; see `ApiTraffic`. What is below a microsecond counts as one."""
+    """Return the bucket of a latency; see `ApiTraffic`. Less than a microsecond counts as one."""
     return int(BUCKETS_PER_OCTAVE * log2(max(1.0, took_s * 1e6)))
 
 
 class ApiSamples:
-    """Answers of one API that were timed."""
+    """The timed answers of one API."""
 
     __slots__ = ("latency", "request_bytes", "response_bytes")
 
@@ -46,7 +46,7 @@ class ApiSamples:
 
 
 class Traffic:
-    """What passed on all connections of one identity at one listener, and how many are open."""
+    """The traffic of all connections of one identity at one listener, and the number of open ones."""
 
     __slots__ = (
         "_clients",
@@ -74,13 +74,13 @@ class Traffic:
         self._reported_requests = list(self.wire.requests)
 
     def sampled(self, client_id: str, in_flight: int) -> None:
-        """A read was looked at."""
+        """Count a sampled read."""
         self._in_flight_peak = max(self._in_flight_peak, in_flight)
         known = client_id in self._clients or len(self._clients) < MAX_CLIENTS_COUNTED
         self._clients[client_id if known else OTHER_CLIENTS] += 1
 
     def answered(self, api_key: int, request_bytes: int, response_bytes: int, took_s: float) -> None:
-        """The answer to a request that was sampled has begun to come."""
+        """Count the answer to a sampled request, which has begun to arrive."""
         samples = self._samples.get(api_key)
         if samples is None:
             samples = self._samples[api_key] = ApiSamples()
@@ -89,7 +89,7 @@ class Traffic:
         samples.latency[bucket_of(took_s)] += 1
 
     def take(self, listener: str, broker_id: BrokerId) -> TrafficRow | None:
-        """What has passed since the last time; None where nothing has, and nobody is there."""
+        """Return the traffic since the last call; None without traffic and open connections."""
         opened, to_broker_bytes, to_client_bytes = self._reported
         self._reported = (self.opened, self.to_broker_bytes, self.to_client_bytes)
         if self._reported == (opened, to_broker_bytes, to_client_bytes) and not self.connections:
@@ -135,9 +135,9 @@ class Traffic:
 
 
 class Sampling:
-    """Which reads from clients of a worker are looked at more closely.
+    """Chooses which reads from the clients of a worker are sampled.
 
-    ``reads`` is how many there will be up to the next one that is; below 0 there is none.
+    ``reads`` is the number of reads up to the next sample; below 0 no read is sampled.
     """
 
     __slots__ = ("reads",)
@@ -146,17 +146,17 @@ class Sampling:
         self.reads = 0
 
     def schedule_next(self) -> None:
-        """Chance decides, so that clients with a rhythm of their own are not always looked at in step."""
+        """Choose the next sample at random, so that samples never follow the rhythm of a client."""
         self.reads = random.randrange(1, 2 * READS_PER_SAMPLE)
 
 
 class TrafficLog:
-    """What control has not been told of yet.
+    """The traffic and the connections that control has no message about yet.
 
     Args:
-        worker: which life of which one.
-        rows: takes what has passed.
-        now_s: on the monotonic clock, as everywhere here; the wall clock may jump.
+        worker: identifies the worker and its process.
+        rows: takes the traffic since its last call.
+        now_s: by the monotonic clock, like all times here; the wall clock may jump.
     """
 
     def __init__(self, worker: str, rows: Callable[[], tuple[TrafficRow, ...]], now_s: float) -> None:
@@ -168,14 +168,14 @@ class TrafficLog:
         self._reported = 0
 
     def note(self, row: ConnectionRow) -> None:
-        """A connection has begun, or ended."""
+        """Add the begin or the end of a connection."""
         if len(self._connections) < MAX_CONNECTIONS_REPORTED:
             self._connections.append(row)
         else:
             self._dropped += 1
 
     def take(self, now_s: float, wall_ms: int) -> TrafficMessage:
-        """All that control has not been told of."""
+        """Return the message for control with everything since the last one."""
         self._reported += 1
         message = TrafficMessage(
             self._worker,

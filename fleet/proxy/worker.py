@@ -1,4 +1,4 @@
-"""The data plane's process: sockets, the directory they are served by, and an orderly end."""
+"""The worker of the data plane: its sockets, its directory, and its orderly end."""
 
 from __future__ import annotations
 
@@ -48,37 +48,41 @@ from fleet.tls.brokers import to_brokers
 log = logging.getLogger(__name__)
 
 FIRST_DIRECTORY_S: Final = 0.5
-"""How long a starting worker lets clients wait for a directory that is newer than the file's."""
+"""How long a starting worker lets clients wait for a newer directory than the file's."""
 DRAIN_PHASE_SHARE: Final = 0.1
-"""The part of ``drain_timeout_s`` for each of: having clients leave one after the other, waiting for a moment
-when nothing is in flight, letting what is in flight answer. Control may have had half; goodbyes need some."""
+"""Share of ``drain_timeout_s`` for each of three phases: clients leave one after the other; connections wait
+for a moment when nothing is in flight; requests in flight are answered. Control may have used half of the
+time, and goodbyes need some."""
 MOVE_NOTICE_S: Final = 0.25
-"""How long other members get to learn of a move before clients are sent to ask them: one that is told the old
-place once more comes back, and stays."""
+"""How long other members get to learn of a move before clients are sent to them. A client that gets the old
+address once more comes back, and stays."""
 MOVE_RETENTION_S = 600.0  # not Final: tests change it, and a compiler would write its value into the code
-"""How long after a move, at least, clients are made to forget a coordinator's former address: above the
-time-outs of sessions and sockets, so that whoever lost a coordinator has asked for it within."""
+"""The shortest time after a move in which clients are made to forget a coordinator's old address. It exceeds
+the time-outs of sessions and sockets, so every client that lost its coordinator looks for it within this
+time."""
 FORGET_MOVES_INTERVAL_S = 60.0  # not Final, as above
-"""How often moves are looked for that are no news any more: a multiple of how often counters are told."""
+"""The interval at which old moves are forgotten: a multiple of the interval of counters."""
 LIBRDKAFKA_IDLE_WAIT_S: Final = 1.0
-"""How long connections of a librdkafka client wait for a moment when nothing is in flight: it comes soon, or
-on a busy machine never. Until then the client may ask for Metadata at any time. For as long again a party
-waits for its slowest connection, and forwards nothing new."""
+"""How long connections of a librdkafka client wait for a moment when nothing is in flight. The moment comes
+soon, or never on a busy machine, and meanwhile the client may request Metadata at any time. A party then
+waits as long again for its slowest connection, and forwards nothing new."""
 FIRST_MOVE_DELAY_S: Final = 0.05
-"""How long the first turn waits for identities that move a moment later, of the same clients."""
+"""How long the first turn of departures waits for other identities of the same clients to move."""
 CLIENT_RETURN_S: Final = 1.0
-"""How long clients may come back to where they were told to leave: some do so once, and meanwhile learn more.
-A stopping worker listens for so long, and one that goes on then tells them again."""
+"""How long clients may come back after they were sent away: some do so once, and learn the new address
+meanwhile. A stopping worker listens for this long. A running worker sends them away again after this time."""
 MOVE_AGAIN_WINDOW_S: Final = 10.0
-"""How long after a move those that come back are told again: then whoever stays has no other way."""
+"""How long after a move returning clients are sent away again; a client that returns later has no
+alternative."""
 HELD_LONGEST_RESPONSES: Final = 2
-"""Of the longest responses that may be held, how many all connections of a worker may have at a time."""
+"""How many responses of the greatest allowed size all connections of a worker may hold at a time."""
 BACKLOG_WRITE_BUFFERS: Final = 4
-"""Of write buffers, as many as may be held at least for all clients of a worker that are behind."""
+"""Memory for all clients of a worker that are behind, in write buffers; a lower bound of the limit."""
 REQUEST_WRITE_BUFFERS: Final = 32
-"""Of write buffers, as many as requests in flight of all clients of a worker may take that have many."""
+"""Memory for the requests in flight of all clients of a worker that have many, in write buffers."""
 LONGEST_READ_BYTES: Final = 256 * 1024
-"""Of a transport. Write buffers and responses count for as much at least: one client must not be too many."""
+"""The longest read of a transport. Limits count each buffer and response as at least this long, so that one
+client alone never exceeds them."""
 LINGER_SHARE: Final = 0.1
 LINGER_LIMIT_S: Final = 5.0
 
@@ -87,8 +91,8 @@ class Worker(Host):
     """One worker of a member.
 
     Args:
-        spec: what the supervisor says; its descriptors become this worker's.
-        first_directory_s: how long clients wait for a directory that is newer than the file's.
+        spec: the supervisor's specification; the worker takes over its file descriptors.
+        first_directory_s: how long clients wait for a newer directory than the file's.
     """
 
     def __init__(self, spec: ChildSpec, first_directory_s: float = FIRST_DIRECTORY_S) -> None:
@@ -131,12 +135,13 @@ class Worker(Host):
         self._departures: Departures[ClientConnection] = Departures()
         self._next_departure: asyncio.TimerHandle | None = None
         self._withheld_until_s: dict[BrokerId, dict[int, float]] = {}
-        """Identity that has moved away → hash of a client's key → until when a librdkafka client that comes
-        back writes nothing."""
+        """Identity that has moved away → hash of a client's key → until when Produce of a returning
+        librdkafka client is withheld."""
         self._withheld: set[ClientConnection] = set()
-        """Those that do."""
+        """The connections whose Produce is withheld."""
         self._recent_moves: deque[tuple[float, AddressSource, int]] = deque()
-        """Of each directory and listener: when it came, and as which update."""
+        """For each directory and listener: when the directory arrived, the source, and the number of the
+        update."""
         self._leaving_connections: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
@@ -192,7 +197,7 @@ class Worker(Host):
             stopping.cancel()
             for end in ends:
                 if end.done():
-                    end.result()  # none is done but by an error
+                    end.result()  # each of them only ends with an error
             await self._drain_all()
         finally:
             self._control_channel.send_counters()
@@ -206,7 +211,7 @@ class Worker(Host):
     # ---- directories
 
     def apply(self, directory: Directory) -> None:
-        """Serve by this directory from now on; let go of the clients whose identity has left this member."""
+        """Switch to a new directory, and send away the clients whose identity has left this member."""
         before, me = self._directory, self._me.proxy_id
         if me not in directory.members:
             directory = replace(directory, members={**directory.members, me: self._me})
@@ -225,10 +230,10 @@ class Worker(Host):
         if lost_ids:
             self._move_away(lost_ids)
         for connection in [each for each in self._withheld if self._owns(each)]:
-            self._end_withholding(connection)  # its client comes again, and is served
+            self._end_withholding(connection)  # the client connects again, and is served
 
     def _forget_moves(self) -> None:
-        """Regularly: with a timer of the loop for each directory each of its waits would have a limit."""
+        """Forget old moves. With a loop timer for each directory, all waits of the loop would be limited."""
         before_s = self._loop.time() - MOVE_RETENTION_S
         old: dict[AddressSource, int] = {}
         while self._recent_moves and self._recent_moves[0][0] <= before_s:
@@ -242,11 +247,12 @@ class Worker(Host):
                 del self._withheld_until_s[broker_id]
 
     def _move_away(self, broker_ids: Collection[BrokerId]) -> None:
-        """Have identities' clients leave one after the other: they must not all reconnect at once."""
+        """Let the clients of identities leave one after the other, so that they do not all reconnect at
+        once."""
         leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
             served = self._connections[broker_id]
-            log.info("identity %d has moved away: moving %d connections", broker_id, len(served))
+            log.info("identity %d has moved to another member: moving %d connections", broker_id, len(served))
             self._moved_s[broker_id] = self._loop.time()
             self._withheld_until_s[broker_id] = {}
             leaving += served
@@ -256,14 +262,14 @@ class Worker(Host):
         self._loop.call_later(MOVE_NOTICE_S, self._queue, leaving)
 
     def _queue(self, leaving: Iterable[ClientConnection]) -> None:
-        """Give connections their turn: by now the other members know where the identities are."""
+        """Queue connections for their turn to leave; by now the other members know the new owners."""
         if not self._departures:
             self._next_move_s = max(self._next_move_s, self._loop.time() + FIRST_MOVE_DELAY_S)
         self._departures.add(filter(self._has_to_leave, leaving))
         self._depart_later()
 
     def _has_to_leave(self, connection: ClientConnection) -> bool:
-        """Whether it does, and nothing has been done about it yet."""
+        """Whether a connection has to leave, and has not been sent away yet."""
         if connection.moving or connection.state is State.CLOSED or connection in self._withheld:
             return False
         return not self._owns(connection)
@@ -286,7 +292,7 @@ class Worker(Host):
         self._depart_later()
 
     def _send_away(self, connections: list[ClientConnection], idle_wait_s: float, answer_s: float) -> None:
-        """Have connections leave, together where there are several."""
+        """Send connections away; several of them leave together."""
         soon_s = min(idle_wait_s, LIBRDKAFKA_IDLE_WAIT_S)
         together = [each for each in connections if not each.moving and each.party is None]
         if len(together) > 1:
@@ -307,14 +313,15 @@ class Worker(Host):
         return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
 
     def _report_broker(self, broker: Broker) -> None:
-        """A response names it otherwise than the directory: control asks the cluster."""
+        """Report a broker whose address in a response differs from the directory; control asks the
+        cluster."""
         self._control_channel.report_brokers([broker])
 
     def _note_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
         self._upstreams.note_reachable(reachable, time.monotonic())
 
     def snapshot(self) -> WorkerCounters:
-        """The counters as they are now."""
+        """Return the counters as they are now."""
         return self._counters.snapshot(
             self._upstreams.up, self._directory.generation, self._directory.revision, self._draining
         )
@@ -365,7 +372,7 @@ class Worker(Host):
         def connection() -> ClientConnection:
             nonlocal traffic, make_session
             if traffic is None or make_session is None:
-                # Not before there is one: most of many thousand ports may never see any.
+                # Created with the first connection: most of many thousand ports may never have any.
                 traffic = self._counters.traffic(listener, key)
                 make_session = SessionFactory(
                     source,
@@ -394,9 +401,11 @@ class Worker(Host):
             self._loop.call_later(CLIENT_RETURN_S, self._move_again, connection)
 
     def client_returned(self, connection: ClientConnection) -> None:
-        """A client that drops connections at Metadata's word is not served where it was just sent away.
+        """Withhold Produce of a client that returns although it was just sent away, and that drops
+        connections.
 
-        That word is on its way, or it asks for it here, and what is in flight when it comes would run twice.
+        Metadata with the new address is in transit, or the client requests it here. When it arrives the
+        client drops the connection, and requests in flight would run twice.
         """
         broker_id, session = connection.broker_id, connection.session
         assert broker_id is not None
@@ -405,11 +414,12 @@ class Worker(Host):
         if session.drops_moved and now_s < until_s and not self._owns(connection):
             connection.withhold_produce()
             self._withheld.add(connection)
-            # No longer: its Metadata request may be behind a Produce, and goes another way after that.
+            # Not for longer: the client's Metadata request may be behind a Produce. Once the connection ends,
+            # the client sends Metadata to another member.
             self._loop.call_at(min(until_s, now_s + CLIENT_RETURN_S), self._end_withholding, connection)
 
     def _end_withholding(self, connection: ClientConnection) -> None:
-        """It ends in order, and what its client has sent does not run: the client may have gone by now."""
+        """End a withheld connection in order; its requests never run, as its client may have left by now."""
         if connection in self._withheld:
             self._withheld.remove(connection)
             connection.drain(self._timing.move_timeout_s)
@@ -441,35 +451,35 @@ class Worker(Host):
     def refused(self, connection: ClientConnection, error: WireError | LimitExceeded) -> None:
         self._counters.refused(error, connection.describe_peers, time.monotonic())
         if self._traffic_log is not None and not self.sampling.reads:
-            self.sampling.schedule_next()  # it was to be looked at, and counting goes on from there for ever
+            self.sampling.schedule_next()  # the refused read was to be sampled; else no other read ever is
 
     def _handshake_failed(self, peer: str, why: str) -> None:
         self._counters.refused(HandshakeFailed("client", why), peer, time.monotonic())
 
     def _evict_response(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"a response of {held_bytes} bytes is held for it, the most of its address, which has most, "
-            f"and together they are above {self.responses.limit_bytes}; ask for less, or raise the limit"
+            f"responses held for all clients exceed {self.responses.limit_bytes} bytes, and this client's "
+            f"response of {held_bytes} bytes is the largest of its address; request less, or raise the limit"
         )
-        # Later: it may be the one whose bytes are being looked at.
+        # In a later turn: the bytes of this connection may be being processed just now.
         self._loop.call_soon(connection.evict, LimitExceeded("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:
         in_responses = 2 * connection.session.held_bytes > held_bytes
-        why = "of a response to it" if in_responses else "because it does not read"
+        why = "for a response" if in_responses else "because it does not read"
         detail = (
-            f"{held_bytes} bytes are held {why}, and for all clients of this worker that "
-            f"are behind more than {self.backlogs.limit_bytes}"
+            f"{held_bytes} bytes are held for this client {why}, and more than {self.backlogs.limit_bytes} "
+            "bytes for all slow clients of this worker"
         )
         limit: MemoryLimit = "max_patched_response_bytes" if in_responses else "write_buffer_bytes"
         connection.evict(LimitExceeded(limit, detail))
 
     def _evict_requests(self, connection: ClientConnection, held_bytes: int) -> None:
         detail = (
-            f"{held_bytes // IN_FLIGHT_BYTES} of its requests are in flight, the most of its address, "
-            f"which has the most of all, and together they take more than {self.requests.limit_bytes} bytes"
+            f"requests in flight of all clients exceed {self.requests.limit_bytes} bytes, and this client's "
+            f"{held_bytes // IN_FLIGHT_BYTES} requests are the most of its address"
         )
-        # At once: one turn of the event loop may read from hundreds of such clients.
+        # In this turn: one turn of the event loop may read from hundreds of such clients.
         connection.evict(LimitExceeded("write_buffer_bytes", detail))
 
     def overdrawn(self, connection: ClientConnection, quota: Quota) -> None:
@@ -478,7 +488,7 @@ class Worker(Host):
     def cut(self, connection: ClientConnection) -> None:
         where = "bootstrap" if connection.broker_id is None else connection.broker_id
         requests = connection.session.in_flight
-        log.warning("a client of %s leaves with %d requests unanswered", where, requests)
+        log.warning("closing a client of %s with %d requests unanswered", where, requests)
 
     def sampled(self, connection: ClientConnection) -> None:
         connection.traffic.sampled(connection.session.client_id, connection.session.in_flight)
@@ -522,7 +532,7 @@ class Worker(Host):
     # ---- the end
 
     async def _drain_all(self) -> None:
-        """Have all clients leave, and refuse them only then: whoever is refused is told of an error."""
+        """Let all clients leave, and only then stop listening: a refused client reports an error."""
         connections = self._all_connections()
         log.info("draining %d connections", len(connections))
         phase_s = self._timing.drain_timeout_s * DRAIN_PHASE_SHARE
@@ -537,13 +547,13 @@ class Worker(Host):
         for connection in connections:
             connection.session.watch_fetches(on=connection.session.drops_moved)
             party = parties.get(connection.session.client_key)
-            # A connection that leaves by itself must not end a party early; other clients are in none.
+            # A connection that leaves by itself must not end a party early; other clients have no party.
             if party is not None and connection.session.drops_moved and not connection.moving:
                 party.add(connection)
         self._departures.add(connections)
         number = 0
         while together := self._departures.take():
-            # Those that leave later have less patience, and all are gone in time.
+            # Connections that leave later wait less, so that all have left in time.
             starts_s = number * interval_s
             number += len(together)
             self._loop.call_later(starts_s, self._send_away, together, 2 * phase_s - starts_s, phase_s)
@@ -563,7 +573,7 @@ class Worker(Host):
         return [connection for served in self._connections.values() for connection in served]
 
     async def _wait_for(self, leaving: Iterable[ClientConnection], limit_s: float) -> None:
-        """Wait until these have gone, whoever has come back meanwhile."""
+        """Wait until these connections are closed, regardless of new ones, up to a limit."""
         self._leaving_connections = {each for each in leaving if each.state is not State.CLOSED}
         if self._leaving_connections:
             self._all_left.clear()

@@ -1,7 +1,7 @@
-"""Fetch, whose answers are most of what passes: the usual ones without addresses, recognized at once.
+"""Recognizes the usual Fetch responses without addresses, which are most of the traffic.
 
-As with Produce (``wire.produce``): what is recognized is what the scanner and ``wire.tail`` would leave as it
-is, and they take whatever is not.
+A recognizer accepts only responses that the scanner and ``wire.tail`` would leave unchanged. They handle all
+other responses (compare ``wire.produce``).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ FETCH: Final = 1
 # FetchResponse.json v16-18: size, correlation id, tags; throttle_time_ms, error_code, session_id; responses
 # [topic_id, partitions [index, error_code, high_watermark, last_stable_offset, log_start_offset,
 # aborted_transactions, preferred_read_replica, records, tags], tags], tags.
-# Where their tags are, one more than how many topics, partitions and aborted transactions there are, and the
-# length of the records.
+# Positions of the tags, of the compact counts of topics, partitions and aborted transactions (each one more
+# than the count), and of the length of the records.
 _TAGS_AT: Final = 8
 _TOPICS_AT: Final = 19
 _PARTITIONS_AT: Final = 36
 _ABORTED_AT: Final = 67
 _RECORDS_AT: Final = 72
 NO_TAGS_BYTES: Final = 3
-"""Behind the records: of the partition, the topic and the response."""
+"""Empty sections of tagged fields behind the records: of the partition, the topic and the response."""
 _SHORTEST_BYTES: Final = _RECORDS_AT + 1 + NO_TAGS_BYTES
 _EMPTY_BYTES: Final = 21
 
 
 class _OnePartition(Recognizer):
-    """One partition without aborted transactions, or none at all; no tagged fields, and so no endpoints."""
+    """One partition without aborted transactions, or no partition; no tagged fields, so no endpoints."""
 
     def passes(self, data: bytes, pos: i64, after: i64) -> bool:
         if after - pos < _SHORTEST_BYTES:
@@ -68,4 +68,4 @@ class _OnePartition(Recognizer):
 
 
 FETCH_RECOGNIZERS: Final[dict[int, Recognizer]] = {16: _OnePartition()}
-"""First Fetch version of a layout → recognizes the usual responses that have no address in them."""
+"""First Fetch version of a layout → recognizer of the usual responses without an address."""

@@ -1,4 +1,4 @@
-"""What is read of requests: the header, and of two APIs a little more."""
+"""The header of requests, and the layouts of their responses."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fleet.proxy.wire.heartbeats import HEARTBEATS
 from fleet.proxy.wire.produce import PRODUCE_RECOGNIZERS, Recognizer
 
 read_request_header: Final = Struct(">iIIh").unpack_from
-"""Size; api key and version as one number; correlation id; length of the client id, negative for null."""
+"""Size; API key and version as one number; correlation id; length of the client id, negative for null."""
 
-# What is remembered of a request is one number: the correlation id, and above it the index into LAYOUTS. So
-# a response that passes unread is recognized by one comparison. PLANS gives the part above; -1 minus it where
-# more than the header must be read.
+# The entry that is remembered for a request is one number: the correlation id, and above it the index into
+# LAYOUTS. So one comparison recognizes a response that passes unread. RESPONSE_LAYOUTS has the upper part of
+# the entry, or -1 minus it if more than the header must be read.
 
 LAYOUT_SHIFT: Final = 32
 CORRELATION_MASK: Final = (1 << LAYOUT_SHIFT) - 1
@@ -57,22 +57,22 @@ _BUILT: Final = _layouts()
 LAYOUTS: Final = _BUILT[0]
 RESPONSE_LAYOUTS: Final = _BUILT[1]
 VERSIONS: Final = 32
-"""How many each API has room for in the table below."""
+"""Number of versions of each API in the table below."""
 UNLISTED: Final = -(1 << 62)
-"""In place of a plan: the request is not in the tables."""
+"""In place of a response layout: the request is not in the tables."""
 RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
     RESPONSE_LAYOUTS.get(key << 16 | version, UNLISTED)
     for key in range(max(APIS) + 1)
     for version in range(VERSIONS)
 ]
-"""``RESPONSE_LAYOUTS`` by key times VERSIONS plus version: a list is looked up without a number being made an object."""
+"""``RESPONSE_LAYOUTS`` by key times VERSIONS plus version: a list look-up creates no number object."""
 UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
 API_KEYS: Final = tuple(
     next((key for key, _, _, known in PATCHED if layout and known.name == layout.name), API_VERSIONS)
     for layout in LAYOUTS
 )
-"""Index into LAYOUTS → api key."""
+"""Index into LAYOUTS → API key."""
 
 _RECOGNIZERS_BY_API: Final[dict[int, dict[int, Recognizer]]] = {
     PRODUCE: PRODUCE_RECOGNIZERS,
@@ -84,4 +84,4 @@ _RECOGNIZERS: Final = {
     if key in _RECOGNIZERS_BY_API
 }
 RECOGNIZERS: Final[list[Recognizer | None]] = [_RECOGNIZERS.get(index) for index in range(len(LAYOUTS))]
-"""Index into LAYOUTS → recognizes many of the responses in which there is nothing to patch."""
+"""Index into LAYOUTS → recognizer of many responses without an address."""

@@ -201,7 +201,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
     sent_bytes = len(play.to_client)
     begin = struct.pack(">ii", size, number) + brokers
     if is_refused:
-        with pytest.raises(OversizeFrame, match="is above an int32 with the fleet's addresses"):
+        with pytest.raises(OversizeFrame, match="is above int32 with the fleet's addresses"):
             play.broker(begin)
         assert len(play.to_client) == sent_bytes
     else:
@@ -229,8 +229,8 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
     with pytest.raises(OversizeFrame) as caught:
         patched.step(list[object]().append)
     assert str(caught.value) == (
-        "broker: sample response of 100 bytes is above an int32 with the fleet's addresses: "
-        "ask for less at once, or advertise shorter names"
+        "broker: sample response of 100 bytes is above int32 with the fleet's addresses; "
+        "request less at once, or advertise shorter host names"
     )
 
 

@@ -32,10 +32,10 @@ def test_each_limit_passes_once_nothing_has_come_for_so_long() -> None:
         "11 first_request_timeout_s: no request for 10 s"
     ]
     assert looked(*lasting("request_timeout_s", 7, 61)) == [
-        "61 request_timeout_s: no more of a request that has begun for 60 s"
+        "61 request_timeout_s: no more bytes of an incomplete request for 60 s"
     ]
     assert looked(*lasting("idle_timeout_s", 7, 661)) == [
-        "661 idle_timeout_s: nothing asked and nothing to answer for 660 s"
+        "661 idle_timeout_s: idle with no request in flight for 660 s"
     ]
 
 

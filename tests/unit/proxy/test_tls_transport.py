@@ -52,7 +52,8 @@ class PaperSocket:
 
 
 class Carried(asyncio.Protocol):
-    """What is carried: notes what it is told, and looks whether the shared buffers are empty whenever it is called."""
+    """What is carried: notes what it is told, and looks whether the shared buffers are empty whenever it is
+    called."""
 
     def __init__(self, shared: SharedTls) -> None:
         self._shared = shared

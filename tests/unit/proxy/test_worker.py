@@ -648,7 +648,7 @@ async def test_broker_whose_address_is_none_closes_the_client(
         assert await ends(reader) == b""
         writer.close()
     assert [each.levelname for each in caplog.records if "cannot be reached" in each.message] == ["WARNING"]
-    assert "dialling a broker failed" not in caplog.text
+    assert "dialing a broker failed" not in caplog.text
 
 
 async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tmp_path: Path) -> None:
@@ -1613,7 +1613,7 @@ async def test_drain_ends_within_its_time_whatever_the_broker_does(
         assert await ends(reader) == b""
         # The client never closes its side: the worker does not wait for ever.
         await eventually(lambda: not at.connections(), "the connection is cut")
-        assert "a client of 1 leaves with 1 requests unanswered" in caplog.text
+        assert "closing a client of 1 with 1 requests unanswered" in caplog.text
         writer.close()
 
 
