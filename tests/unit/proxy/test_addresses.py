@@ -49,7 +49,7 @@ def book(directory: Directory = DIRECTORY, listener: str = "external", me: str =
         ("internal", 2, "in.b", 9_002),
     ],
 )
-def test_the_owner_is_advertised_on_the_listener_that_was_asked(
+def test_owner_is_advertised_on_the_clients_listener(
     listener: str, broker_id: int, host: str, port: int
 ) -> None:
     address = book(listener=listener).client(b"k")[broker_id]
@@ -57,7 +57,7 @@ def test_the_owner_is_advertised_on_the_listener_that_was_asked(
     assert address.classic == classic(host, port)
 
 
-def test_clients_are_spread_over_the_owners_and_stay_with_theirs() -> None:
+def test_clients_spread_over_owners_and_stay() -> None:
     one = book()
     hosts = set()
     for number in range(60):
@@ -69,11 +69,11 @@ def test_clients_are_spread_over_the_owners_and_stay_with_theirs() -> None:
     assert len(hosts) == 3
 
 
-def test_a_broker_that_the_directory_does_not_know_is_mine() -> None:
+def test_unknown_broker_is_advertised_at_this_member() -> None:
     assert book(me="c").client(b"k")[7].compact == compact("c.example", 19_007)
 
 
-def test_an_owner_without_a_port_for_it_is_passed_over() -> None:
+def test_owner_without_a_port_is_skipped() -> None:
     members = {"a": member("a"), "b": member("b", 100, 3), "c": member("c")}
     two = replace(DIRECTORY, members=members, advertised={2: ("b", "c"), 3: ("b",), 4: ("gone",)})
     assert book(two).client(b"k")[2].compact == compact("c.example", 19_002)
@@ -81,7 +81,7 @@ def test_an_owner_without_a_port_for_it_is_passed_over() -> None:
     assert book(two).client(b"k")[4].compact == compact("a.example", 19_004)
 
 
-def test_an_identity_that_only_others_have_a_port_for_is_given_to_a_live_one() -> None:
+def test_identity_without_own_port_goes_to_a_live_member() -> None:
     members = {"a": member("a"), "b": member("b", 100, 3), "c": member("c", 100, 3)}
     directory = replace(DIRECTORY, members=members, suspects=("b",))
     assert book(directory).client(b"k")[101].compact == compact("c.example", 19_002)
@@ -99,13 +99,13 @@ def test_an_id_without_any_port_gets_port_0_and_is_counted() -> None:
     assert not seen
 
 
-def test_without_a_directory_nothing_is_given_away() -> None:
+def test_no_real_address_without_a_directory() -> None:
     for directory in (Directory(), DIRECTORY):
         client = AddressBook(directory, "no-such-listener", "z").client(b"k")
         assert client[1].compact == compact(NO_HOST, 0)
 
 
-def test_what_the_directory_says_of_a_broker_is_known_in_both_encodings() -> None:
+def test_real_address_is_known_in_both_encodings() -> None:
     client = book().client(b"k")
     assert client[2].real_compact == compact("real-2", 9092)
     assert client[2].real_classic == classic("real-2", 9092)
@@ -143,7 +143,7 @@ def test_a_source_swaps_the_whole_book() -> None:
     assert source.book.directory.advertised == {1: ("b",)}
 
 
-def test_each_connection_is_told_of_a_move_once() -> None:
+def test_move_is_reported_once_per_connection() -> None:
     source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
     one: dict[int, int] = {}
     other: dict[int, int] = {}
@@ -164,7 +164,7 @@ def test_each_connection_is_told_of_a_move_once() -> None:
     assert not source.book.client(b"k", {}).has_unreported_move(1)
 
 
-def test_a_new_control_process_counts_revisions_anew_and_its_moves_are_news() -> None:
+def test_moves_of_a_new_control_process_are_reported() -> None:
     """Found by a reader: a move of revision 5 was forgotten with an older one, or taken for told before."""
     source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
     told: dict[int, int] = {}
@@ -184,7 +184,7 @@ def test_the_first_directory_with_a_generation_is_no_move() -> None:
     assert not source.book.client(b"k").has_unreported_move(1)
 
 
-def test_what_is_told_is_kept_where_all_clients_are_told_the_same() -> None:
+def test_heads_are_cached_if_all_clients_get_the_same() -> None:
     alike = book(replace(DIRECTORY, advertised={1: ("a",), 2: ("b",), 3: ("c",)}))
     alike.cache_head(7, b"found", b"rewritten")
     alike.cache_head(8, bytes(MAX_CACHED_HEAD_BYTES + 1), b"rewritten")
@@ -196,7 +196,7 @@ def test_what_is_told_is_kept_where_all_clients_are_told_the_same() -> None:
     assert spread.heads == {}
 
 
-def test_a_new_book_has_kept_nothing() -> None:
+def test_new_book_has_no_cached_heads() -> None:
     source = AddressSource(replace(DIRECTORY, advertised={1: ("a",)}), "external", "a")
     before = source.book
     before.cache_head(7, b"found", b"rewritten")

@@ -27,7 +27,7 @@ def refusal(admission: Admission[Guest], guest: Guest) -> str | None:
     return None if error is None else f"{error.reason}: {error}"
 
 
-def test_up_to_the_limit_everyone_may_have_a_broker() -> None:
+def test_connections_within_the_limit_get_a_broker() -> None:
     admission: Admission[Guest] = Admission(3, None, 5)
     first = entered(admission, 3)
     (fourth,) = entered(admission, 1)
@@ -42,7 +42,7 @@ def test_a_source_has_a_limit_of_its_own() -> None:
     assert refusal(admission, many[2]) == f"max_connections_per_source: 2 connections of {A} are open"
 
 
-def test_room_that_was_made_meanwhile_is_had() -> None:
+def test_connection_is_admitted_once_there_is_room() -> None:
     admission: Admission[Guest] = Admission(1, 1, 5)
     (first,), (second,), (third,) = (entered(admission, 1) for _ in range(3))
     admission.leave(first)
@@ -54,7 +54,7 @@ def test_room_that_was_made_meanwhile_is_had() -> None:
     assert refusal(admission, Guest()) is None
 
 
-def test_who_is_above_a_limit_may_be_silent_for_a_moment_only() -> None:
+def test_silence_above_a_limit_ends_the_connection() -> None:
     admission: Admission[Guest] = Admission(1, None, 5)
     (inside,) = entered(admission, 1)
     silent, asking = entered(admission, 2)
@@ -67,7 +67,7 @@ def test_who_is_above_a_limit_may_be_silent_for_a_moment_only() -> None:
     assert admission.silent_guests(100.0) == []
 
 
-def test_of_too_many_above_a_limit_the_oldest_that_was_not_answered_goes() -> None:
+def test_oldest_unanswered_connection_is_evicted() -> None:
     admission: Admission[Guest] = Admission(1, None, 3)
     entered(admission, 1)
     asking, oldest, _ = entered(admission, 3)
@@ -80,7 +80,7 @@ def test_of_too_many_above_a_limit_the_oldest_that_was_not_answered_goes() -> No
     assert again[0] not in (oldest, asking), "each goes once"
 
 
-def test_a_flood_from_one_address_drives_nobody_else_out() -> None:
+def test_flood_from_one_address_evicts_no_other_address() -> None:
     """Not even where it imitates members; and the newest always has the time to ask."""
     for imitated in (0, 1):
         admission: Admission[Guest] = Admission(1, None, 10)
@@ -98,7 +98,7 @@ def test_a_flood_from_one_address_drives_nobody_else_out() -> None:
         assert gone[0].source == A
 
 
-def test_nothing_is_kept_of_those_that_have_gone() -> None:
+def test_closed_connections_leave_no_state() -> None:
     admission: Admission[Guest] = Admission(2, 2, 2)
     for number in range(50):
         guests = entered(admission, 3, f"198.51.100.{number}")

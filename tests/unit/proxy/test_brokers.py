@@ -11,13 +11,13 @@ def at(broker: Broker) -> Candidate:
     return Candidate(broker.broker_id, Endpoint(broker.host, broker.port))
 
 
-def test_configured_servers_stand_in_while_no_broker_is_known() -> None:
+def test_configured_servers_are_used_without_known_brokers() -> None:
     upstreams = Upstreams(SERVERS)
     assert upstreams.candidates(0.0) == [Candidate(None, each) for each in SERVERS]
     assert upstreams.broker(1) is None
 
 
-def test_bootstrap_connections_rotate_over_brokers_and_end_with_configured_servers() -> None:
+def test_bootstrap_rotates_and_ends_with_configured_servers() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
     first, second, third = (upstreams.candidates(0.0) for _ in range(3))
@@ -27,7 +27,7 @@ def test_bootstrap_connections_rotate_over_brokers_and_end_with_configured_serve
     assert first[2:] == [Candidate(None, SERVERS[1])]
 
 
-def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() -> None:
+def test_failed_broker_is_tried_last_for_a_time() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
     assert upstreams.failed(at(ONE), 10.0)
@@ -40,7 +40,7 @@ def test_broker_that_failed_is_tried_last_until_it_answers_or_time_has_passed() 
     assert at(ONE) in {upstreams.candidates(10.1)[0] for _ in range(2)}
 
 
-def test_brokers_that_are_gone_are_forgotten() -> None:
+def test_removed_brokers_are_forgotten() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
     upstreams.failed(at(TWO), 0.0)
@@ -49,7 +49,7 @@ def test_brokers_that_are_gone_are_forgotten() -> None:
     assert upstreams.broker(2) is None
 
 
-def test_a_broker_that_is_down_is_tried_by_one_connection_at_a_time_and_less_and_less_often() -> None:
+def test_down_broker_is_tried_one_at_a_time_with_backoff() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE})
     assert upstreams.admits(at(ONE), 0.0)
@@ -75,7 +75,7 @@ def test_a_broker_that_is_down_is_tried_by_one_connection_at_a_time_and_less_and
     assert upstreams.admits(at(TWO), now_s)
 
 
-def test_broker_that_takes_connections_and_does_not_answer_comes_last_for_as_long() -> None:
+def test_unanswering_broker_is_tried_last() -> None:
     """Found: the verdict of control lapsed after five seconds, and a connection that was taken undid it."""
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
@@ -89,7 +89,7 @@ def test_broker_that_takes_connections_and_does_not_answer_comes_last_for_as_lon
     assert at(ONE) in {upstreams.candidates(11.0)[0] for _ in range(2)}
 
 
-def test_what_control_has_found_holds_for_every_connection() -> None:
+def test_findings_of_control_apply_to_all_connections() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
     upstreams.note_reachable({1: False, 2: True, 9: False}, 10.0)
@@ -109,7 +109,7 @@ def test_what_control_has_found_holds_for_every_connection() -> None:
     ("host", "port", "is_ipv4"),
     [("192.0.2.1", 9092, True), ("192.0.2.1", 70_000, False), ("kafka-1", 9092, False), ("::1", 9092, False)],
 )
-def test_nobody_is_asked_for_an_ipv4_address(host: str, port: int, is_ipv4: bool) -> None:
+def test_ipv4_address_needs_no_resolver(host: str, port: int, is_ipv4: bool) -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: Broker(1, host, port)})
     found = upstreams.broker(1)

@@ -39,7 +39,7 @@ def test_holders_within_the_limit_stay() -> None:
     assert not evicted
 
 
-def test_greatest_holder_goes_for_a_smaller_one() -> None:
+def test_greatest_holder_is_evicted_for_a_smaller_one() -> None:
     held, evicted = held_of(100)
     great, small = of_many_addresses(2)
     held.note(great, 90)
@@ -48,7 +48,7 @@ def test_greatest_holder_goes_for_a_smaller_one() -> None:
     assert held.total_bytes == 20
 
 
-def test_newcomer_that_is_the_greatest_goes_itself() -> None:
+def test_greatest_newcomer_is_evicted_itself() -> None:
     held, evicted = held_of(100)
     a, b = of_many_addresses(2)
     held.note(a, 40)
@@ -58,7 +58,7 @@ def test_newcomer_that_is_the_greatest_goes_itself() -> None:
     assert held.total_bytes == 40
 
 
-def test_oldest_of_equals_goes() -> None:
+def test_oldest_of_equals_is_evicted() -> None:
     held, evicted = held_of(100)
     old, new, newest = of_many_addresses(3)
     for holder in (old, new, newest):
@@ -66,7 +66,7 @@ def test_oldest_of_equals_goes() -> None:
     assert evicted == [(old, 40)]
 
 
-def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() -> None:
+def test_address_with_most_bytes_loses_a_small_holder() -> None:
     """Found: a thousand small responses to one address had the only one to another closed."""
     held, evicted = held_of(100)
     many, other = [Slow(0, "192.0.2.1") for _ in range(8)], Slow(0, "192.0.2.2")
@@ -77,7 +77,7 @@ def test_address_with_many_small_holders_gives_one_for_a_greater_of_another() ->
     assert held.held_bytes(other) == 30
 
 
-def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
+def test_evicting_many_scans_all_holders_once() -> None:
     """Found: 16 MiB for one address drove out 1,475 of 3,000 small ones of another, in 0.36 s of one turn."""
     looks = 0
 
@@ -99,7 +99,7 @@ def test_great_one_that_drives_out_many_has_all_looked_at_once() -> None:
     assert looks <= 3 * 100
 
 
-def test_total_is_the_sum_and_within_the_limit_whatever_happens() -> None:
+def test_total_is_the_sum_and_within_the_limit() -> None:
     chance = random.Random(1)
     held, _ = held_of(1_000)
     holders = [Slow(0, f"192.0.2.{number % 3}") for number in range(20)]
@@ -147,7 +147,7 @@ async def test_readers_of_many_addresses_have_time_to_catch_up(monkeypatch: pyte
     assert closed == readers[:1:-1]
 
 
-async def test_address_that_has_most_held_answers_for_it_at_once() -> None:
+async def test_address_above_its_share_is_closed_at_once() -> None:
     backlogs, closed = backlogs_of(100)
     slow, hungry = Slow(45, "192.0.2.1"), [Slow(20, "192.0.2.2") for _ in range(3)]
     for each in (slow, *hungry):
@@ -157,7 +157,7 @@ async def test_address_that_has_most_held_answers_for_it_at_once() -> None:
     assert slow in backlogs
 
 
-async def test_read_that_a_part_waits_of_counts_whole() -> None:
+async def test_partly_written_read_counts_whole() -> None:
     """Found: a thousand clients that each left a little of a read had 256 KiB kept for each."""
     backlogs, closed = backlogs_of(100)
     first, second = Slow(1), Slow(1)
@@ -173,7 +173,7 @@ async def test_read_that_a_part_waits_of_counts_whole() -> None:
     assert backlogs.total_bytes == 60
 
 
-async def test_what_was_read_meanwhile_closes_nobody() -> None:
+async def test_reader_that_caught_up_is_not_closed() -> None:
     backlogs, closed = backlogs_of(100)
     storm = [Slow(30) for _ in range(4)]
     for each in storm:
@@ -184,7 +184,7 @@ async def test_what_was_read_meanwhile_closes_nobody() -> None:
     assert backlogs.total_bytes == 80
 
 
-async def test_backlogs_have_what_responses_do_not_use() -> None:
+async def test_backlogs_use_the_unused_limit_of_responses() -> None:
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     reader = Slow(250)
     backlogs.begin(reader)
@@ -196,7 +196,7 @@ async def test_backlogs_have_what_responses_do_not_use() -> None:
     assert closed == [reader]
 
 
-async def test_address_that_holds_responses_answers_for_them() -> None:
+async def test_responses_count_for_their_address() -> None:
     """Found: two responses to one address had the slow clients of another one closed."""
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     great, greater, small = Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1")
@@ -213,7 +213,7 @@ async def test_address_that_holds_responses_answers_for_them() -> None:
     assert not backlogs._is_relieved_soon
 
 
-async def test_response_counts_with_what_waits_for_the_same_client() -> None:
+async def test_response_counts_with_the_clients_backlog() -> None:
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     both, behind, newer = Slow(40), Slow(50), Slow(60)
     for each in (both, behind, newer):
@@ -248,7 +248,7 @@ async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.M
     assert 2 <= looks <= 12
 
 
-async def test_backlogs_are_within_the_limit_whatever_happens() -> None:
+async def test_backlogs_stay_within_the_limit() -> None:
     chance = random.Random(1)
     backlogs, closed = backlogs_of(1_000)
     readers = [Slow(0) for _ in range(20)]

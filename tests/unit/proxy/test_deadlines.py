@@ -8,7 +8,7 @@ from tests.unit.proxy.test_worker import eventually
 LIMIT_S = 0.05
 
 
-async def test_who_is_not_done_is_told_of_in_the_order_in_which_it_began() -> None:
+async def test_deadlines_expire_in_order() -> None:
     late: list[str] = []
     deadlines = Deadlines(LIMIT_S, late.append)
     for each in ("first", "end", "second"):
@@ -19,7 +19,7 @@ async def test_who_is_not_done_is_told_of_in_the_order_in_which_it_began() -> No
     assert len(deadlines) == 0
 
 
-async def test_one_that_begins_while_the_timer_runs_has_all_of_its_time() -> None:
+async def test_later_thing_gets_its_full_time() -> None:
     late: dict[str, float] = {}
     loop = asyncio.get_running_loop()
     deadlines: Deadlines[str] = Deadlines(LIMIT_S, lambda thing: late.setdefault(thing, loop.time()))

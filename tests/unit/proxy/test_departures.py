@@ -57,7 +57,7 @@ def happens(connection: ConnectionStub) -> None:
     connection.party.advance(connection)
 
 
-def test_connections_leave_when_the_last_of_them_may() -> None:
+def test_party_leaves_when_its_last_connection_may() -> None:
     first, second = ConnectionStub(1), ConnectionStub(2)
     party(first, second)
     first.may_leave = True
@@ -69,7 +69,7 @@ def test_connections_leave_when_the_last_of_them_may() -> None:
     assert second.left
 
 
-def test_a_moment_that_has_passed_does_not_count() -> None:
+def test_past_moment_to_leave_does_not_count() -> None:
     first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
     party(first, second)
     happens(first)
@@ -93,7 +93,7 @@ def test_a_consumers_connection_leaves_alone(what: str) -> None:
     assert not second.left
 
 
-def test_a_connection_that_has_gone_is_not_waited_for() -> None:
+def test_party_does_not_wait_for_a_closed_connection() -> None:
     first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
     party(first, second)
     second.party.drop(second)
@@ -102,7 +102,7 @@ def test_a_connection_that_has_gone_is_not_waited_for() -> None:
     assert second.party is None
 
 
-def test_a_party_that_ends_lets_those_leave_that_may() -> None:
+def test_dissolved_party_lets_ready_connections_leave() -> None:
     first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
     party(first, second).end()
     assert first.left
@@ -110,7 +110,7 @@ def test_a_party_that_ends_lets_those_leave_that_may() -> None:
     assert second.party is None
 
 
-def test_a_party_asks_first_whom_it_had_to_wait_for() -> None:
+def test_party_checks_its_last_blocker_first() -> None:
     """Found: each of 4,000 connections that moved had all of them looked at."""
     looks = 0
 
@@ -141,12 +141,12 @@ def test_only_clients_that_drop_connections_leave_together() -> None:
     assert sorted(map(len, found)) == [1, 1, 1, 1, 2]
 
 
-def test_connections_to_one_broker_leave_one_by_one() -> None:
+def test_connections_to_the_same_broker_leave_one_by_one() -> None:
     """They are of several clients, and each has no other connection that moves."""
     assert list(map(len, turns(*(ConnectionStub(1) for _ in range(3))))) == [1, 1, 1]
 
 
-def test_many_clients_of_one_name_leave_a_client_at_a_time() -> None:
+def test_clients_with_the_same_id_leave_one_at_a_time() -> None:
     """Connections of one client are made at about the same time."""
     clients = 3 * MAX_PARTY_CONNECTIONS
     connections = [
@@ -162,18 +162,18 @@ def test_many_clients_of_one_name_leave_a_client_at_a_time() -> None:
         assert int(together[0].since_s) == int(together[1].since_s)
 
 
-def test_other_clients_have_their_turn_between_those_of_one_name() -> None:
+def test_other_clients_leave_between_clients_of_the_same_id() -> None:
     many = [ConnectionStub(each % 2, since_s=each) for each in range(4 * MAX_PARTY_CONNECTIONS)]
     java = ConnectionStub(1, SessionStub(drops_moved=False), since_s=4 * MAX_PARTY_CONNECTIONS)
     assert turns(*many, java)[1] == [java]
 
 
-def test_one_client_of_many_brokers_stays_together() -> None:
+def test_client_of_many_brokers_leaves_together() -> None:
     connections = [ConnectionStub(broker_id) for broker_id in range(2 * MAX_PARTY_CONNECTIONS)]
     assert list(map(len, turns(*connections))) == [2 * MAX_PARTY_CONNECTIONS]
 
 
-def test_what_moves_later_keeps_the_turn_of_its_client() -> None:
+def test_later_connection_gets_the_turn_of_its_client() -> None:
     """Found: each later move gave 10,000 connections new turns, and the last one left after 511 s."""
     first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(3)
     java = ConnectionStub(1, SessionStub(drops_moved=False))

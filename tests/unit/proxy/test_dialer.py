@@ -105,7 +105,7 @@ async def settled() -> None:
 
 
 @pytest.mark.parametrize("began", [False, True])
-async def test_who_has_ended_is_not_dialled_for(began: bool) -> None:
+async def test_ended_client_is_not_dialed_for(began: bool) -> None:
     """A task that is cancelled before its first step runs nothing, not even what tidies up."""
     at = Dialling()
     connection = at.client()
@@ -117,7 +117,7 @@ async def test_who_has_ended_is_not_dialled_for(began: bool) -> None:
     at.dialer.give_up(connection)  # again does no harm
 
 
-async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> None:
+async def test_ended_client_frees_the_attempt_at_a_down_broker() -> None:
     at = Dialling(timeout_s=0.01)
     first = at.client()
     await eventually(lambda: is_told(first) and not at.open, "it is told")
@@ -137,7 +137,7 @@ async def test_who_has_ended_frees_a_broker_that_is_tried_by_one_at_a_time() -> 
     assert upstreams.admits(candidate, clock())
 
 
-async def test_each_dial_has_its_own_time_though_one_timer_serves_all() -> None:
+async def test_each_dial_has_its_own_time_limit() -> None:
     timeout_s, clock = 0.2, asyncio.get_running_loop().time
     at = Dialling(timeout_s)
     began_s: dict[ClientConnection, float] = {}
@@ -162,7 +162,7 @@ async def test_each_dial_has_its_own_time_though_one_timer_serves_all() -> None:
     await eventually(lambda: at.open == 0, "nothing is left")
 
 
-async def test_who_is_late_is_taken_to_the_next_broker() -> None:
+async def test_client_tries_the_next_broker_after_a_timeout() -> None:
     """A task that was cancelled for being late goes on: it is not the client that has ended."""
     at = Dialling(timeout_s=0.05)
     at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
@@ -181,7 +181,7 @@ async def test_who_is_late_is_taken_to_the_next_broker() -> None:
     assert not is_told(connection)
 
 
-async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone() -> None:
+async def test_client_joined_in_the_turn_of_its_timeout_stays() -> None:
     """Found by reading: a broker that had taken the connection was counted as lost, and the client closed."""
     at = Dialling(timeout_s=0.05)
 
@@ -196,7 +196,7 @@ async def test_who_was_joined_in_the_turn_in_which_it_was_late_is_left_alone() -
     assert at.upstreams.up == {BROKER: True}
 
 
-async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
+async def test_unexpected_error_does_not_block_a_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     at = Dialling()
@@ -214,7 +214,7 @@ async def test_an_error_that_nobody_expects_keeps_no_broker_from_being_tried(
     assert at.upstreams.admits(candidate, asyncio.get_running_loop().time())
 
 
-async def test_all_are_given_up_where_the_worker_ends() -> None:
+async def test_all_dials_end_with_the_worker() -> None:
     at = Dialling()
     clients = [at.client() for _ in range(3)]
     await settled()
@@ -229,7 +229,7 @@ async def test_all_are_given_up_where_the_worker_ends() -> None:
 UNCONFIRMED = 2
 
 
-async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed() -> None:
+async def test_client_waits_until_its_broker_is_confirmed() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
@@ -245,14 +245,14 @@ async def test_client_of_an_unconfirmed_broker_waits_until_it_is_confirmed() -> 
     at.dialer.stop()
 
 
-async def test_client_of_a_broker_that_is_never_confirmed_is_closed_in_time() -> None:
+async def test_client_of_an_unconfirmed_broker_is_closed_in_time() -> None:
     at = Dialling(timeout_s=0.05)
     connection = at.client(UNCONFIRMED)
     await eventually(lambda: is_told(connection) and not at.open, "it is closed")
     assert (at.begun, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
 
 
-async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing() -> None:
+async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
@@ -261,7 +261,7 @@ async def test_client_that_ends_while_it_waits_for_a_broker_leaves_nothing() -> 
     assert (at.open, at.dialer._waiting_bytes, is_told(connection)) == (0, 0, False)
 
 
-async def test_clients_that_wait_for_brokers_hold_a_limited_number_of_bytes() -> None:
+async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
     at = Dialling()
     most = MAX_WAITING_BYTES // MIB
     clients = [at.client(UNCONFIRMED, MIB) for _ in range(most + 1)]

@@ -79,7 +79,7 @@ def copies_for(size_bytes: int) -> int:
 
 
 @pytest.mark.interpreted
-def test_no_turn_looks_at_more_than_a_slice() -> None:
+def test_each_turn_patches_at_most_a_slice() -> None:
     """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
     of_many = _most_instructions(MIB // 2)
@@ -105,7 +105,7 @@ def _most_instructions(size_bytes: int) -> int:
     return most
 
 
-def test_bytes_behind_a_held_response_wait_for_it() -> None:
+def test_bytes_behind_a_held_response_wait() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((DESCRIBE_CONFIGS, 4, 1), (FIND_COORDINATOR, 3, 2))
     frame, behind = response(1, configs(20)), response(2, bytes(4))
@@ -124,7 +124,7 @@ def test_bytes_behind_a_held_response_wait_for_it() -> None:
 
 
 @pytest.mark.interpreted
-def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
+def test_many_short_responses_are_patched_in_several_turns() -> None:
     """Found: 200 clients that each asked 100 times for 15 KB had a turn of the event loop take 2.4 s."""
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     frame = response(1, configs(copies_for(AT_ONCE_BYTES // 2)))
@@ -142,7 +142,7 @@ def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
     assert b"".join(written) == response(1, configs(copies_for(AT_ONCE_BYTES // 2), b"")) * count
 
 
-def test_one_directory_serves_all_slices() -> None:
+def test_all_slices_use_the_same_directory() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((FIND_COORDINATOR, 4, 1))
     coordinator = (
@@ -163,7 +163,7 @@ def test_one_directory_serves_all_slices() -> None:
     assert b"real" not in received
 
 
-def test_response_without_addresses_is_written_as_it_is() -> None:
+def test_response_without_addresses_is_unchanged() -> None:
     play = Play.new(limits=ROOM)
     play.ask((DESCRIBE_CONFIGS, 4, 1))
     frame = response(1, configs(50, b""))
@@ -254,7 +254,7 @@ def secured(
     return tls_settings(authority), trusting(authority)
 
 
-async def test_others_have_their_turn_while_a_response_is_patched(
+async def test_other_connections_progress_while_patching_in_slices(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     listener, client = secured or (None, None)
@@ -320,7 +320,7 @@ async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, as
     return connection, writer
 
 
-async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> None:
+async def test_bytes_behind_a_held_response_count_as_held(tmp_path: Path) -> None:
     """Found: 850 clients had 33 KB counted for each, and 165 KB more kept."""
 
     async def both(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -340,7 +340,7 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path) -> None:
+async def test_memory_is_released_when_the_client_leaves(tmp_path: Path) -> None:
     async with broker_script(answer_configs) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
@@ -352,7 +352,7 @@ async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_path: Path) -> None:
+async def test_held_response_is_released_before_a_long_fetch(tmp_path: Path) -> None:
     """Found: the Fetch response is not held, so nobody told the worker that nothing was held any more."""
     goes_on = asyncio.Event()
     size, version = MIB, 16
@@ -378,7 +378,7 @@ async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_p
         writer.close()
 
 
-async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path) -> None:
+async def test_greatest_held_response_is_evicted_above_the_limit(tmp_path: Path) -> None:
     """Found: the limit was one for each connection."""
     goes_on = asyncio.Event()
 

@@ -104,7 +104,7 @@ def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
 
 
 @pytest.mark.parametrize("new", [False, True])
-async def test_a_sweep_that_fails_behind_its_first_connections_is_told(
+async def test_sweep_failure_after_the_first_turn_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
     """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
@@ -152,7 +152,7 @@ async def test_a_client_above_a_limit_is_closed_at_its_first_request(
         await asked(await at.connect(BROKER), 7)
 
 
-async def test_one_above_a_limit_that_says_nothing_is_closed_soon(tmp_path: Path) -> None:
+async def test_silent_connection_above_a_limit_is_closed_soon(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
         client = await at.connect(BROKER)
         await asked(client, 1)
@@ -162,9 +162,7 @@ async def test_one_above_a_limit_that_says_nothing_is_closed_soon(tmp_path: Path
         await asked(client, 2)
 
 
-async def test_members_are_answered_while_a_flood_holds_every_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a new probe, and over a connection that is held. As it begins, each could be a client's."""
     monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
@@ -197,7 +195,7 @@ async def test_members_are_answered_while_a_flood_holds_every_connection(
 # ---- time
 
 
-async def test_a_client_that_asks_nothing_is_closed(
+async def test_client_without_a_request_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
@@ -261,7 +259,7 @@ async def test_a_request_that_stops_in_its_midst_is_closed(
         await asked(busy, 2)
 
 
-async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path, by_hand: None) -> None:
+async def test_slow_request_with_progress_is_not_closed(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         client = await at.connect(BROKER)
         await asked(client, 1)
@@ -277,7 +275,7 @@ async def test_a_request_that_goes_on_is_waited_for_however_slow(tmp_path: Path,
         assert at.worker.snapshot().limited == {}
 
 
-async def test_an_idle_client_is_closed_and_one_that_waits_for_an_answer_is_not(
+async def test_idle_client_is_closed_but_not_a_waiting_one(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -337,14 +335,14 @@ async def test_time_does_not_run_while_a_broker_is_dialled(
         writer.close()
 
 
-async def test_sweeps_come_by_themselves(tmp_path: Path) -> None:
+async def test_sweeps_run_periodically(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=0.5)) as at:
         reader, _ = await at.connect()
         assert await ends(reader) == b""
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
 
 
-async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sweeps_are_rare_without_new_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(first_request_timeout_s=0.2, request_timeout_s=3_600.0, idle_timeout_s=2.0)
     async with broker_script() as one, serving(tmp_path, one, limits) as at:
@@ -361,7 +359,7 @@ async def test_sweeps_are_rare_where_nobody_is_new(tmp_path: Path, monkeypatch: 
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
 
-async def test_one_above_a_limit_keeps_sweeps_frequent(
+async def test_connection_above_a_limit_keeps_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
@@ -381,7 +379,7 @@ async def test_one_above_a_limit_keeps_sweeps_frequent(
         assert limiter._frequent_sweeps is None
 
 
-async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
+async def test_answered_member_does_not_keep_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a review: members hold a connection to each other's workers for ever."""
@@ -398,7 +396,7 @@ async def test_a_member_that_is_answered_does_not_keep_sweeps_frequent(
         writer.close()
 
 
-async def test_who_comes_while_a_sweep_is_under_way_is_new(
+async def test_client_that_opens_during_a_sweep_counts_as_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
@@ -416,7 +414,7 @@ async def test_who_comes_while_a_sweep_is_under_way_is_new(
         assert limiter._frequent_sweeps is not None
 
 
-async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path: Path) -> None:
+async def test_new_client_found_by_a_rare_sweep_makes_sweeps_frequent(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     new = unconnected()
     limiter = ConnectionLimiter(spec.settings, spec.member, lambda: [new])
@@ -424,7 +422,7 @@ async def test_a_rare_sweep_that_finds_somebody_new_makes_them_frequent(tmp_path
     assert limiter._frequent_sweeps is not None
 
 
-async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_path: Path) -> None:
+async def test_stopped_sweeps_leave_no_kernel_timer_open(tmp_path: Path) -> None:
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER])
     before = set(os.listdir("/proc/self/fd"))
     limiter = ConnectionLimiter(spec.settings, spec.member, list)
@@ -435,7 +433,7 @@ async def test_no_timer_of_the_kernel_stays_open_when_sweeps_are_stopped(tmp_pat
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Path) -> None:
+async def test_clock_of_sweeps_stops_while_the_worker_is_frozen(tmp_path: Path) -> None:
     limits = Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0)
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [BROKER], limits)
     limiter = ConnectionLimiter(spec.settings, spec.member, list)
@@ -449,7 +447,7 @@ async def test_the_sweeps_clock_stands_still_where_the_worker_does(tmp_path: Pat
 # ---- quota
 
 
-async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+async def test_client_above_its_send_quota_is_slowed_without_loss(tmp_path: Path) -> None:
     rate, count = 1 << 20, 12
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=rate)) as at:
         loop = asyncio.get_running_loop()
@@ -471,7 +469,7 @@ async def test_who_sends_too_much_is_slowed_down_and_loses_nothing(tmp_path: Pat
         assert at.worker.snapshot().limited == {}
 
 
-async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
+async def test_client_above_its_receive_quota_is_paused(tmp_path: Path) -> None:
     rate, count, size = 1 << 20, 6, 1 << 19
 
     async def at_length(
@@ -498,7 +496,7 @@ async def test_who_is_sent_too_much_is_read_from_later(tmp_path: Path) -> None:
         assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
 
 
-async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
+async def test_response_above_the_quota_delays_the_next_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rate, max_debt_s = 1 << 16, 0.5
@@ -525,7 +523,7 @@ async def test_an_answer_above_the_quota_comes_whole_and_the_next_request_waits(
         assert loop.time() - began_s >= max_debt_s
 
 
-async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
+async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
         _, writer = await at.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
@@ -547,7 +545,7 @@ async def test_another_address_does_not_pay_for_it(tmp_path: Path) -> None:
             each.close()
 
 
-async def test_what_is_known_of_an_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
+async def test_quota_of_an_idle_address_is_forgotten(tmp_path: Path, by_hand: None) -> None:
     async with (
         broker_script() as one,
         serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,

@@ -53,7 +53,7 @@ def metadata_frame(
 # What passes
 
 
-def test_requests_and_responses_pass_as_they_are() -> None:
+def test_requests_and_responses_pass_unchanged() -> None:
     play = Play.new()
     sent = [request(HEARTBEAT, 3, 1, b"x" * 50), produce(9, 2, -1, b"r" * 500), request(LIST_OFFSETS, 5, 3)]
     answers = [response(1), response(2, b"p" * 60), response(3)]
@@ -75,7 +75,7 @@ def test_client_ids_of_any_length(client_id: bytes | None) -> None:
     assert bytes(play.to_broker) == sent
 
 
-def test_a_body_passes_before_it_has_arrived_whole() -> None:
+def test_incomplete_body_passes() -> None:
     play = Play.new()
     sent = produce(9, 1, 1, b"r" * 100_000)
     play.client(sent[:1_000])
@@ -92,7 +92,7 @@ def test_a_body_passes_before_it_has_arrived_whole() -> None:
     assert play.session.in_flight == 0
 
 
-def test_a_fetch_response_of_any_size_passes_as_it_comes() -> None:
+def test_fetch_response_of_any_size_passes_at_once() -> None:
     play = Play.new(limits=Limits(max_patched_response_bytes=1_000))
     play.ask((1, 15, 1))
     play.broker(struct.pack(">ii", 2**31 - 1, 1) + b"f" * 70_000)
@@ -135,7 +135,7 @@ def test_header_full_of_tagged_fields_is_refused_at_their_count(count: int) -> N
     assert caught.value.peer == "client"
 
 
-def test_header_with_as_many_tagged_fields_as_are_allowed_passes_byte_by_byte() -> None:
+def test_header_with_allowed_tagged_fields_passes_bytewise() -> None:
     sent = request(0, 11, 1, b"\x10" + b"\x01\0" * 16 + b"\0" + struct.pack(">hi", 1, 1_000))
     play = Play.new()
     for at in range(len(sent)):
@@ -151,7 +151,7 @@ def test_header_full_of_tagged_fields_ends_a_drain_too() -> None:
         play.client(request(0, 11, 1, encode_varint(36_000)))
 
 
-def test_produce_that_hides_its_acks_too_deep_is_refused() -> None:
+def test_produce_with_acks_beyond_the_limit_is_refused() -> None:
     tags = b"\x01\x07" + b"\x80\x80\x06" + b"x" * (3 << 15)
     play = Play.new()
     with pytest.raises(OversizeFrame) as caught:
@@ -160,7 +160,7 @@ def test_produce_that_hides_its_acks_too_deep_is_refused() -> None:
     assert play.session.in_flight == 0
 
 
-def test_what_is_left_to_the_shell_is_bounded() -> None:
+def test_unconsumed_bytes_are_bounded() -> None:
     tags = b"\x01\x07" + b"\x80\x80\x06" + b"x" * (3 << 15)
     sent = request(0, 11, 1, tags)
     play = Play.new()
@@ -205,7 +205,7 @@ def test_requests_above_the_limit_are_refused_at_their_header() -> None:
 
 
 @pytest.mark.parametrize("length", [-2, -(2**15), 1, 2**15 - 1])
-def test_client_ids_that_do_not_fit_are_refused(length: int) -> None:
+def test_client_id_longer_than_its_request_is_refused(length: int) -> None:
     with pytest.raises(MalformedFrame):
         Play.new().client(struct.pack(">ihhih", 10, HEARTBEAT, 4, 1, length))
 
@@ -227,7 +227,7 @@ def test_client_ids_that_do_not_fit_are_refused(length: int) -> None:
         (32_767, 0),
     ],
 )
-def test_what_is_not_offered_is_refused(key: int, version: int) -> None:
+def test_unoffered_api_or_version_is_refused(key: int, version: int) -> None:
     play = Play.new()
     with pytest.raises(UnsupportedVersion) as caught:
         play.client(request(key, version, 1, b"\0" * 40))
@@ -276,7 +276,7 @@ def test_correlation_ids_use_all_their_bits() -> None:
     assert play.to_client.count("é".encode()) == 4
 
 
-def test_a_patched_response_between_others_keeps_its_place() -> None:
+def test_patched_response_keeps_its_order() -> None:
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1), (3, 12, 2), (HEARTBEAT, 4, 3))
     tail = b"t" * 300
@@ -290,7 +290,7 @@ def test_a_patched_response_between_others_keeps_its_place() -> None:
     assert bytes(play.to_client) == wanted
 
 
-def test_the_tail_of_metadata_is_forwarded_before_it_has_all_arrived() -> None:
+def test_metadata_tail_is_forwarded_before_it_is_complete() -> None:
     play = Play.new()
     play.ask((3, 12, 2))
     frame = metadata_frame(2, tail=b"t" * 100_000)
@@ -341,7 +341,7 @@ def test_the_head_of_metadata_is_limited() -> None:
     assert not play.to_client
 
 
-def test_records_before_addresses_pass_as_they_come() -> None:
+def test_records_before_addresses_pass_at_once() -> None:
     """They are copied once, for the client, and what is held until the frame ends is behind them."""
     records = bytes(range(256)) * 400
     endpoint = struct.pack(">i", 3) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
@@ -417,7 +417,7 @@ def test_long_client_id_is_reported_in_part() -> None:
     assert play.session.client_id == "c" * MAX_REPORTED_CLIENT_ID_BYTES
 
 
-def test_answer_is_not_timed_for_a_request_that_has_none() -> None:
+def test_request_without_a_response_is_not_timed() -> None:
     """Found by the model broker: both have one correlation id, and the second one was taken for the first."""
     play = Play.new()
     play.client(request(LIST_OFFSETS, 5, 8))
@@ -427,7 +427,7 @@ def test_answer_is_not_timed_for_a_request_that_has_none() -> None:
     assert play.timed == []
 
 
-def test_the_usual_answer_to_a_sampled_request_needs_no_address_book() -> None:
+def test_usual_sampled_response_needs_no_address_book() -> None:
     """Found by a reader: the sample changed what it is known by, and it was rewritten to what it had been."""
     play = Play.new()
     sampled = 2
@@ -442,7 +442,7 @@ def test_the_usual_answer_to_a_sampled_request_needs_no_address_book() -> None:
 # ApiVersions
 
 
-def test_an_impossible_api_versions_is_answered_without_a_broker() -> None:
+def test_unknown_api_versions_is_answered_without_a_broker() -> None:
     """The fleet's probe, and how clients that are newer than the fleet find out."""
     play = Play.new()
     probe = request(API_VERSIONS, 32_767, 41, b"\0" * 30)
@@ -461,14 +461,14 @@ def test_an_impossible_api_versions_is_answered_without_a_broker() -> None:
 
 
 @pytest.mark.parametrize("correlation_id", [-1, -68, -(1 << 31), (1 << 31) - 1])
-def test_an_impossible_api_versions_is_answered_whatever_its_correlation_id(correlation_id: int) -> None:
+def test_unknown_api_versions_is_answered_with_any_id(correlation_id: int) -> None:
     """Found by fuzzing: a negative one ended the connection with an error that nobody expects."""
     play = Play.new()
     play.client(request(API_VERSIONS, 32_767, correlation_id, b"\0" * 30))
     assert struct.unpack_from(">i", play.to_client, 4) == (correlation_id,)
 
 
-def test_the_client_goes_on_with_a_version_it_was_told() -> None:
+def test_client_continues_with_an_offered_version() -> None:
     play = Play.new()
     good = request(API_VERSIONS, 0, 3)
     play.client(request(API_VERSIONS, 6, 1, b"\0abc") + request(API_VERSIONS, 7, 2, b"\0") + good)
@@ -477,7 +477,7 @@ def test_the_client_goes_on_with_a_version_it_was_told() -> None:
     assert play.session.in_flight == 1
 
 
-def test_later_the_broker_answers_an_impossible_api_versions_in_its_turn() -> None:
+def test_broker_answers_later_unknown_api_versions_in_order() -> None:
     refused = struct.pack(">hihhh", 35, 1, API_VERSIONS, 0, 9)
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1), (API_VERSIONS, 300, 2))
@@ -512,13 +512,13 @@ def test_api_versions_must_fit_the_reserve() -> None:
 @pytest.mark.parametrize("mechanism", [b"PLAIN", b"SCRAM-SHA-256", b"OAUTHBEARER", b"GSSAPI", b""])
 def test_sasl_handshake_v0_is_refused_for_every_mechanism(mechanism: bytes) -> None:
     play = Play.new()
-    with pytest.raises(UnsupportedVersion, match="the client has to use v1") as caught:
+    with pytest.raises(UnsupportedVersion, match="no header; use v1") as caught:
         play.client(handshake(1, mechanism, version=0))
     assert caught.value.peer == "client"
     assert not play.to_broker
 
 
-def test_sasl_handshake_v1_is_a_request_like_others() -> None:
+def test_sasl_handshake_v1_is_an_ordinary_request() -> None:
     sent = handshake(1, b"PLAIN") + request(SASL_AUTHENTICATE, 2, 2, b"\0\6token\0")
     play = Play.new()
     play.client(sent)
@@ -599,7 +599,7 @@ def test_a_drain_lets_answers_through_and_no_further_request() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 20, 1_000])
-def test_a_client_that_waits_writes_no_record_that_it_would_write_again(size: int) -> None:
+def test_withheld_client_forwards_no_produce_with_a_response(size: int) -> None:
     play = Play.new()
     play.session.withhold_produce()
     passes = request(HEARTBEAT, 4, 2) + produce(9, 3, 0, b"r" * 50) + request(HEARTBEAT, 4, 4)
@@ -627,7 +627,7 @@ def test_a_drain_finishes_the_request_that_was_begun() -> None:
     assert play.session.drained
 
 
-def test_a_drain_forwards_what_nobody_would_answer() -> None:
+def test_drain_forwards_requests_without_a_response() -> None:
     """A producer with acks=0 counts as delivered what it has sent."""
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1))
@@ -641,7 +641,7 @@ def test_a_drain_forwards_what_nobody_would_answer() -> None:
     assert play.session.refuses
 
 
-def test_a_drain_refuses_nothing_that_has_not_arrived_far_enough() -> None:
+def test_drain_waits_for_an_incomplete_header() -> None:
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1))
     play.broker(response(1))
@@ -669,7 +669,7 @@ def test_a_new_session_is_drained_at_once() -> None:
 
 
 @pytest.mark.parametrize("key", [12, 68, 76])
-def test_a_group_is_sent_to_look_for_its_coordinator_at_a_heartbeat_that_nothing_precedes(key: int) -> None:
+def test_heartbeat_is_redirected_when_nothing_is_in_flight(key: int) -> None:
     play = Play.new()
     play.ask((key, 1, 1))
     assert play.session.coordinates
@@ -689,7 +689,7 @@ def test_a_group_is_sent_to_look_for_its_coordinator_at_a_heartbeat_that_nothing
     assert play.session.in_flight == 1, "once is enough"
 
 
-def test_first_request_is_looked_at_whatever_is_waited_for() -> None:
+def test_first_request_is_checked_in_every_mode() -> None:
     play = Play.new()
     play.session.redirect()
     play.client(request(API_VERSIONS, 32_767, 1))
@@ -697,7 +697,7 @@ def test_first_request_is_looked_at_whatever_is_waited_for() -> None:
     assert not play.to_broker
 
 
-def test_other_requests_pass_while_a_heartbeat_is_waited_for() -> None:
+def test_other_requests_pass_before_a_redirected_heartbeat() -> None:
     play = Play.new()
     play.session.redirect()
     play.ask((3, 12, 1), (8, 2, 2))

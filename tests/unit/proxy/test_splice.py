@@ -150,7 +150,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 # ---- what passes
 
 
-async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+async def test_large_requests_arrive_unchanged_by_splice(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -168,7 +168,7 @@ async def test_large_requests_arrive_as_they_were_sent_and_most_of_each_in_the_k
         writer.close()
 
 
-async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_kernel(
+async def test_large_responses_arrive_unchanged_by_splice(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -185,7 +185,7 @@ async def test_large_responses_arrive_as_they_were_sent_and_most_of_each_in_the_
         writer.close()
 
 
-async def test_what_comes_between_large_bodies_passes_and_each_side_is_read_by_its_transport_again(
+async def test_frames_between_bodies_return_reading_to_transports(
     ground: MakeGround,
 ) -> None:
     async with ground() as on:
@@ -216,7 +216,7 @@ def fetched(correlation_id: int, end: bytes) -> bytes:
     return response(correlation_id, b"\0" + bytes(10) + topics)
 
 
-async def test_the_end_of_a_fetch_response_is_looked_at_and_others_pass_as_before(ground: MakeGround) -> None:
+async def test_end_of_a_spliced_fetch_response_is_checked(ground: MakeGround) -> None:
     async with ground() as on:
         reader, writer = await on.at.connect(1)
         on.broker.answers = partial(fetched, end=bytes(3))
@@ -232,7 +232,7 @@ async def test_the_end_of_a_fetch_response_is_looked_at_and_others_pass_as_befor
         writer.close()
 
 
-async def test_small_bodies_do_not_pass_so(ground: MakeGround) -> None:
+async def test_small_bodies_are_not_spliced(ground: MakeGround) -> None:
     async with ground(SMALL) as on:
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1) + produced(2, SMALL))
@@ -243,7 +243,7 @@ async def test_small_bodies_do_not_pass_so(ground: MakeGround) -> None:
 
 
 @pytest.mark.parametrize("why", ["quotas", "TLS", "no pipe", "too many files"])
-async def test_bodies_are_copied_where_they_cannot_pass_so(
+async def test_bodies_are_copied_where_splice_is_impossible(
     ground: MakeGround,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -276,7 +276,7 @@ def failing(*_: object, **__: object) -> int:
 # ---- who is slow, and who goes
 
 
-async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+async def test_slow_client_gets_the_whole_body(ground: MakeGround) -> None:
     size = 16 * MIB
     async with ground(size) as on:
         reader, writer = await on.at.connect(1)
@@ -298,7 +298,7 @@ async def test_a_client_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> 
         writer.close()
 
 
-async def test_a_broker_that_reads_slowly_gets_all_of_it(ground: MakeGround) -> None:
+async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
     size = 16 * MIB
     async with ground() as on:
         reader, writer = await on.at.connect(1)
@@ -334,9 +334,7 @@ async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.St
 
 
 @pytest.mark.parametrize("how", ["eof", "reset"])
-async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
-    ground: MakeGround, how: str
-) -> None:
+async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: MakeGround, how: str) -> None:
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
         if how == "eof":
@@ -350,7 +348,7 @@ async def test_a_client_that_goes_inside_a_request_that_passes_is_counted(
         writer.close()
 
 
-async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart(
+async def test_client_vanishing_inside_a_spliced_request_is_counted(
     ground: MakeGround,
 ) -> None:
     """The kernel tells whoever asks first, and that is not the transport here."""
@@ -365,9 +363,7 @@ async def test_a_client_that_vanishes_inside_a_request_that_passes_is_told_apart
 
 
 @pytest.mark.parametrize("how", ["end", "reset"])
-async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_client(
-    ground: MakeGround, how: str
-) -> None:
+async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGround, how: str) -> None:
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
@@ -393,7 +389,7 @@ async def test_a_broker_that_goes_inside_a_response_that_passes_closes_the_clien
         writer.close()
 
 
-async def test_a_request_that_passes_has_its_time_limit(ground: MakeGround) -> None:
+async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
     """A client that is not read from has none: this one is, though not by its transport."""
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
@@ -404,7 +400,7 @@ async def test_a_request_that_passes_has_its_time_limit(ground: MakeGround) -> N
         writer.close()
 
 
-async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_passed(
+async def test_leaving_connection_completes_its_spliced_response(
     ground: MakeGround,
 ) -> None:
     async with ground(16 * MIB) as on:
@@ -424,7 +420,7 @@ async def test_a_connection_that_is_to_leave_does_so_when_its_large_answer_has_p
         writer.close()
 
 
-async def test_a_request_that_passes_is_finished_in_a_drain(ground: MakeGround) -> None:
+async def test_drain_completes_a_spliced_request(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         on.connection.drain(LIMIT_S)
@@ -475,7 +471,7 @@ class Leaves:
         self.events.append("failed")
 
 
-async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connection_leaves() -> None:
+async def test_rest_of_a_body_is_written_before_leaving() -> None:
     """Found in a review: it was told as passed before, and the connection left without it."""
     pipe, events = Pipe(), list[str]()
     source, broker = socket.socketpair()
@@ -504,7 +500,7 @@ async def test_the_end_of_a_body_that_does_not_fit_is_written_before_its_connect
 
 
 @pytest.mark.parametrize("left_bytes", [1000, 0])
-async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes: int) -> None:
+async def test_splice_does_not_overtake_waiting_writes(left_bytes: int) -> None:
     pipe, events = Pipe(), list[str]()
     source, broker = socket.socketpair()
     target, client = socket.socketpair()
@@ -523,7 +519,7 @@ async def test_nothing_overtakes_what_a_transport_has_not_written_yet(left_bytes
         each.close()
 
 
-async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passes(ground: MakeGround) -> None:
+async def test_broker_is_read_again_once_its_client_takes_more(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         reader, writer = await on.at.connect(1)
         writer.write(fetch(1))
@@ -544,7 +540,7 @@ async def test_a_broker_is_read_on_where_its_client_takes_more_and_no_body_passe
         writer.close()
 
 
-async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeGround) -> None:
+async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGround) -> None:
     """Found in a review: who had left with its body was to make room for others, for ever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
@@ -570,7 +566,7 @@ async def test_a_move_that_ends_with_a_body_leaves_nothing_at_rest(ground: MakeG
 
 
 @pytest.mark.parametrize("left", [1, LARGE])
-async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, left: int) -> None:
+async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, left: int) -> None:
     """Found in a review: uvloop calls once then, and the client waited for ever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
@@ -600,7 +596,7 @@ async def test_a_reset_behind_much_that_has_come_is_seen(ground: MakeGround, lef
         writer.close()
 
 
-async def test_an_urgent_byte_keeps_nobody_busy(ground: MakeGround) -> None:
+async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
     """Found in a review: a passage was called again and again, and had nothing to splice."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
@@ -613,7 +609,7 @@ async def test_an_urgent_byte_keeps_nobody_busy(ground: MakeGround) -> None:
         writer.close()
 
 
-async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGround) -> None:
+async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGround) -> None:
     """As it does in a transport: else bytes were missing in the middle of what is forwarded."""
 
     def broken(_: bytes | memoryview) -> None:
@@ -640,16 +636,14 @@ async def test_what_fails_between_two_bodies_ends_the_connection(ground: MakeGro
 
 
 @pytest.mark.parametrize("name", ["splice", "pipe2"])
-async def test_where_the_system_does_not_allow_it_there_is_no_pipe(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_no_pipe_where_the_system_forbids_splice(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     files = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, name, failing)
     assert create_pipe() is None
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGround) -> None:
+async def test_idle_splice_makes_room_at_the_limit(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         on.pipe.max_bodies = MAX_SPLICED_BODIES
         clients = [await on.at.connect(1) for _ in range(MAX_SPLICED_BODIES + 1)]
@@ -668,7 +662,7 @@ async def test_so_many_at_a_time_and_one_that_rests_makes_room(ground: MakeGroun
         assert not on.pipe.idle_bodies
 
 
-async def test_where_all_are_at_work_bodies_are_copied(ground: MakeGround) -> None:
+async def test_bodies_are_copied_when_all_splices_are_busy(ground: MakeGround) -> None:
     async with ground(HEAD) as on:
         on.pipe.max_bodies = 1
         _, halfway = await inside_a_request(on)
@@ -681,7 +675,7 @@ async def test_where_all_are_at_work_bodies_are_copied(ground: MakeGround) -> No
         halfway.close()
 
 
-async def test_nothing_stays_of_a_connection_with_large_bodies(
+async def test_connection_with_large_bodies_leaves_no_reference(
     ground: MakeGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reference to itself, and no open file: whoever dups a socket keeps its connection."""
@@ -713,11 +707,11 @@ def alive() -> int:
     return sum(isinstance(each, (ClientConnection, Session, SplicedBody)) for each in gc.get_objects())
 
 
-def test_there_are_files_for_them() -> None:
+def test_descriptor_limit_includes_spliced_bodies() -> None:
     assert sockets.BODY_FDS == 2 + 2 * MOST_AT_ONCE
 
 
-async def test_a_pipe_is_empty_after_what_a_socket_did_not_take() -> None:
+async def test_pipe_is_empty_after_a_partial_write() -> None:
     pipe = Pipe()
     left, right = socket.socketpair()
     for each in (left, right):

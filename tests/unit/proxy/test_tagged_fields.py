@@ -136,7 +136,7 @@ def ask(correlation_id: int) -> bytes:
     )
 
 
-async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: Path) -> None:
+async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -158,7 +158,7 @@ async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: P
         assert not any(each.session.holding for each in at.connections())
 
 
-async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path: Path) -> None:
+async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + ask(2))

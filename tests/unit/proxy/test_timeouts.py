@@ -27,7 +27,7 @@ def looked(*plays: Play) -> list[str]:
     return passed
 
 
-def test_each_limit_passes_once_nothing_has_come_for_so_long() -> None:
+def test_each_limit_expires_without_progress() -> None:
     assert looked(*lasting("first_request_timeout_s", 0, 11)) == [
         "11 first_request_timeout_s: no request for 10 s"
     ]
@@ -39,26 +39,26 @@ def test_each_limit_passes_once_nothing_has_come_for_so_long() -> None:
     ]
 
 
-def test_a_client_that_is_slow_but_goes_on_is_left_alone() -> None:
+def test_slow_client_with_progress_is_not_closed() -> None:
     """One byte in 59 seconds."""
     assert looked(*[("request_timeout_s", second // 59) for second in range(3_600)]) == []
 
 
-def test_nothing_runs_while_it_is_not_the_clients_turn() -> None:
+def test_no_limit_runs_while_the_broker_is_due() -> None:
     """A Fetch that waits at its broker, or a client that is not read from."""
     assert looked(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
 
 
-def test_a_pause_begins_the_time_anew() -> None:
+def test_pause_restarts_the_time_limit() -> None:
     begun = lasting("request_timeout_s", 7, 40)
     assert looked(*begun, (None, 0), *begun) == []
 
 
-def test_what_is_owed_has_a_time_of_its_own() -> None:
+def test_each_limit_has_its_own_time() -> None:
     assert looked(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
 
 
-def test_a_limit_is_looked_at_five_times_in_it() -> None:
+def test_limit_is_checked_five_times() -> None:
     usual = TimeoutPolicy(Limits(first_request_timeout_s=10.0, request_timeout_s=60.0, idle_timeout_s=660.0))
     assert (usual.sweep_s, usual.rare_sweep_s) == (2.0, 12.0)
     # Found by a review: sweeps that were to be frequent were the rarer ones.

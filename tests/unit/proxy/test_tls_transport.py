@@ -164,14 +164,14 @@ async def made(make: Callable[[], Connection]) -> Connection:
     return connection
 
 
-async def test_who_is_lost_owes_no_goodbye(made: Connection, shared: SharedTls) -> None:
+async def test_lost_connection_owes_no_goodbye(made: Connection, shared: SharedTls) -> None:
     made.tls.close()
     assert len(shared.goodbyes) == 1
     made.tls.connection_lost(None)
     assert len(shared.goodbyes) == 0
 
 
-async def test_what_comes_byte_by_byte(made: Connection) -> None:
+async def test_bytes_arriving_one_by_one_are_decrypted(made: Connection) -> None:
     for sent in (b"first", bytes(RECORD_BYTES)):
         made.other.write(sent)
         for each in made.wire():
@@ -180,7 +180,7 @@ async def test_what_comes_byte_by_byte(made: Connection) -> None:
         made.carried.received.clear()
 
 
-async def test_many_records_of_one_read_are_carried_together(made: Connection) -> None:
+async def test_records_of_one_read_are_delivered_together(made: Connection) -> None:
     sent = bytes(range(256)) * (5 * RECORD_BYTES // 256)
     made.other.write(sent)
     made.other.write(b"and another")
@@ -200,14 +200,14 @@ async def test_the_rest_of_a_record_comes_with_the_next(made: Connection) -> Non
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES - 7])
-async def test_what_is_written_arrives(made: Connection, size_bytes: int) -> None:
+async def test_written_bytes_arrive(made: Connection, size_bytes: int) -> None:
     sent = bytes(range(256)) * (size_bytes // 256 + 1)
     made.tls.write(memoryview(sent)[:size_bytes])
     made.tls.write(b"!")
     assert made.other_reads(size_bytes + 1) == sent[:size_bytes] + b"!"
 
 
-async def test_connections_of_one_room_stay_apart(make: Callable[[], Connection]) -> None:
+async def test_connections_with_shared_buffers_stay_apart(make: Callable[[], Connection]) -> None:
     """Each has the half of a record, and closes the other in the middle of a read of its own."""
     one, two = make(), make()
     one.shake_hands()
@@ -235,7 +235,7 @@ async def test_connections_of_one_room_stay_apart(make: Callable[[], Connection]
     assert (one.socket.calls, two.socket.calls) == ([], ["resume_reading"])
 
 
-async def test_a_goodbye_in_the_same_read_is_told_after_what_came_before_it(made: Connection) -> None:
+async def test_goodbye_follows_the_data_of_the_same_read(made: Connection) -> None:
     made.other.write(b"last")
     said = made.wire()
     made.tls.data_received(said + made.other_ends() + b"and what is none of TLS")
@@ -248,7 +248,7 @@ async def test_a_goodbye_in_the_same_read_is_told_after_what_came_before_it(made
 
 
 @pytest.mark.parametrize("goodbye", [False, True])
-async def test_who_stays_half_open_may_still_write(made: Connection, goodbye: bool) -> None:
+async def test_half_open_connection_may_still_write(made: Connection, goodbye: bool) -> None:
     made.carried.stays_half_open = True
     if goodbye:
         made.tls.data_received(made.other_ends())
@@ -262,7 +262,7 @@ async def test_who_stays_half_open_may_still_write(made: Connection, goodbye: bo
     assert made.socket.calls == ["close"]
 
 
-async def test_after_its_own_goodbye_it_reads_on_and_writes_no_more(made: Connection) -> None:
+async def test_own_goodbye_ends_writing_but_not_reading(made: Connection) -> None:
     made.tls.write(b"last")
     made.tls.write_eof()
     made.tls.write_eof()
@@ -279,7 +279,7 @@ async def test_after_its_own_goodbye_it_reads_on_and_writes_no_more(made: Connec
     assert made.socket.calls == ["close"]
 
 
-async def test_whoever_closes_waits_for_the_others_goodbye_and_receives_nothing_more(
+async def test_close_waits_for_the_peers_goodbye(
     made: Connection,
 ) -> None:
     made.tls.pause_reading()
@@ -302,7 +302,7 @@ async def test_whoever_closes_waits_for_the_others_goodbye_and_receives_nothing_
 
 
 @pytest.mark.parametrize("how", ["closed", "ended", "ended without a goodbye", "broken"])
-async def test_whoever_takes_too_long_to_read_the_rest_is_cut(made: Connection, how: str) -> None:
+async def test_peer_that_reads_the_rest_too_slowly_is_cut(made: Connection, how: str) -> None:
     """Found by review: a client that asked for much, read none of it and sent one bad record was for ever."""
     made.tls.write(b"much")
     if how == "closed":
@@ -318,7 +318,7 @@ async def test_whoever_takes_too_long_to_read_the_rest_is_cut(made: Connection, 
     assert made.carried.calls[-1] == "lost"
 
 
-async def test_what_is_no_record_ends_it_with_an_alert(made: Connection) -> None:
+async def test_invalid_record_ends_the_connection_with_an_alert(made: Connection) -> None:
     made.other.write(b"good")
     good = made.wire()
     made.other.write(b"fine")
@@ -363,7 +363,7 @@ async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection])
     assert connection.carried.calls == []
 
 
-async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Connection]) -> None:
+async def test_cancelled_handshake_is_cut(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     asyncio.get_running_loop().call_soon(waiting.cancel)  # when it waits
@@ -376,7 +376,7 @@ async def test_a_handshake_that_nobody_waits_for_is_cut(make: Callable[[], Conne
 
 
 @pytest.mark.parametrize("error", [None, OSError("no route"), KeyError("of the factory's")])
-async def test_a_handshake_after_which_nothing_can_be_carried_fails(
+async def test_handshake_fails_if_the_protocol_cannot_be_created(
     make: Callable[[], Connection], error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = make()
@@ -394,7 +394,7 @@ async def test_a_handshake_after_which_nothing_can_be_carried_fails(
     assert caplog.text == ""
 
 
-async def test_closed_before_the_handshake_it_says_nothing(make: Callable[[], Connection]) -> None:
+async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Connection]) -> None:
     connection = make()
     said = bytes(connection.socket.written)
     connection.tls.close()
@@ -432,9 +432,7 @@ async def test_key_updates_between_data_are_answered(made: Connection) -> None:
 
 @ONLY_1_3
 @pytest.mark.parametrize("size_bytes", [1_000, 300_000])
-async def test_key_updates_without_data_are_cut_and_their_answers_dropped(
-    made: Connection, size_bytes: int
-) -> None:
+async def test_key_updates_without_data_cut_the_connection(made: Connection, size_bytes: int) -> None:
     """Found: 250 KB of them took 0.2 s of CPU, and as many bytes of answers were kept."""
     flood = wants_new_keys(made, 2_000)
     flood *= size_bytes // len(flood) + 1
@@ -460,7 +458,7 @@ async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> Non
 
 
 @ONLY_1_3
-async def test_answers_to_somebody_who_does_not_read_are_limited(made: Connection) -> None:
+async def test_unread_answers_of_tls_are_limited(made: Connection) -> None:
     made.tls.pause_writing()
     kept = len(made.socket.written)
     for _ in range(UNREAD_ANSWER_BYTES // 27 + 2):
@@ -471,7 +469,7 @@ async def test_answers_to_somebody_who_does_not_read_are_limited(made: Connectio
 
 
 @ONLY_SERVER
-async def test_client_that_does_not_read_is_not_read_from_in_its_handshake(
+async def test_handshake_pauses_when_the_client_does_not_read(
     make: Callable[[], Connection],
 ) -> None:
     connection = make()
@@ -483,7 +481,7 @@ async def test_client_that_does_not_read_is_not_read_from_in_its_handshake(
 
 @ONLY_SERVER
 @pytest.mark.parametrize("first", ["pause_reading", "pause_writing"])
-async def test_client_is_read_from_again_once_it_reads_and_may_be_read(made: Connection, first: str) -> None:
+async def test_client_is_read_again_once_both_pauses_end(made: Connection, first: str) -> None:
     both = (
         ["pause_reading", "pause_writing"] if first == "pause_reading" else ["pause_writing", "pause_reading"]
     )

@@ -28,7 +28,7 @@ def test_a_bucket_is_a_quarter_of_an_octave(took_s: float, bucket: int) -> None:
     assert took_s <= 1e-6 or 2 ** (bucket / 4) <= took_s * 1e6 < 2 ** ((bucket + 1) / 4)
 
 
-def test_a_row_tells_what_has_passed_since_the_one_before() -> None:
+def test_row_has_the_traffic_since_the_previous_row() -> None:
     traffic = Traffic()
     assert traffic.take("inside", 3) is None
 
@@ -54,7 +54,7 @@ def test_a_row_tells_what_has_passed_since_the_one_before() -> None:
     assert traffic.take("inside", 3) is None
 
 
-def test_clients_are_told_apart_up_to_a_number() -> None:
+def test_clients_are_distinguished_up_to_a_limit() -> None:
     traffic = Traffic()
     traffic.connections = 1
     for number in range(MAX_CLIENTS_COUNTED + 50):
@@ -90,7 +90,7 @@ def connection(number: int) -> ConnectionRow:
     return ConnectionRow(number, 5, "inside", 1, True, "192.0.2.7:4", "c")
 
 
-def test_connections_above_a_number_are_counted_and_not_told() -> None:
+def test_connections_above_the_limit_are_only_counted() -> None:
     rows = (TrafficRow("inside", 1, 0, 1, 0, 0, 0, {}, {}),)
     log = TrafficLog("0-77-1", lambda: rows, 1.0)
     for number in range(MAX_CONNECTIONS_REPORTED + 3):
@@ -103,7 +103,7 @@ def test_connections_above_a_number_are_counted_and_not_told() -> None:
     assert (message.connections, message.dropped) == ((), 0)
 
 
-def test_a_clock_that_jumps_changes_no_period_and_no_message_is_taken_for_another() -> None:
+def test_clock_jump_changes_neither_period_nor_number() -> None:
     """Found: a period as long as the jump, and none where the clock was set back."""
     log = TrafficLog("0-77-1", tuple, 1.0)
     told = [log.take(2.0, wall_ms=5_000), log.take(3.0, wall_ms=3_605_000), log.take(4.0, wall_ms=5_000)]

@@ -104,7 +104,7 @@ async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
     await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
 
 
-async def test_idle_client_that_reads_no_replies_is_not_read_from(
+async def test_idle_client_that_does_not_read_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     """Found: no limit applied to replies that need no broker."""
@@ -123,7 +123,7 @@ async def test_idle_client_that_reads_no_replies_is_not_read_from(
         writer.close()
 
 
-async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_path: Path) -> None:
+async def test_client_above_a_limit_that_does_not_read_is_paused(tmp_path: Path) -> None:
     async with running(tmp_path, [1], limits=Limits(max_connections=1)) as at:
         _, first = await at.connect(1)
         await eventually(lambda: len(at.connections()) == 1, "the first is there")
@@ -134,7 +134,7 @@ async def test_client_above_a_limit_that_reads_no_replies_is_not_read_from(tmp_p
         writer.close()
 
 
-async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_path: Path) -> None:
+async def test_unread_replies_do_not_stop_the_first_request_limit(tmp_path: Path) -> None:
     async with running(tmp_path, [1], limits=Limits(first_request_timeout_s=0.5)) as at:
         _, writer = await connect_narrow(at, 1, None)
         await flood(at, writer, UNKNOWN_API_VERSIONS)
@@ -144,7 +144,7 @@ async def test_client_that_reads_no_replies_is_late_with_its_first_request(tmp_p
         writer.close()
 
 
-async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_closed(tmp_path: Path) -> None:
+async def test_client_requesting_too_many_replies_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path, [1]) as at:
         reader, writer = await connect_narrow(at, 1, None)
         writer.write(UNKNOWN_API_VERSIONS * (MAX_REPLIES_PER_READ + 1))
@@ -154,7 +154,7 @@ async def test_client_that_asks_for_more_replies_at_once_than_anybody_needs_is_c
         writer.close()
 
 
-async def test_joined_client_that_reads_no_responses_is_not_read_from(
+async def test_joined_client_that_does_not_read_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     listener, client = secured or (None, None)
@@ -181,7 +181,7 @@ async def test_joined_client_that_reads_no_responses_is_not_read_from(
         await rest
 
 
-async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path: Path) -> None:
+async def test_draining_client_that_does_not_read_is_paused(tmp_path: Path) -> None:
     async with broker_script(answer_at_length) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
@@ -193,7 +193,7 @@ async def test_draining_client_that_reads_no_responses_is_not_read_from(tmp_path
         writer.close()
 
 
-async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_is_dialled(
+async def test_large_first_request_pauses_reading_while_dialing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -212,7 +212,7 @@ async def test_large_first_request_keeps_the_rest_in_the_kernel_while_a_broker_i
         writer.close()
 
 
-async def test_client_with_thousands_in_flight_is_read_from_later_and_loses_nothing(
+async def test_client_with_thousands_in_flight_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     """Found: requests in flight took 3.2 bytes for each byte sent, without a limit."""
@@ -247,7 +247,7 @@ def joined(at: Running) -> list[ClientConnection]:
     return [each for each in at.connections() if each.state is State.JOINED]
 
 
-async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_path: Path) -> None:
+async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None:
     """Found: each could have thousands, and 300 clients of a broker that did not answer took 115 MB."""
     goes_on = asyncio.Event()
     clients, count = 8, 2_500
@@ -287,7 +287,7 @@ async def test_clients_with_many_in_flight_share_a_limit_and_lose_nothing(tmp_pa
             writer.close()
 
 
-async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_together(tmp_path: Path) -> None:
+async def test_clients_with_thousands_per_read_share_a_limit(tmp_path: Path) -> None:
     """Of one address: who has few in flight stays, and who comes from elsewhere."""
 
     async def never(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -318,7 +318,7 @@ async def test_clients_whose_reads_bring_thousands_of_requests_have_a_limit_toge
             writer.transport.abort()
 
 
-async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> None:
+async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None:
     """Found: below 4 KiB it went unnoticed. 400 clients that left 2.9 KB of 40 KB took 13.7 MB."""
 
     async def as_asked(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -350,7 +350,7 @@ async def test_little_that_waits_counts_with_all_of_its_read(tmp_path: Path) -> 
         writer.close()
 
 
-async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp_path: Path) -> None:
+async def test_full_client_pauses_its_new_broker(tmp_path: Path) -> None:
     """Found: a transport says once that it is full, and nobody told the broker that came later."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -372,7 +372,7 @@ async def test_client_that_is_full_before_it_has_a_broker_pauses_that_broker(tmp
         writer.close()
 
 
-async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+async def test_leaving_client_of_a_slow_broker_is_paused(tmp_path: Path) -> None:
     """Produce with acks=0 still goes to the broker: 400 MB of it in a second and a half."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=600.0) as at:
         at.worker.apply(at.directory([one]))
@@ -394,9 +394,7 @@ async def test_leaving_client_whose_broker_does_not_read_is_not_read_from(tmp_pa
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_body_sent_byte_by_byte_to_a_broker_that_does_not_read_is_not_read(
-    tmp_path: Path, draining: bool
-) -> None:
+async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining: bool) -> None:
     """Found: each write that waits takes 800 bytes, whatever its size. 100 KB took 76 MB, without a limit."""
     limits = Limits(write_buffer_bytes=4096)
     async with broker_script() as one, running(tmp_path, [one.port], limits=limits) as at:

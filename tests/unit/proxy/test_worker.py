@@ -324,7 +324,7 @@ async def running(
 
 @pytest.mark.parametrize("host", ["localhost", "localhost."])
 @pytest.mark.parametrize("in_plaintext", [False, True])
-async def test_a_name_that_ends_with_a_dot_leads_to_the_broker_that_it_names(
+async def test_name_with_a_final_dot_leads_to_its_broker(
     tmp_path: Path, host: str, in_plaintext: bool
 ) -> None:
     """Found: TLS knows no such names, so no broker with one was ever reached."""
@@ -338,7 +338,7 @@ async def test_a_name_that_ends_with_a_dot_leads_to_the_broker_that_it_names(
         writer.close()
 
 
-async def test_a_name_that_hangs_holds_up_nobody_but_its_own_clients(
+async def test_hanging_name_delays_only_its_own_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: each look-up took one of four threads for as long as the name server was silent."""
@@ -368,7 +368,7 @@ async def test_a_name_that_hangs_holds_up_nobody_but_its_own_clients(
             each.close()
 
 
-async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_kernel(
+async def test_sockets_have_nodelay_and_broker_keep_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client's is, too: it has that from the member's listening socket (`test_socket_options`)."""
@@ -392,9 +392,7 @@ async def test_both_connections_send_at_once_and_the_brokers_is_watched_by_the_k
         writer.close()
 
 
-async def test_identity_connection_reaches_its_broker_and_responses_name_proxies(
-    tmp_path: Path, way: Way
-) -> None:
+async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, way: Way) -> None:
     async with (
         broker_script(way=way) as one,
         broker_script(way=way) as two,
@@ -498,7 +496,7 @@ async def test_client_that_ends_in_its_first_bytes_is_named_too(
         assert at.worker.snapshot().errors == {"truncated": 1}
 
 
-async def test_protocol_is_named_where_its_first_bytes_are_a_size_that_may_be(
+async def test_protocol_is_named_if_its_bytes_are_a_valid_size(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = Limits(max_request_bytes=2**31 - 1, first_request_timeout_s=0.2)
@@ -531,7 +529,7 @@ def alive() -> list[object]:
 
 
 @pytest.mark.parametrize("step", [1, 3, 13])
-async def test_requests_arrive_whole_however_they_are_cut(tmp_path: Path, step: int) -> None:
+async def test_requests_arrive_whole_at_any_split(tmp_path: Path, step: int) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -577,7 +575,7 @@ async def test_bootstrap_connection_tries_the_next_broker(tmp_path: Path, nobody
         assert False in at.worker.snapshot().upstream_up.values()
 
 
-async def test_worker_without_directory_serves_by_the_configured_brokers(tmp_path: Path) -> None:
+async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         one.known = [Broker(1, "127.0.0.1", one.port)]
         reader, writer = await at.connect()
@@ -603,7 +601,7 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(-1)
 
 
-async def test_unknown_identity_is_closed_when_nobody_confirms_its_broker(tmp_path: Path) -> None:
+async def test_client_of_an_unconfirmed_identity_is_closed(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], upstream_connect_timeout_s=0.2) as at:
         reader, writer = await at.connect(3)
         writer.write(fetch(1))
@@ -611,7 +609,7 @@ async def test_unknown_identity_is_closed_when_nobody_confirms_its_broker(tmp_pa
         writer.close()
 
 
-async def test_client_of_a_new_broker_waits_for_the_directory_and_loses_nothing(tmp_path: Path) -> None:
+async def test_client_of_a_new_broker_waits_for_the_directory(tmp_path: Path) -> None:
     async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(2)
@@ -637,7 +635,7 @@ async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: Bro
         assert at.worker.snapshot().upstream_up == {1: False}
 
 
-async def test_broker_whose_address_is_none_closes_the_client(
+async def test_invalid_broker_address_closes_the_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, nobody: BrokerScript
 ) -> None:
     async with running(tmp_path, [nobody.port]) as at:
@@ -651,7 +649,7 @@ async def test_broker_whose_address_is_none_closes_the_client(
     assert "dialing a broker failed" not in caplog.text
 
 
-async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tmp_path: Path) -> None:
+async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None:
     # Its queue of connections is full, so the kernel ignores who knocks: what a lost host looks like.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as knocking:
         silent = BrokerScript(port=full.getsockname()[1])
@@ -677,7 +675,7 @@ async def test_broker_that_does_not_answer_the_dial_closes_the_client_in_time(tm
         ("silent", "timed out"),
     ],
 )
-async def test_broker_that_is_not_believed_is_one_that_cannot_be_reached(
+async def test_untrusted_broker_counts_as_unreachable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, said: str
 ) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -759,7 +757,7 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) ->
 # ---- clients that go, or misbehave
 
 
-async def test_client_that_goes_has_all_it_sent_delivered(tmp_path: Path, way: Way) -> None:
+async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, way: Way) -> None:
     async with (
         broker_script(way=way) as one,
         running(tmp_path, [one.port], way=way, drain_timeout_s=LONG_LINGER_S) as at,
@@ -797,7 +795,7 @@ async def test_client_that_closes_half_is_closed(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
+async def test_bytes_that_are_not_kafka_close_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counters, "LOG_EVERY_S", 3600.0)  # a busy machine takes seconds for three connections
@@ -813,7 +811,7 @@ async def test_bytes_that_are_not_kafka_close_the_connection_and_are_counted(
     assert len(said) == 1
 
 
-async def test_response_nobody_asked_for_closes_the_connection_and_the_log_names_the_broker(
+async def test_unrequested_response_is_logged_with_its_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def wrong(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -916,7 +914,7 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: W
 # ---- moves and ends
 
 
-async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_flight(tmp_path: Path) -> None:
+async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> None:
     async with broker_script(never) as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         before = at.directory([one, two])
         at.worker.apply(before)
@@ -937,7 +935,7 @@ async def test_clients_of_an_identity_that_moves_away_leave_when_nothing_is_in_f
         other_writer.close()
 
 
-async def test_clients_that_always_have_something_in_flight_are_drained_in_order(tmp_path: Path) -> None:
+async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.5) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -953,7 +951,7 @@ async def test_clients_that_always_have_something_in_flight_are_drained_in_order
         writer.close()
 
 
-async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_moved(tmp_path: Path) -> None:
+async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
     """Found by a rolling restart: librdkafka came back, asked nobody, and stayed until it was refused."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
@@ -968,7 +966,7 @@ async def test_a_groups_member_leaves_with_the_word_that_its_coordinator_has_mov
         writer.close()
 
 
-async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(tmp_path: Path) -> None:
+async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> None:
     """Its sender takes it for delivered once it is sent."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
@@ -1001,7 +999,7 @@ def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 @pytest.mark.parametrize("draining", [False, True])
-async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
+async def test_acks_0_reaches_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draining: bool
 ) -> None:
     """Found by reading: it was queued for the broker, nothing was in flight, and the queue was discarded."""
@@ -1024,7 +1022,7 @@ async def test_what_needs_no_answer_reaches_a_broker_that_is_still_dialled(
         writer.close()
 
 
-async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
+async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end is seen before there is a broker, since it is read from meanwhile."""
@@ -1044,7 +1042,7 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
         assert at.worker.snapshot().limited == {}
 
 
-async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
+async def test_request_cut_off_during_the_dial_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
@@ -1060,9 +1058,7 @@ async def test_a_request_that_is_cut_off_while_its_broker_is_dialled_is_told(
         writer.close()
 
 
-async def test_no_more_than_two_reads_wait_for_a_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -1085,7 +1081,7 @@ async def test_no_more_than_two_reads_wait_for_a_broker(
         writer.close()
 
 
-async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
+async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
     """Found with the above: the connection left in the very call that began to dial."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
@@ -1104,7 +1100,7 @@ async def test_what_needs_no_answer_and_comes_first_while_leaving_reaches_the_br
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
+async def test_move_waits_for_a_slow_dial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
 ) -> None:
     """Found by reading: what needs no answer was discarded once the move had had its time; then, what
@@ -1139,7 +1135,7 @@ async def test_a_dial_that_outlasts_the_time_of_a_move_is_waited_for(
         await eventually(lambda: not at.connections(), "the connection is gone")
 
 
-async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path: Path) -> None:
+async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> None:
     """Found by reading: a greater piece that is not forwarded was left unread, and ended in a reset."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
@@ -1160,7 +1156,7 @@ async def test_what_a_client_sends_after_the_goodbye_is_read_to_its_end(tmp_path
         assert one.asked == [(FETCH, 1)]
 
 
-async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
+async def test_clients_leave_in_sequence(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=20)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(5)]
@@ -1174,7 +1170,7 @@ async def test_clients_leave_one_after_the_other(tmp_path: Path) -> None:
             writer.close()
 
 
-async def test_clients_stay_where_the_identity_is_back_before_their_turn(tmp_path: Path) -> None:
+async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], Limits(moves_per_second=5)) as at:
         at.worker.apply(at.directory([one]))
         clients = [await at.connect(1) for _ in range(3)]
@@ -1202,7 +1198,7 @@ async def coordinator_of(at: Running) -> int:
     return int(found)
 
 
-async def test_a_move_is_news_for_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_move_is_reported_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FORGET_MOVES_INTERVAL_S", 0.01)
 
     async def find(script: BrokerScript, _: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -1238,7 +1234,7 @@ async def test_a_directory_leaves_no_timer_in_the_loop(
         assert timed == []
 
 
-async def test_no_timer_of_the_kernel_stays_open_when_a_worker_ends(tmp_path: Path) -> None:
+async def test_ended_worker_leaves_no_kernel_timer_open(tmp_path: Path) -> None:
     before = kernel_timers()
     async with running(tmp_path, [1]):
         assert kernel_timers() >= before + 3  # its sweeps, its counters, and its moves
@@ -1267,7 +1263,7 @@ asyncio.run(run())
 """
 
 
-def test_where_moves_cannot_be_forgotten_the_worker_ends(tmp_path: Path) -> None:
+def test_worker_ends_if_forgetting_moves_fails(tmp_path: Path) -> None:
     """In a process of its own: where mypyc has compiled it, later runs raise what one has raised, too."""
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", FORGETS_NOTHING, str(tmp_path)]
@@ -1278,7 +1274,7 @@ def test_where_moves_cannot_be_forgotten_the_worker_ends(tmp_path: Path) -> None
     assert done.stderr.splitlines()[-1].startswith("TypeError")
 
 
-async def test_clients_that_come_back_where_an_identity_has_left_are_told_again(tmp_path: Path) -> None:
+async def test_returning_clients_are_sent_away_again(tmp_path: Path) -> None:
     """Found by a rolling restart: aiokafka reconnects before it has asked who stands for the broker now."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
@@ -1355,7 +1351,7 @@ async def leaves_together(client: HalfBusy) -> None:
     assert await ends(client.quiet_reader) == b""
 
 
-async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path) -> None:
+async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
     """When its first connection ends it asks for Metadata, and then drops others with requests in flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
@@ -1364,7 +1360,7 @@ async def test_no_connection_of_a_librdkafka_ends_before_all_may(tmp_path: Path)
         await leaves_together(client)
 
 
-async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path) -> None:
+async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> None:
     """Found with a slow broker: its identity moved two seconds before the member was drained."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
@@ -1374,7 +1370,7 @@ async def test_what_has_not_left_yet_leaves_with_what_moves_later(tmp_path: Path
         await leaves_together(client)
 
 
-async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_path: Path) -> None:
+async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) -> None:
     """It may wait at its broker for as long as there are none."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1394,7 +1390,7 @@ async def test_a_request_for_records_holds_up_no_producer_of_the_same_name(tmp_p
             each.close()
 
 
-async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(tmp_path: Path) -> None:
+async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> None:
     """Metadata has it drop that connection, too. But where it comes back again it is served."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1417,7 +1413,7 @@ async def test_a_librdkafka_that_comes_back_has_nothing_in_flight_that_may_run(t
             each.close()
 
 
-async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: Path) -> None:
+async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Path) -> None:
     """It has sent the same elsewhere by then."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1437,7 +1433,7 @@ async def test_what_waits_of_a_librdkafka_that_has_gone_does_not_run(tmp_path: P
         assert (PRODUCE, 1) not in one.asked
 
 
-async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None:
+async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
     """Found: one that moved later had those that were ready leave, and another one had requests in flight."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1465,7 +1461,7 @@ async def test_what_moves_later_does_not_cut_off_a_party(tmp_path: Path) -> None
             each.close()
 
 
-async def test_a_librdkafka_that_waits_is_served_where_the_identity_comes_back(tmp_path: Path) -> None:
+async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path) -> None:
     """Found: it waited for the whole time limit at the member that was right by then."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1528,7 +1524,7 @@ async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path)
         java_writer.close()
 
 
-async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> None:
+async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -> None:
     """Found: its Metadata request was held with all others, and so were its commits at a coordinator."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1548,7 +1544,7 @@ async def test_a_librdkafka_that_waits_does_all_but_write(tmp_path: Path) -> Non
         assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.asked)
 
 
-async def test_a_stopping_worker_shortens_the_time_of_what_moves(tmp_path: Path) -> None:
+async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
     """Found: a connection that had to leave before kept its nine seconds, however short the stop was."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1565,7 +1561,7 @@ async def test_a_stopping_worker_shortens_the_time_of_what_moves(tmp_path: Path)
         writer.close()
 
 
-async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_moment_only(
+async def test_slow_answer_delays_a_party_only_briefly(
     tmp_path: Path,
 ) -> None:
     """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
@@ -1575,7 +1571,7 @@ async def test_a_slow_answer_holds_up_the_other_connections_of_a_client_for_a_mo
         assert await ends(client.quiet_reader) == b""
 
 
-async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> None:
+async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
     """Found: each of them made all that waited for their turn wait for notice once more."""
     async with (
         broker_script(answer_what_is_released) as one,
@@ -1601,9 +1597,7 @@ async def test_later_moves_hold_up_nobody_who_is_to_leave(tmp_path: Path) -> Non
         kept_writer.close()
 
 
-async def test_drain_ends_within_its_time_whatever_the_broker_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], move_timeout_s=0.2) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -1630,7 +1624,7 @@ async def test_identity_that_was_never_here_is_not_drained(tmp_path: Path) -> No
         writer.close()
 
 
-async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_path: Path) -> None:
+async def test_stop_refuses_clients_only_after_they_have_left(tmp_path: Path) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         idle_reader, idle_writer = await at.connect()
@@ -1654,7 +1648,7 @@ async def test_stop_has_clients_leave_in_order_and_refuses_them_only_then(tmp_pa
             await at.task
 
 
-async def test_stop_waits_for_those_that_were_there_and_not_for_those_that_came_back(tmp_path: Path) -> None:
+async def test_stop_does_not_wait_for_returning_clients(tmp_path: Path) -> None:
     """Found by a rolling restart: idle connections to a bootstrap port came back, and cost ten seconds."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=10 * LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
@@ -1715,7 +1709,7 @@ class ControlScript:
         return [each.counters for each in self.said if isinstance(each, CountersMessage)]
 
 
-async def test_worker_follows_one_control_process_after_another(
+async def test_worker_follows_successive_control_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -1758,7 +1752,7 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
         client[1].close()
 
 
-async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counters_are_sent_when_control_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         assert not control.counted()
@@ -1770,7 +1764,7 @@ async def test_counters_are_told_when_control_asks(tmp_path: Path, monkeypatch: 
         control.die()
 
 
-async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counters_are_sent_periodically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 0.01)
     async with counting(tmp_path) as (control, (_, writer)):
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -1778,9 +1772,7 @@ async def test_counters_are_told_now_and_then(tmp_path: Path, monkeypatch: pytes
         control.die()
 
 
-async def test_what_a_worker_had_counted_in_the_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_final_counters_of_a_worker_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         pass
@@ -1790,9 +1782,7 @@ async def test_what_a_worker_had_counted_in_the_end_is_told(
     control.die()
 
 
-async def test_what_control_could_not_be_told_is_told_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by reading: a drain that began while control did not read was never told of."""
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     monkeypatch.setattr(control_channel, "RESEND_COUNTERS_S", 0.01)
@@ -1833,9 +1823,7 @@ async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> Non
         control.die()
 
 
-async def test_a_broker_that_ends_a_connection_or_takes_none_is_reported(
-    tmp_path: Path, nobody: BrokerScript
-) -> None:
+async def test_broker_that_closes_or_refuses_is_reported(tmp_path: Path, nobody: BrokerScript) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
@@ -1856,7 +1844,7 @@ async def test_a_broker_that_ends_a_connection_or_takes_none_is_reported(
         control.die()
 
 
-async def test_a_broker_that_control_has_found_to_be_down_is_not_dialled(
+async def test_broker_found_down_by_control_is_not_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream, "BACKOFF_LIMIT_S", 10 * LIMIT_S)
@@ -1938,7 +1926,7 @@ def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
         os.close(held_fd)
 
 
-async def test_a_read_that_is_refused_where_it_was_to_be_looked_at_is_not_the_last_one(
+async def test_sampling_survives_a_rejected_read(
     tmp_path: Path,
 ) -> None:
     """Found by a reader: one malformed request in 64 ended all samples of its worker."""

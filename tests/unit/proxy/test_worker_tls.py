@@ -94,7 +94,7 @@ def meet(at: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", br
         client.wrap_socket(sock, server_hostname=name).close()
 
 
-async def test_frames_pass_in_both_directions_whatever_their_size(
+async def test_frames_of_any_size_pass_in_both_directions(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     great = bytes(range(256)) * (3 * DATA_BYTES // 256)
@@ -133,7 +133,7 @@ async def openssl(
         await client.communicate()
 
 
-async def test_a_client_that_wants_new_keys(
+async def test_client_key_update_is_answered(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     """They are agreed on between two requests, in TLS 1.3. Source: RFC 8446, section 4.6.3"""
@@ -150,7 +150,7 @@ async def test_a_client_that_wants_new_keys(
         assert at.worker.snapshot().errors == {}
 
 
-async def test_a_client_that_wants_to_shake_hands_again_is_told_no(
+async def test_renegotiation_is_refused(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
     """And what says so is not left for whoever is next to write."""
@@ -249,7 +249,7 @@ def handshaken() -> list[object]:
     return [each for each in gc.get_objects() if type(each).__name__ == "TlsTransport"]
 
 
-async def test_a_client_that_trusts_somebody_else(
+async def test_client_with_another_ca_refuses_the_worker(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
@@ -260,7 +260,7 @@ async def test_a_client_that_trusts_somebody_else(
         assert "unknown ca" in refused(at, caplog)[1]
 
 
-async def test_a_handshake_that_does_not_end_is_ended(
+async def test_unfinished_handshake_is_closed(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
@@ -276,7 +276,7 @@ async def test_a_handshake_that_does_not_end_is_ended(
         writer.close()
 
 
-async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
+async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path,
     authority: Authority,
     tls: ListenerTlsSettings,
@@ -300,7 +300,7 @@ async def test_what_a_client_sends_last_reaches_a_broker_that_is_still_dialled(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(
+async def test_acks_0_is_forwarded_until_the_clients_goodbye(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings, version: ssl.TLSVersion
 ) -> None:
     """Its sender takes it for delivered once it is sent."""
@@ -330,7 +330,7 @@ async def test_what_needs_no_answer_is_forwarded_up_to_the_clients_own_goodbye(
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_those_that_begin_no_handshake_keep_nobody_out(
+async def test_idle_handshakes_do_not_block_other_clients(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_server, "MAX_HANDSHAKES", 3)
@@ -368,7 +368,7 @@ async def test_certificates_of_clients(
         (ssl.TLSVersion.TLSv1_3, "ALERT_CERTIFICATE_REQUIRED"),
     ],
 )
-async def test_a_client_is_told_why_it_is_refused(
+async def test_refused_client_gets_an_alert(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, version: ssl.TLSVersion, reason: str
 ) -> None:
     """With uvloop's TLS the connection was closed before the alert was sent."""
@@ -410,7 +410,7 @@ async def test_ciphers_of_tls_1_2(tmp_path: Path, tls: ListenerTlsSettings, auth
         writer.close()
 
 
-async def test_a_new_certificate_is_for_those_who_come_and_drops_nobody(
+async def test_new_certificate_applies_to_new_clients_only(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async def serial(writer: asyncio.StreamWriter) -> str:
@@ -432,7 +432,7 @@ async def test_a_new_certificate_is_for_those_who_come_and_drops_nobody(
             each.close()
 
 
-async def test_clients_that_are_to_leave_get_their_answers_and_a_goodbye(
+async def test_leaving_clients_get_their_answers_and_a_goodbye(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -546,7 +546,7 @@ async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Au
 
 
 @pytest.mark.parametrize("name", ["broker-9.proxy1.example", "elsewhere.example", None])
-async def test_a_name_that_is_nobody_s_is_refused(
+async def test_unknown_server_name_is_refused(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, name: str | None
 ) -> None:
     pair = authority.issue("external", ["proxy1.example"])

@@ -85,7 +85,7 @@ def test_v0_body_is_recognized_by_its_form_whatever_its_error(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_flexible_body_with_an_error_is_read_as_one(version: int) -> None:
+def test_flexible_body_with_an_error_is_recognized(version: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     refused = response(version, [], ErrorCode.illegal_sasl_state)
@@ -132,7 +132,7 @@ def test_sasl_handshake_stays_listed_from_v0_on() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1, -(2**31)])
-def test_counts_that_cannot_be_are_refused(count: int) -> None:
+def test_invalid_counts_are_refused(count: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, 0, 5))
     with pytest.raises(MalformedFrame):

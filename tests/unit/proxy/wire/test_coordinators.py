@@ -76,7 +76,7 @@ def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_librdkafka_is_told_once_that_there_is_no_coordinator(version: int, step: int) -> None:
+def test_librdkafka_gets_no_coordinator_once(version: int, step: int) -> None:
     """Found by a consumer of librdkafka that dialled a dead proxy until its session had expired."""
     play = moved_play()
     if version <= 2:
@@ -86,17 +86,17 @@ def test_librdkafka_is_told_once_that_there_is_no_coordinator(version: int, step
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", [None, b"", b"sarama", b"apache-kafka-java", b"kafka"])
-def test_who_is_not_librdkafka_gets_the_answer_at_once(name: bytes | None, version: int) -> None:
+def test_other_libraries_get_the_answer_at_once(name: bytes | None, version: int) -> None:
     """Found by kafka-go: it asks on a new connection each time, and was turned away for ten minutes."""
     assert ask(moved_play(name), version, 1) == MOVED
 
 
 @pytest.mark.parametrize("name", [b"confluent-kafka-python", b"confluent-kafka-go", b"rust-rdkafka"])
-def test_libraries_that_bring_librdkafka_are_known(name: bytes) -> None:
+def test_libraries_with_librdkafka_are_recognized(name: bytes) -> None:
     assert ask(moved_play(name), 2, 1)[0] == COORDINATOR_NOT_AVAILABLE
 
 
-def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() -> None:
+def test_librdkafka_is_recognized_in_an_unknown_version() -> None:
     play = moved_play(None)
     frame = question(300, LIBRDKAFKA)
     for at in range(len(frame)):
@@ -105,12 +105,12 @@ def test_librdkafka_is_known_by_a_question_of_a_version_that_nobody_knows_yet() 
 
 
 @pytest.mark.parametrize("cut", range(14, len(question(3, LIBRDKAFKA)) - 7))
-def test_name_that_is_not_all_there_is_none(cut: int) -> None:
+def test_truncated_name_is_empty(cut: int) -> None:
     assert LIBRDKAFKA not in read_software_name(memoryview(question(3, LIBRDKAFKA)[:cut]))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_identity_that_has_not_moved_and_an_error_pass_as_ever(version: int) -> None:
+def test_unmoved_identity_and_errors_pass_unchanged(version: int) -> None:
     play = moved_play()
     assert ask(play, version, 2) == (0, 2, *advertised(2))
     error = ask(play, version, -1, error_code=16)

@@ -119,11 +119,11 @@ def received(raw: bytes, cuts: Sequence[int] = (), version: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
-def test_hosts_and_ports_alone_are_blanked(quorum: Quorum) -> None:
+def test_only_hosts_and_ports_are_blanked(quorum: Quorum) -> None:
     assert received(quorum.frame()) == quorum.frame(blanked=True)
 
 
-def test_nothing_of_an_address_is_left() -> None:
+def test_no_part_of_an_address_remains() -> None:
     """And what says who the controllers are is: ids, directory ids, names of listeners."""
     found = received(THREE.frame())
     for (listener,) in THREE.nodes:
@@ -136,7 +136,7 @@ def test_nothing_of_an_address_is_left() -> None:
 
 
 @pytest.mark.parametrize("quorum", [QUORUMS[name] for name in SPLIT], ids=SPLIT)
-def test_every_split_gives_the_same(quorum: Quorum) -> None:
+def test_every_split_gives_the_same_result(quorum: Quorum) -> None:
     raw, wanted = quorum.frame(), quorum.frame(blanked=True)
     for cut in range(1, len(raw)):
         assert received(raw, [cut]) == wanted
@@ -144,7 +144,7 @@ def test_every_split_gives_the_same(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
-def test_slices_give_the_same(quorum: Quorum) -> None:
+def test_slices_give_the_same_result(quorum: Quorum) -> None:
     raw, wanted = quorum.frame(), quorum.frame(blanked=True)
     for slice_bytes in (1, 7, 100):
         with small_slices(slice_bytes):
@@ -183,7 +183,7 @@ def test_truncated_response_is_refused(quorum: Quorum, in_slices: bool) -> None:
         assert not play.to_client
 
 
-def test_lengths_that_cannot_be_are_refused() -> None:
+def test_invalid_lengths_are_refused() -> None:
     host = compact_string("127.77.1.1")
     raw = THREE.frame()
     endless = raw.replace(host, b"\xff" * 6 + host[6:])
@@ -194,7 +194,7 @@ def test_lengths_that_cannot_be_are_refused() -> None:
         received(raw.replace(host, b"\x7f" + host[1:]))
 
 
-def test_rewritten_responses_alone_are_counted() -> None:
+def test_only_rewritten_responses_are_counted() -> None:
     play = Play.new()
     for quorum, counted in ((QUORUMS["no nodes"], 0), (THREE, 1), (QUORUMS["an error"], 1), (THREE, 2)):
         play.ask((DESCRIBE_QUORUM, 2, CORRELATION_ID))
@@ -204,6 +204,6 @@ def test_rewritten_responses_alone_are_counted() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_earlier_versions_pass_as_they_are(version: int) -> None:
+def test_earlier_versions_pass_unchanged(version: int) -> None:
     """They have no nodes; what is here is not looked at."""
     assert received(THREE.frame(), version=version) == THREE.frame()

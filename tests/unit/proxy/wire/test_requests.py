@@ -28,7 +28,7 @@ from fleet.proxy.wire.requests import (
 from tests.property.wire_fleet import produce, request
 
 
-def test_every_offered_version_has_a_plan_and_no_other() -> None:
+def test_exactly_the_offered_versions_have_a_layout() -> None:
     offered = {
         key << 16 | version
         for key, api in APIS.items()
@@ -37,7 +37,7 @@ def test_every_offered_version_has_a_plan_and_no_other() -> None:
     assert set(RESPONSE_LAYOUTS) == offered
 
 
-def test_the_table_of_plans_has_them_all_and_no_other() -> None:
+def test_layout_table_has_exactly_the_offered_versions() -> None:
     found = {
         place // VERSIONS << 16 | place % VERSIONS: response_layout
         for place, response_layout in enumerate(RESPONSE_LAYOUT_TABLE)
@@ -46,7 +46,7 @@ def test_the_table_of_plans_has_them_all_and_no_other() -> None:
     assert found == RESPONSE_LAYOUTS
 
 
-def test_plans_leave_room_for_a_correlation_id() -> None:
+def test_layouts_leave_room_for_a_correlation_id() -> None:
     for api, response_layout in RESPONSE_LAYOUTS.items():
         if response_layout < 0:
             assert api >> 16 in (0, 12, 18, 68, 76)
@@ -68,7 +68,7 @@ def test_plans_leave_room_for_a_correlation_id() -> None:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_acks_where_kio_writes_it(version: int) -> None:
+def test_acks_is_read_where_kio_writes_acks(version: int) -> None:
     module = importlib.import_module(f"kio.schema.produce.v{version}.request")
     for acks in (-1, 0, 1, 513):
         for transactional_id in (None, "", "t" * 200):
