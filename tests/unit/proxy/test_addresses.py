@@ -1,4 +1,4 @@
-"""Which address a client is given, and which brokers are reported."""
+"""The addresses that clients get, and the brokers that are reported."""
 
 from __future__ import annotations
 
@@ -165,7 +165,8 @@ def test_move_is_reported_once_per_connection() -> None:
 
 
 def test_moves_of_a_new_control_process_are_reported() -> None:
-    """Found by a reader: a move of revision 5 was forgotten with an older one, or taken for told before."""
+    """Found by review: a move of revision 5 was forgotten with an older move, or counted as already
+    reported."""
     source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
     told: dict[int, int] = {}
     moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
@@ -191,7 +192,7 @@ def test_heads_are_cached_if_all_clients_get_the_same() -> None:
     assert [(index, head.original, head.rewritten) for index, head in alike.heads.items()] == [
         (7, b"found", b"rewritten")
     ]
-    spread = book()  # of identity 3 each client has an owner of its own
+    spread = book()  # each client has its own owner of identity 3
     spread.cache_head(7, b"found", b"rewritten")
     assert spread.heads == {}
 
@@ -201,4 +202,4 @@ def test_new_book_has_no_cached_heads() -> None:
     before = source.book
     before.cache_head(7, b"found", b"rewritten")
     source.update(replace(DIRECTORY, advertised={1: ("b",)}, revision=DIRECTORY.revision + 1))
-    assert source.book.heads == before.heads == {}  # idle connections hold on to the one before
+    assert source.book.heads == before.heads == {}  # idle connections keep the previous book

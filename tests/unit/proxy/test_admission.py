@@ -1,4 +1,4 @@
-"""fleet/proxy/admission.py: who may have a broker when there are too many."""
+"""Admission of connections above the limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Guest:
 
 
 def entered(admission: Admission[Guest], count: int, source: str = A, now_s: float = 0.0) -> list[Guest]:
-    """New connections that all may stay, for now."""
+    """Return new connections, none of which is evicted."""
     guests = [Guest(source) for _ in range(count)]
     assert [admission.enter(each, now_s) for each in guests] == [None] * count
     return guests
@@ -81,7 +81,7 @@ def test_oldest_unanswered_connection_is_evicted() -> None:
 
 
 def test_flood_from_one_address_evicts_no_other_address() -> None:
-    """Not even where it imitates members; and the newest always has the time to ask."""
+    """Even if the flood imitates members; and the newest connection always has time to send a request."""
     for imitated in (0, 1):
         admission: Admission[Guest] = Admission(1, None, 10)
         entered(admission, 1)

@@ -23,7 +23,7 @@ def test_bootstrap_rotates_and_ends_with_configured_servers() -> None:
     first, second, third = (upstreams.candidates(0.0) for _ in range(3))
     assert {first[0], second[0]} == {at(ONE), at(TWO)}
     assert third == first
-    # The server that is a known broker is not tried twice.
+    # A configured server that is a known broker is not tried twice.
     assert first[2:] == [Candidate(None, SERVERS[1])]
 
 
@@ -76,7 +76,7 @@ def test_down_broker_is_tried_one_at_a_time_with_backoff() -> None:
 
 
 def test_unanswering_broker_is_tried_last() -> None:
-    """Found: the verdict of control lapsed after five seconds, and a connection that was taken undid it."""
+    """Found: control's verdict expired after five seconds, and an accepted connection cancelled it."""
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE, 2: TWO})
     upstreams.note_reachable({1: False, 2: True}, 10.0)
@@ -97,7 +97,7 @@ def test_findings_of_control_apply_to_all_connections() -> None:
     assert not upstreams.admits(at(ONE), 10.0 + 0.9 * BACKOFF_LIMIT_S)
     assert [upstreams.candidates(10.1)[-1] for _ in range(2)] == [at(ONE)] * 2
     assert upstreams.admits(at(TWO), 10.0)
-    # It may be too slow for a probe alone, so it is tried all the same, by one connection.
+    # The broker may only be too slow for a probe, so one connection still tries it.
     assert upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)
     upstreams.note_reachable({1: False, 2: True}, 10.0 + BACKOFF_LIMIT_S)
     assert not upstreams.admits(at(ONE), 10.0 + BACKOFF_LIMIT_S)

@@ -1,4 +1,4 @@
-"""What a worker's clients have it hold together."""
+"""The memory that the clients of a worker use together."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_oldest_of_equals_is_evicted() -> None:
 
 
 def test_address_with_most_bytes_loses_a_small_holder() -> None:
-    """Found: a thousand small responses to one address had the only one to another closed."""
+    """Found: a thousand small responses to one address closed the only client of another address."""
     held, evicted = held_of(100)
     many, other = [Slow(0, "192.0.2.1") for _ in range(8)], Slow(0, "192.0.2.2")
     for number, each in enumerate(many):
@@ -78,7 +78,7 @@ def test_address_with_most_bytes_loses_a_small_holder() -> None:
 
 
 def test_evicting_many_scans_all_holders_once() -> None:
-    """Found: 16 MiB for one address drove out 1,475 of 3,000 small ones of another, in 0.36 s of one turn."""
+    """Found: 16 MiB for one address evicted 1,475 of 3,000 small holders, in 0.36 s of one turn."""
     looks = 0
 
     class Seen:
@@ -158,7 +158,7 @@ async def test_address_above_its_share_is_closed_at_once() -> None:
 
 
 async def test_partly_written_read_counts_whole() -> None:
-    """Found: a thousand clients that each left a little of a read had 256 KiB kept for each."""
+    """Found: a thousand clients that each left a little of a read unread held 256 KiB each."""
     backlogs, closed = backlogs_of(100)
     first, second = Slow(1), Slow(1)
     backlogs.begin(first)
@@ -197,7 +197,7 @@ async def test_backlogs_use_the_unused_limit_of_responses() -> None:
 
 
 async def test_responses_count_for_their_address() -> None:
-    """Found: two responses to one address had the slow clients of another one closed."""
+    """Found: two responses to one address closed the slow clients of another address."""
     backlogs, closed = backlogs_of(100, responses_bytes=200)
     great, greater, small = Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1"), Slow(0, "192.0.2.1")
     slow = [Slow(20, "192.0.2.2") for _ in range(6)]
@@ -227,12 +227,12 @@ async def test_response_counts_with_the_clients_backlog() -> None:
 
 @pytest.mark.interpreted
 async def test_closing_a_holder_does_not_double_the_relief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found: 300 clients of five addresses, which came again when closed, took all CPU after 20 s."""
+    """Found: 300 clients of five addresses, which reconnected when closed, took all CPU after 20 s."""
     monkeypatch.setattr(budget, "READER_GRACE_S", 0.0)
     looks = 0
 
     def evict(reader: Slow, _: int) -> None:
-        backlogs.check()  # as its connection does, which gives back the response that was held for it
+        backlogs.check()  # like its connection, which releases the response that was held for it
         backlogs.begin(Slow(45, reader.source))
 
     class Counted(Backlogs[Slow]):

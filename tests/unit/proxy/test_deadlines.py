@@ -1,4 +1,4 @@
-"""One timer for many deadlines: each is late at its own time, and who is done is not."""
+"""Many deadlines with one timer: each expires at its own time, unless it has ended."""
 
 import asyncio
 
@@ -30,5 +30,5 @@ async def test_later_thing_gets_its_full_time() -> None:
     deadlines.begin("second")
     await eventually(lambda: len(late) == 2, "both are late")
     assert late["second"] >= began_s + LIMIT_S
-    deadlines.begin("first")  # nobody is watched any more, and one more can be
+    deadlines.begin("first")  # no deadline runs, and a new one can start
     await eventually(lambda: len(deadlines) == 0, "it is late once more")

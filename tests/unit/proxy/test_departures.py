@@ -1,4 +1,4 @@
-"""Which connections leave together, and when."""
+"""The connections that leave together, and the moment when they leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionStub:
 
 @dataclass(eq=False)
 class ConnectionStub:
-    """What a party needs of a connection."""
+    """The part of a connection that a party needs."""
 
     broker_id: int = 1
     session: SessionStub = field(default_factory=SessionStub)
@@ -33,14 +33,14 @@ class ConnectionStub:
         self.left = True
 
     def advance(self) -> None:
-        """As a connection that is alone does."""
+        """Leave like a connection without a party."""
         assert self.party is None
         if self.may_leave:
             self.leave()
 
 
 def turns(*connections: ConnectionStub) -> list[list[ConnectionStub]]:
-    """Who leaves together, in turn, where all are to leave at once."""
+    """Return the groups of connections that leave together, in turn."""
     departures: Departures[Any] = Departures()
     departures.add(connections)
     found = []
@@ -81,7 +81,7 @@ def test_past_moment_to_leave_does_not_count() -> None:
 
 @pytest.mark.parametrize("what", ["fetches", "coordinates"])
 def test_a_consumers_connection_leaves_alone(what: str) -> None:
-    """A request for records may wait for half a second, and its client is another one."""
+    """A request for records may wait for half a second, and belongs to another client."""
     first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(2)
     party(first, second, third)
     setattr(second.session, what, True)
@@ -111,7 +111,7 @@ def test_dissolved_party_lets_ready_connections_leave() -> None:
 
 
 def test_party_checks_its_last_blocker_first() -> None:
-    """Found: each of 4,000 connections that moved had all of them looked at."""
+    """Found: each of 4,000 moving connections checked all of them."""
     looks = 0
 
     class Counted(ConnectionStub):
@@ -142,12 +142,12 @@ def test_only_clients_that_drop_connections_leave_together() -> None:
 
 
 def test_connections_to_the_same_broker_leave_one_by_one() -> None:
-    """They are of several clients, and each has no other connection that moves."""
+    """They belong to several clients, each without another moving connection."""
     assert list(map(len, turns(*(ConnectionStub(1) for _ in range(3))))) == [1, 1, 1]
 
 
 def test_clients_with_the_same_id_leave_one_at_a_time() -> None:
-    """Connections of one client are made at about the same time."""
+    """Connections of one client open at about the same time."""
     clients = 3 * MAX_PARTY_CONNECTIONS
     connections = [
         ConnectionStub(broker_id, since_s=client + broker_id / 10)
@@ -174,7 +174,7 @@ def test_client_of_many_brokers_leaves_together() -> None:
 
 
 def test_later_connection_gets_the_turn_of_its_client() -> None:
-    """Found: each later move gave 10,000 connections new turns, and the last one left after 511 s."""
+    """Found: each later move gave 10,000 connections new turns, and the last connection left after 511 s."""
     first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(3)
     java = ConnectionStub(1, SessionStub(drops_moved=False))
     departures: Departures[Any] = Departures()

@@ -1,4 +1,4 @@
-"""The dialler alone, where a worker around it would only be in the way."""
+"""The dialer alone, without a worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD_BYTES = len(request(METADATA, 12, 1))
 
 
 class PaperTransport:
-    """A client's end of a connection: nothing is written to it here, and it closes when told to."""
+    """A client's transport: takes no bytes, and closes on request."""
 
     def __init__(self) -> None:
         self._is_closing = False
@@ -56,7 +56,7 @@ def is_told(connection: ClientConnection) -> bool:
 
 
 class Dialling:
-    """A dialler whose brokers answer when they are told to."""
+    """A dialer whose brokers answer on request of the test."""
 
     def __init__(self, timeout_s: float = LIMIT_S) -> None:
         self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
@@ -72,18 +72,18 @@ class Dialling:
         self.sampling = Sampling()
 
     def opened(self, connection: ClientConnection) -> None:
-        """Host: nobody counts."""
+        """Host: does nothing."""
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
         self.begun += 1
         await self.answers.wait()
 
     def dial(self, connection: ClientConnection) -> None:
-        """Host: a client has something for its broker."""
+        """Host: a client has bytes for its broker."""
         self.dialer.dial(connection)
 
     def client(self, broker_id: int | None = BROKER, size_bytes: int = 100) -> ClientConnection:
-        """A client's connection with a request of so many bytes, which is dialled for."""
+        """Return a client connection with a request of ``size_bytes``, for which the dialer dials."""
         connection = ClientConnection(
             cast(Host, self), broker_id, Traffic(), "external", lambda _: Play.new().session
         )
@@ -106,7 +106,7 @@ async def settled() -> None:
 
 @pytest.mark.parametrize("began", [False, True])
 async def test_ended_client_is_not_dialed_for(began: bool) -> None:
-    """A task that is cancelled before its first step runs nothing, not even what tidies up."""
+    """A task that is cancelled before its first step runs nothing, not even its clean-up."""
     at = Dialling()
     connection = at.client()
     if began:
@@ -114,7 +114,7 @@ async def test_ended_client_is_not_dialed_for(began: bool) -> None:
     at.dialer.give_up(connection)
     await settled()
     assert (at.begun, at.open, at.lost, is_told(connection)) == (int(began), 0, [], False)
-    at.dialer.give_up(connection)  # again does no harm
+    at.dialer.give_up(connection)  # a second call does no harm
 
 
 async def test_ended_client_frees_the_attempt_at_a_down_broker() -> None:
@@ -163,7 +163,7 @@ async def test_each_dial_has_its_own_time_limit() -> None:
 
 
 async def test_client_tries_the_next_broker_after_a_timeout() -> None:
-    """A task that was cancelled for being late goes on: it is not the client that has ended."""
+    """A task that is cancelled by the time limit continues, because the client has not ended."""
     at = Dialling(timeout_s=0.05)
     at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
     dialled: list[Candidate] = []
@@ -182,7 +182,7 @@ async def test_client_tries_the_next_broker_after_a_timeout() -> None:
 
 
 async def test_client_joined_in_the_turn_of_its_timeout_stays() -> None:
-    """Found by reading: a broker that had taken the connection was counted as lost, and the client closed."""
+    """Found by reading: a broker that accepted the connection counted as lost, and the client was closed."""
     at = Dialling(timeout_s=0.05)
 
     async def joined_and_late(connection: ClientConnection, candidate: Candidate) -> None:
@@ -223,7 +223,7 @@ async def test_all_dials_end_with_the_worker() -> None:
     assert (at.begun, at.open, any(map(is_told, clients))) == (3, 0, False)
 
 
-# ---- brokers that nobody knows yet
+# ---- brokers without a known address
 
 
 UNCONFIRMED = 2

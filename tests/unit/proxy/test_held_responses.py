@@ -1,4 +1,4 @@
-"""Responses that must be seen whole: work in slices, and one limit for all clients of a worker together."""
+"""Responses that must be complete before patching: work in slices, and a common limit for all clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.unit.proxy.test_worker_tls import tls_settings, trusting
 DESCRIBE_CONFIGS, FIND_COORDINATOR, FETCH = 32, 10, 1
 REAL = b"PLAINTEXT://real-broker-1.hidden:9092"
 REAL_SEGMENT_BYTES = 1460
-"""With it the kernel takes 74 KB of an answer that nobody reads, and megabytes without. Measured."""
+"""With it the kernel takes 74 KB of an unread response, and megabytes without. Measured."""
 ROOM = SessionLimits(max_patched_response_bytes=64 * MIB)
 
 
@@ -53,13 +53,13 @@ def compact(text: bytes) -> bytes:
 
 
 def config(name: bytes, value: bytes) -> bytes:
-    """One of DescribeConfigs v4, with a synonym."""
+    """A configuration of DescribeConfigs v4, with a synonym."""
     synonym = compact(name) + compact(value) + b"\x05\0"
     return compact(name) + compact(value) + b"\0\x05\0" + b"\x02" + synonym + b"\x01\0\0"
 
 
 def configs(copies: int, value: bytes = REAL) -> bytes:
-    """A body of DescribeConfigs v4 that answers a request for the same broker so many times."""
+    """A body of DescribeConfigs v4 that answers a request with the same broker many times."""
     entries = [config(b"some.broker.config.name.%d" % number, b"value") for number in range(100)]
     broker = (
         bytes(2) + b"\0\x04\x021" + encode_varint(102) + b"".join((*entries, config(b"listeners", value)))
@@ -80,7 +80,7 @@ def copies_for(size_bytes: int) -> int:
 
 @pytest.mark.interpreted
 def test_each_turn_patches_at_most_a_slice() -> None:
-    """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
+    """Found: 30 MB, requested with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
     of_many = _most_instructions(MIB // 2)
     assert of_many <= 2 * of_slice
@@ -125,7 +125,7 @@ def test_bytes_behind_a_held_response_wait() -> None:
 
 @pytest.mark.interpreted
 def test_many_short_responses_are_patched_in_several_turns() -> None:
-    """Found: 200 clients that each asked 100 times for 15 KB had a turn of the event loop take 2.4 s."""
+    """Found: 200 clients that each requested 15 KB 100 times made a turn of the event loop take 2.4 s."""
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     frame = response(1, configs(copies_for(AT_ONCE_BYTES // 2)))
     count = DATA_BYTES // len(frame)
@@ -173,7 +173,7 @@ def test_response_without_addresses_is_unchanged() -> None:
 
 
 def test_tagged_field_of_addresses_is_limited() -> None:
-    """It cannot be paused in: its length, which stands before it, changes."""
+    """The field cannot be sliced, because its length comes first and changes."""
     play = Play.new(limits=ROOM)
     play.ask((PRODUCE, 10, 1))
     endpoints = encode_varint(2) + bytes(TAG_LIMIT_BYTES)
@@ -189,7 +189,7 @@ def test_tagged_field_of_addresses_is_limited() -> None:
 def test_size_above_int32_in_a_response_of_brokers_is_refused(
     is_pattern_known: bool, size: int, is_refused: bool
 ) -> None:
-    """Found: struct.error, or a size below 0 that went to the client."""
+    """Found: struct.error, or a size below 0 was sent to the client."""
     play = Play.new(ONE_OWNER_EACH)
     play.ask((METADATA, 12, 1), (METADATA, 12, 2))
     broker = struct.pack(">i", 1) + compact(b"h") + struct.pack(">i", 9092) + b"\0\0"
@@ -211,7 +211,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
 
 @pytest.mark.parametrize(("times", "is_refused"), [(31, False), (32, True)])
 def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: bool) -> None:
-    """Found: struct.error, and nothing ended the connection. 120 MB of coordinators would become 2 GiB."""
+    """Found: struct.error, and the connection stayed open. 120 MB of coordinators would become 2 GiB."""
     long_host = bytes(64 * MIB)
 
     def slices(frame: memoryview, addresses: Addresses, parts: Parts) -> Slices:
@@ -238,7 +238,7 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
 
 
 async def answer_configs(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-    """With as many MiB as the correlation id says."""
+    """Answer with as many MiB as the correlation id."""
     body = configs(copies_for(number * MIB)) if key == DESCRIBE_CONFIGS else b"answer"
     writer.write(response(number, body))
     await writer.drain()
@@ -286,7 +286,7 @@ async def test_other_connections_progress_while_patching_in_slices(
 async def test_held_response_waits_for_a_client_that_does_not_read(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: all of it was given to the transport at once."""
+    """Found: the whole response was written to the transport at once."""
     listener, client = secured or (None, None)
     limits = Limits(write_buffer_bytes=128 * 1024)
     async with (
@@ -311,7 +311,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
 
 
 async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, asyncio.StreamWriter]:
-    """Have the answer to a client's requests come, and nobody get a turn to work on it."""
+    """Let the response to a client's requests arrive, without a turn to work on it."""
     at.worker.turns = TurnQueue(list[object]().append)
     _, writer = await at.connect(1)
     writer.write(requests)
@@ -321,7 +321,7 @@ async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, as
 
 
 async def test_bytes_behind_a_held_response_count_as_held(tmp_path: Path) -> None:
-    """Found: 850 clients had 33 KB counted for each, and 165 KB more kept."""
+    """Found: 850 clients counted with 33 KB each, and held 165 KB more."""
 
     async def both(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         if key == DESCRIBE_CONFIGS:
@@ -353,7 +353,7 @@ async def test_memory_is_released_when_the_client_leaves(tmp_path: Path) -> None
 
 
 async def test_held_response_is_released_before_a_long_fetch(tmp_path: Path) -> None:
-    """Found: the Fetch response is not held, so nobody told the worker that nothing was held any more."""
+    """Found: the Fetch response is not held, so the worker never learned that the memory was released."""
     goes_on = asyncio.Event()
     size, version = MIB, 16
 
@@ -379,7 +379,7 @@ async def test_held_response_is_released_before_a_long_fetch(tmp_path: Path) -> 
 
 
 async def test_greatest_held_response_is_evicted_above_the_limit(tmp_path: Path) -> None:
-    """Found: the limit was one for each connection."""
+    """Found: the limit applied to each connection alone."""
     goes_on = asyncio.Event()
 
     async def in_part(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -404,7 +404,7 @@ async def test_greatest_held_response_is_evicted_above_the_limit(tmp_path: Path)
 
 
 async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: a thousand of them could each have a megabyte kept."""
+    """Found: a thousand of them could each hold a megabyte."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(64 * 1024)))
@@ -425,7 +425,7 @@ async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -
 
 
 async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: what waited for each was below 64 KiB and went unnoticed, and kept a read of up to 256 KiB."""
+    """Found: less than 64 KiB waited for each client, unnoticed, and held a read of up to 256 KiB."""
 
     async def once(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(100_000)))
@@ -447,7 +447,7 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
 
 
 async def are_too_many(at: Running) -> None:
-    """Wait until some were closed for what is held, and look at what is held for the others."""
+    """Wait until some clients were closed for their memory, and check the memory of the others."""
     backlogs = at.worker.backlogs
     await eventually(lambda: at.worker.snapshot().limited.get("write_buffer_bytes"), "some are closed")
     await eventually(lambda: not backlogs._is_relieved_soon, "enough of them")

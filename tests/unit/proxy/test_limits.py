@@ -1,4 +1,4 @@
-"""fleet/proxy/limits.py, in a worker of this process: what a limit does to an offender, and not to others."""
+"""The limits of a worker in this process: their effect on clients above a limit, and on the others."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ async def serving(folder: Path, broker: BrokerScript, limits: Limits) -> AsyncIt
 
 
 class NoHost:
-    """Nothing is asked of it here."""
+    """Never called here."""
 
     sampling = Sampling()
 
 
 def unconnected() -> ClientConnection:
-    """A connection before its transport: it has no session."""
+    """A connection without a transport, and so without a session."""
 
     def no_session(_: str) -> Session:
         raise AssertionError("nobody connects")
@@ -71,12 +71,12 @@ def unconnected() -> ClientConnection:
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No sweep but those of the test."""
+    """Disable all sweeps except those of the test."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
 
 
 async def asked(client: Client, number: int) -> None:
-    """The client notices nothing: it asks, and is answered."""
+    """Require that the client is served: a request gets its response."""
     reader, writer = client
     writer.write(fetch(number))
     async with asyncio.timeout(LIMIT_S):
@@ -84,7 +84,7 @@ async def asked(client: Client, number: int) -> None:
 
 
 async def swept(at: Running, seconds: int) -> None:
-    """As if so much time had passed since the sweep before."""
+    """Advance the clock of sweeps by a number of seconds."""
     limiter: ConnectionLimiter = at.worker._limiter
     for _ in range(seconds):
         limiter._sweep_clock_s += 1.0
@@ -107,14 +107,14 @@ def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
 async def test_sweep_failure_after_the_first_turn_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
-    """Found by reading: what went on in later turns of the loop failed there, with nobody to know of it."""
+    """Found by reading: failures in later turns of the loop were not reported."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 0.01)
     limits = Limits(
         first_request_timeout_s=0.1 if new else 3_600.0, request_timeout_s=3_600.0 if new else 0.1
     )
     spec = make_spec(tmp_path, {BOOTSTRAP: listening()}, [1], limits)
     everyone = [unconnected() for _ in range(guard.SWEPT_CONNECTIONS_PER_TURN + 2)]
-    everyone[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # and has no session
+    everyone[guard.SWEPT_CONNECTIONS_PER_TURN].state = State.JOINED  # so it has no session
     limiter = ConnectionLimiter(spec.settings, spec.member, lambda: everyone)
     sweeping = limiter.start()
     if new:
@@ -163,7 +163,7 @@ async def test_silent_connection_above_a_limit_is_closed_soon(tmp_path: Path) ->
 
 
 async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a new probe, and over a connection that is held. As it begins, each could be a client's."""
+    """By a new probe, and over an open connection. At its beginning each could be a client's connection."""
     monkeypatch.setattr("fleet.runtime.sockets.SPARE_CONNECTIONS", 20)
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
         inside = [await at.connect(BROKER) for _ in range(5)]
@@ -178,7 +178,7 @@ async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: p
         for _ in range(100):
             flood.append(await at.connect())
             assert await probe_member(targets, LIMIT_S) is ProbeOutcome.ANSWERED
-            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last is being closed
+            assert len(at.connections()) <= 5 + 20 + 2 * 1 * 2 + 1  # the last connection is being closed
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
         assert at.worker.snapshot().limited == {"max_connections": 100}
@@ -229,14 +229,14 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
         assert at.worker.snapshot().limited == {}
         assert not held.done()
         await swept(at, 600)
-        assert await held is HoldEnd.CLOSED  # it asked nothing for ten minutes
+        assert await held is HoldEnd.CLOSED  # silent for ten minutes
 
 
 @pytest.mark.parametrize("sent", [6, 40, 200])
 async def test_a_request_that_stops_in_its_midst_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture, sent: int
 ) -> None:
-    """In its header, and in what is forwarded as it comes."""
+    """In the header, and in the body, which is forwarded as it arrives."""
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         busy, slow = await at.connect(BROKER), await at.connect(BROKER)
         await asked(busy, 1)
@@ -370,7 +370,7 @@ async def test_connection_above_a_limit_keeps_sweeps_frequent(
         _, writer = await at.connect(BROKER)
         await eventually(lambda: limiter._admission.over_limit_count == 1, "it is above the limit")
         (above,) = (each for each in at.connections() if not each.number)
-        above.answered = 1  # as a member is
+        above.answered = 1  # like a member
         limiter.enforce(limiter._sweep_clock_s)
         assert limiter._frequent_sweeps is not None
         writer.close()
@@ -382,7 +382,7 @@ async def test_connection_above_a_limit_keeps_sweeps_frequent(
 async def test_answered_member_does_not_keep_sweeps_frequent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a review: members hold a connection to each other's workers for ever."""
+    """Found by review: members keep a connection to each other's workers open forever."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
         limiter: ConnectionLimiter = at.worker._limiter
@@ -399,7 +399,7 @@ async def test_answered_member_does_not_keep_sweeps_frequent(
 async def test_client_that_opens_during_a_sweep_counts_as_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a review: it was in no part of that sweep, which ended the frequent ones."""
+    """Found by review: the sweep did not include the client, and ended the frequent sweeps."""
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
     monkeypatch.setattr(guard, "SWEPT_CONNECTIONS_PER_TURN", 1)
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
@@ -464,7 +464,7 @@ async def test_client_above_its_send_quota_is_slowed_without_loss(tmp_path: Path
             await asyncio.gather(*(send(each) for each in greedy))
         sent = at.worker.snapshot().bytes_to_broker[BROKER]
         assert sent > 2 * count * DATA_BYTES // 2
-        # One second's worth may go at once; the last read's debt is paid after it went.
+        # The credit of one second may be sent at once; the debt of the last read is paid afterwards.
         assert loop.time() - began_s >= (sent - rate - DATA_BYTES) / rate - 0.1
         assert at.worker.snapshot().limited == {}
 
@@ -492,7 +492,7 @@ async def test_client_above_its_receive_quota_is_paused(tmp_path: Path) -> None:
 
         async with asyncio.timeout(LIMIT_S):
             await asyncio.gather(*[receive(await at.connect(BROKER)) for _ in range(2)])
-        # One second's worth may come at once, and after the last two answers nobody waits.
+        # The credit of one second may arrive at once, and no request waits after the last two responses.
         assert loop.time() - began_s >= (2 * (count - 1) * size - rate) / rate - 0.1
 
 
@@ -533,7 +533,7 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
             await asked(other, number)
         (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
         assert slow.active_timeout() == (None, 0)
-        # A second connection is no way out of its debt.
+        # A second connection shares the debt.
         _, more = await at.connect(BROKER)
         more.write(produce(2, acks=0))
 

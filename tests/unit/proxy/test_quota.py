@@ -1,4 +1,4 @@
-"""fleet/proxy/quota.py: credit that grows."""
+"""Quotas: a credit that grows at a steady rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection as a play of what client and broker send."""
+"""Sessions, as plays of the bytes from client and broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def handshake(correlation_id: int, mechanism: bytes, version: int = 1) -> bytes:
 def metadata_frame(
     correlation_id: int, broker_id: int = 3, host: str = "kafka-3.hidden", tail: bytes = b""
 ) -> bytes:
-    """A Metadata v12 response with one broker and whatever follows."""
+    """A Metadata v12 response with one broker, followed by other bytes."""
     name = host.encode()
     broker = (
         struct.pack(">i", broker_id) + bytes([len(name) + 1]) + name + struct.pack(">i", 9092) + b"\x02r\0"
@@ -50,7 +50,7 @@ def metadata_frame(
     return response(correlation_id, b"\0" + bytes(4) + b"\x02" + broker + tail)
 
 
-# What passes
+# Frames that pass
 
 
 def test_requests_and_responses_pass_unchanged() -> None:
@@ -128,7 +128,7 @@ def test_acks_is_found_behind_header_tags_and_long_ids() -> None:
 
 @pytest.mark.parametrize("count", [17, 36_000])
 def test_header_full_of_tagged_fields_is_refused_at_their_count(count: int) -> None:
-    """Found: each byte that arrived had up to 36,000 fields read again, 30 ms of CPU."""
+    """Found: each arriving byte made the session read up to 36,000 fields again, in 30 ms of CPU."""
     play = Play.new()
     with pytest.raises(MalformedFrame, match=f"{count} tagged fields in a request header") as caught:
         play.client(request(0, 11, 1, encode_varint(count)))
@@ -178,7 +178,7 @@ def test_produce_that_ends_before_its_acks_is_refused() -> None:
             play.client(request(0, version, 1, b"\0"))
 
 
-# Requests that cannot be
+# Invalid requests
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 9])
@@ -190,8 +190,8 @@ def test_sizes_below_a_header_are_refused(size: int) -> None:
 
 @pytest.mark.parametrize("greeting", [b"GET / HTTP/1.1\r\n", bytes.fromhex("16030100f8010000f40303ab12cd")])
 def test_another_protocol_is_refused_at_its_first_bytes(greeting: bytes) -> None:
-    # Found: a first "client id" beyond the bytes at hand was waited for before the size was judged, so an
-    # HTTP client hung until it gave up.
+    # Found: the session waited for a "client id" beyond the received bytes before it checked the size, so an
+    # HTTP client hung until its time-out.
     play = Play.new()
     with pytest.raises(OversizeFrame):
         play.client(greeting)
@@ -342,7 +342,7 @@ def test_the_head_of_metadata_is_limited() -> None:
 
 
 def test_records_before_addresses_pass_at_once() -> None:
-    """They are copied once, for the client, and what is held until the frame ends is behind them."""
+    """The records are copied once, for the client; only the bytes behind them are held."""
     records = bytes(range(256)) * 400
     endpoint = struct.pack(">i", 3) + b"\x06kafka" + struct.pack(">i", 9092) + b"\0\0"
     partition = bytes(4) + b"\0\0\0" + b"\0\0\0" + bytes(8) + b"\0" + b"\x81\xa0\x06" + records + b"\x01\0"
@@ -389,13 +389,13 @@ def test_rewriting_is_timed() -> None:
 
 
 def test_the_answer_to_a_sampled_request_is_timed() -> None:
-    """Of every second read: the first request that begins in it, where none is timed yet."""
+    """Every second read is sampled: the first request that begins in it, if none is timed yet."""
     play = Play.new()
     metadata, offsets = request(3, 12, 7, b"m" * 30), request(LIST_OFFSETS, 5, 8)
     play.client(request(HEARTBEAT, 4, 1) + metadata[:30])
     play.client(metadata[30:] + offsets[:30])
     play.client(offsets[30:])
-    play.client(request(HEARTBEAT, 4, 9))  # sampled; nothing, for the answer to the second one is awaited
+    play.client(request(HEARTBEAT, 4, 9))  # no effect: an answer is still awaited
     answer = metadata_frame(7)
     play.broker(response(1) + answer[:9])
     assert play.timed == []
@@ -411,14 +411,14 @@ def test_the_answer_to_a_sampled_request_is_timed() -> None:
 
 
 def test_long_client_id_is_reported_in_part() -> None:
-    """Found by the cost fuzzer: 98 KB stayed behind each connection, until control was told of it."""
+    """Found by the cost fuzzer: each connection left 98 KB, until the next message to control."""
     play = Play.new()
     play.client(request(HEARTBEAT, 4, 1, b"\0rest", b"c" * 32_767))
     assert play.session.client_id == "c" * MAX_REPORTED_CLIENT_ID_BYTES
 
 
 def test_request_without_a_response_is_not_timed() -> None:
-    """Found by the model broker: both have one correlation id, and the second one was taken for the first."""
+    """Found by the model broker: both requests had the same correlation id, and the second was timed."""
     play = Play.new()
     play.client(request(LIST_OFFSETS, 5, 8))
     play.broker(response(8))
@@ -428,7 +428,7 @@ def test_request_without_a_response_is_not_timed() -> None:
 
 
 def test_usual_sampled_response_needs_no_address_book() -> None:
-    """Found by a reader: the sample changed what it is known by, and it was rewritten to what it had been."""
+    """Found by review: the sample changed the entry, so the response was rewritten to the same bytes."""
     play = Play.new()
     sampled = 2
     partition = bytes(4 + 2 + 8) + b"\xff" * 8 + bytes(8) + b"\1\0\0\0"
@@ -443,7 +443,7 @@ def test_usual_sampled_response_needs_no_address_book() -> None:
 
 
 def test_unknown_api_versions_is_answered_without_a_broker() -> None:
-    """The fleet's probe, and how clients that are newer than the fleet find out."""
+    """The fleet's probe, and the way in which clients newer than the fleet find a version."""
     play = Play.new()
     probe = request(API_VERSIONS, 32_767, 41, b"\0" * 30)
     for at in range(len(probe)):
@@ -462,7 +462,7 @@ def test_unknown_api_versions_is_answered_without_a_broker() -> None:
 
 @pytest.mark.parametrize("correlation_id", [-1, -68, -(1 << 31), (1 << 31) - 1])
 def test_unknown_api_versions_is_answered_with_any_id(correlation_id: int) -> None:
-    """Found by fuzzing: a negative one ended the connection with an error that nobody expects."""
+    """Found by fuzzing: a negative id ended the connection with an unexpected error."""
     play = Play.new()
     play.client(request(API_VERSIONS, 32_767, correlation_id, b"\0" * 30))
     assert struct.unpack_from(">i", play.to_client, 4) == (correlation_id,)
@@ -506,7 +506,7 @@ def test_api_versions_must_fit_the_reserve() -> None:
         Play.new().client(request(API_VERSIONS, 4, 1, b"\0" * HEADER_LIMIT_BYTES))
 
 
-# SASL, and which response belongs to which request
+# SASL, and the pairing of responses with requests
 
 
 @pytest.mark.parametrize("mechanism", [b"PLAIN", b"SCRAM-SHA-256", b"OAUTHBEARER", b"GSSAPI", b""])
@@ -537,7 +537,7 @@ def test_sasl_token_without_a_header_is_refused() -> None:
 
 @pytest.mark.parametrize("version", [6, 255, 256, 300, 0x7FFF, -1, -0x8000])
 def test_api_versions_of_any_version_is_a_request(version: int) -> None:
-    """After a handshake, too: all correlation ids are the same, so the order alone pairs the responses."""
+    """After a handshake, too: all correlation ids are the same, so order alone pairs the responses."""
     play, same = Play.new(), 0x41424344
     play.client(handshake(same, b"GSSAPI") + request(API_VERSIONS, version, same, b"\0"))
     play.ask((HEARTBEAT, 1, same), (3, 12, same), (16, 0, same))
@@ -565,7 +565,7 @@ def test_correlation_id_never_finds_a_response() -> None:
 
 
 def test_bytes_of_a_clients_choice_are_never_read_as_addresses() -> None:
-    """A SyncGroup response holds what the client wrote: here it looks like Metadata with a broker."""
+    """A SyncGroup response contains bytes of the client: here they look like Metadata with a broker."""
     evil = b"evil.example"
     blob = struct.pack(">ihh", 1, 1, len(evil)) + evil + struct.pack(">i", 9220)
     play, same = Play.new(), 7
@@ -628,7 +628,7 @@ def test_a_drain_finishes_the_request_that_was_begun() -> None:
 
 
 def test_drain_forwards_requests_without_a_response() -> None:
-    """A producer with acks=0 counts as delivered what it has sent."""
+    """A producer with acks=0 counts sent records as delivered."""
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1))
     play.broker(response(1))

@@ -1,4 +1,4 @@
-"""Which identity a server name is for, and which names are nobody's."""
+"""The identities of server names, and unknown server names."""
 
 from __future__ import annotations
 

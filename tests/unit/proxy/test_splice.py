@@ -1,4 +1,4 @@
-"""Large bodies that pass in the kernel, through a worker in this process."""
+"""Large bodies that a worker in this process splices in the kernel."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def records(size: int, seed: int = 0) -> bytes:
 
 
 def produced(correlation_id: int, size: int) -> bytes:
-    """A Produce request that ends in records which are nowhere alike."""
+    """A Produce request whose records never repeat."""
     whole = produce(correlation_id, acks=1, records_bytes=size)
     return whole[: len(whole) - size] + records(size, correlation_id)
 
 
 class Large(BrokerScript):
-    """Notes the requests' bytes, and answers each with so many of its own."""
+    """Records the bytes of requests, and answers each with a number of bytes."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size, self.heard = size, b""
         self.cut_off: Callable[[asyncio.StreamWriter], Awaitable[None]] | None = None
-        """What it does at the first request, in place of all else."""
+        """Called at the first request, instead of the usual answer."""
         self.answers: Callable[[int], bytes] | None = None
-        """Makes an answer, in place of random bytes."""
+        """Creates an answer, instead of random bytes."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -102,7 +102,7 @@ class Large(BrokerScript):
 
 @dataclass
 class Ground:
-    """A worker before one such broker."""
+    """A worker with one such broker."""
 
     at: Running
     broker: Large
@@ -147,7 +147,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
         return await read_frame(reader)
 
 
-# ---- what passes
+# ---- spliced bodies
 
 
 async def test_large_requests_arrive_unchanged_by_splice(
@@ -161,8 +161,9 @@ async def test_large_requests_arrive_unchanged_by_splice(
             assert await answer(reader) == response(number, records(HEAD, number))[4:]
         assert on.broker.heard == sent
         assert on.at.worker.snapshot().bytes_to_broker[1] == len(sent)
-        # Not: of the first body one read of the transport; of the others what is read behind the one before.
-        # On a busy machine a side may be slow, and its transport writes what the kernel does not take.
+        # Not spliced: one read of the first body by the transport, and the bytes read behind each other body.
+        # On a busy machine a side may be slow, and its transport writes the bytes that the kernel does not
+        # take.
         assert on.pipe.filled_bytes > len(sent) // 2
         assert on.pipe.started_bodies >= 1
         writer.close()
@@ -195,7 +196,7 @@ async def test_frames_between_bodies_return_reading_to_transports(
             writer.write(fetch(size) + produced(size + 1, size))
             assert await answer(reader) == response(size, records(size, size))[4:]
             assert await answer(reader) == response(size + 1, records(HEAD, size + 1))[4:]
-        assert on.pipe.started_bodies >= 4  # each direction, and anew after many small ones
+        assert on.pipe.started_bodies >= 4  # each direction, and again after many small ones
         on.broker.size = 10
         for number in range(2 * MAX_HEAD_READS):
             writer.write(fetch(number))
@@ -210,7 +211,7 @@ async def test_frames_between_bodies_return_reading_to_transports(
 
 
 def fetched(correlation_id: int, end: bytes) -> bytes:
-    """One partition's records, and what is behind them. Source: FetchResponse.json, v16"""
+    """The records of one partition, and the bytes behind them. Source: FetchResponse.json, v16"""
     partition = bytes(30) + b"\x01" + struct.pack(">i", -1) + encode_varint(LARGE + 1)
     topics = b"\x02" + bytes(16) + b"\x02" + partition + records(LARGE, correlation_id) + end
     return response(correlation_id, b"\0" + bytes(10) + topics)
@@ -273,7 +274,7 @@ def failing(*_: object, **__: object) -> int:
     raise OSError(errno.EMFILE, "too many files")
 
 
-# ---- who is slow, and who goes
+# ---- slow sides, and sides that end
 
 
 async def test_slow_client_gets_the_whole_body(ground: MakeGround) -> None:
@@ -305,7 +306,7 @@ async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
         writer.write(produced(1, LARGE))
         await answer(reader)
         on.broker.reads.clear()
-        writer.write(fetch(9))  # it is read, and then nothing is
+        writer.write(fetch(9))  # the first read; then no more
         await answer(reader)
         writer.write(produced(2, size) + produced(3, size))
         broker = on.connection.broker
@@ -323,7 +324,7 @@ async def test_slow_broker_gets_the_whole_body(ground: MakeGround) -> None:
 
 
 async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A client that has sent half of a large one, which passes in the kernel."""
+    """A client that has sent half of a large request, which is spliced."""
     reader, writer = await on.at.connect(1)
     writer.write(fetch(1))
     await answer(reader)
@@ -351,7 +352,7 @@ async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: Make
 async def test_client_vanishing_inside_a_spliced_request_is_counted(
     ground: MakeGround,
 ) -> None:
-    """The kernel tells whoever asks first, and that is not the transport here."""
+    """The kernel reports an error only to its first reader, which is not the transport here."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         LargeBodies(on.connection).side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
@@ -390,7 +391,7 @@ async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGr
 
 
 async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
-    """A client that is not read from has none: this one is, though not by its transport."""
+    """No limit runs for a paused client; here the kernel reads from the client instead of the transport."""
     async with ground(HEAD) as on:
         _, writer = await inside_a_request(on)
         limit, spoken = on.connection.active_timeout()
@@ -433,7 +434,7 @@ async def test_drain_completes_a_spliced_request(ground: MakeGround) -> None:
 
 
 class Side(asyncio.Transport):
-    """As much of a transport as a passage needs."""
+    """The part of a transport that a splice needs."""
 
     def __init__(self, sock: socket.socket, events: list[str], waiting_bytes: int = 0) -> None:
         super().__init__({"socket": sock})
@@ -448,7 +449,7 @@ class Side(asyncio.Transport):
 
 
 class Leaves:
-    """A traveller that stops as soon as its body has passed, as one that is to leave does."""
+    """An owner that stops as soon as its body has passed, like a connection that has to leave."""
 
     def __init__(self, events: list[str]) -> None:
         self.events = events
@@ -472,7 +473,7 @@ class Leaves:
 
 
 async def test_rest_of_a_body_is_written_before_leaving() -> None:
-    """Found in a review: it was told as passed before, and the connection left without it."""
+    """Found by review: the rest was reported before it was written, and the connection left without it."""
     pipe, events = Pipe(), list[str]()
     source, broker = socket.socketpair()
     target, client = socket.socketpair()
@@ -541,7 +542,7 @@ async def test_broker_is_read_again_once_its_client_takes_more(ground: MakeGroun
 
 
 async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGround) -> None:
-    """Found in a review: who had left with its body was to make room for others, for ever."""
+    """Found by review: a stopped splice stayed in the list of idle ones forever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
@@ -567,7 +568,7 @@ async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGroun
 
 @pytest.mark.parametrize("left", [1, LARGE])
 async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, left: int) -> None:
-    """Found in a review: uvloop calls once then, and the client waited for ever."""
+    """Found by review: uvloop calls only once then, and the client waited forever."""
     async with ground() as on:
         reader, writer = await on.at.connect(1)
 
@@ -597,7 +598,7 @@ async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, 
 
 
 async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
-    """Found in a review: a passage was called again and again, and had nothing to splice."""
+    """Found by review: a splice was called again and again without bytes to move."""
     async with ground(HEAD) as on:
         reader, writer = await inside_a_request(on)
         sock = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
@@ -610,7 +611,7 @@ async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
 
 
 async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGround) -> None:
-    """As it does in a transport: else bytes were missing in the middle of what is forwarded."""
+    """Like in a transport: otherwise bytes would be missing in the middle of the forwarded bytes."""
 
     def broken(_: bytes | memoryview) -> None:
         raise ZeroDivisionError
@@ -620,7 +621,7 @@ async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGrou
         writer.write(fetch(1))
         await answer(reader)
         on.broker.reads.clear()
-        writer.write(fetch(2))  # the broker has waited for it already
+        writer.write(fetch(2))  # the broker has already waited for the event
         await answer(reader)
         writer.write(fetch(3))
         await eventually(lambda: on.connection.session.in_flight, "it is on its way")
@@ -632,7 +633,7 @@ async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGrou
         writer.close()
 
 
-# ---- what it holds
+# ---- resources
 
 
 @pytest.mark.parametrize("name", ["splice", "pipe2"])
@@ -678,7 +679,7 @@ async def test_bodies_are_copied_when_all_splices_are_busy(ground: MakeGround) -
 async def test_connection_with_large_bodies_leaves_no_reference(
     ground: MakeGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reference to itself, and no open file: whoever dups a socket keeps its connection."""
+    """No reference cycle, and no open file: a duplicated descriptor keeps a connection open."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     gc.disable()
@@ -719,7 +720,7 @@ async def test_pipe_is_empty_after_a_partial_write() -> None:
     sent = 0
     with suppress(BlockingIOError):
         while True:
-            sent += left.send(bytes(4096))  # right has all that it takes
+            sent += left.send(bytes(4096))  # the right side's buffer is full
     other, end = socket.socketpair()
     other.setblocking(False)
     end.sendall(records(1000))

@@ -1,4 +1,4 @@
-"""Fetch responses with many tagged fields: a turn of the event loop passes a limited number of them."""
+"""Fetch responses with many tagged fields: each turn of the event loop skips a limited number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.proxy.test_worker import (
 
 FETCH, VERSION = 1, 16
 MOST_INSTRUCTIONS = 110_000
-"""In one turn, as `tests.fuzz.cost` has it; 256 KB of tagged fields took 13 million."""
+"""The limit of one turn, like in `tests.fuzz.cost`; 256 KB of tagged fields took 13 million."""
 FIELD = tagged(9, b"")
 LONG_VARINTS = b"\x89\x80\x80\x80\0" + b"\x80\x80\x80\x80\0"
 END = b"\0"
@@ -63,13 +63,14 @@ def of_transactions(size_bytes: int) -> bytes:
 
 
 def of_short_responses(size_bytes: int) -> bytes:
-    """None has as many fields as are passed at once."""
+    """No section has as many fields as are skipped in one turn."""
     one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_PER_TURN - 1))) + END)
     return one * (size_bytes // len(one))
 
 
 def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
-    """Have a session receive it in one read; what it writes, its turns, and the most instructions of one."""
+    """Let a session receive bytes in one read; returns its output, its turns, and the most instructions of
+    one."""
     play, written = Play.new(), list[bytes | memoryview]()
     play.ask(*[(FETCH, VERSION, 1)] * responses)
     session, turns, most = play.session, 0, 0
@@ -109,7 +110,7 @@ def test_long_tails_take_a_turn_each() -> None:
 
 
 def test_fields_of_a_tail_are_limited() -> None:
-    """They are copied: 64 KB of them took 65 ms."""
+    """The fields are copied: 64 KB of them took 65 ms."""
     play = Play.new()
     play.ask((FETCH, VERSION, 1), (FETCH, VERSION, 2))
     allowed = framed(before_tail(FETCH) + section(*[FIELD] * MAX_TAIL_FIELDS))

@@ -1,4 +1,4 @@
-"""TLS of one connection, between a socket that exists on paper only and the other side's half of OpenSSL."""
+"""TLS of one connection, between a simulated socket and OpenSSL as the other side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOST = "127.0.0.1"
 
 
 class PaperSocket:
-    """A socket's transport; what is written to it stays here."""
+    """A socket's transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -52,8 +52,7 @@ class PaperSocket:
 
 
 class Carried(asyncio.Protocol):
-    """What is carried: notes what it is told, and looks whether the shared buffers are empty whenever it is
-    called."""
+    """The carried protocol: records its calls, and checks at each call that the shared buffers are empty."""
 
     def __init__(self, shared: SharedTls) -> None:
         self._shared = shared
@@ -61,7 +60,7 @@ class Carried(asyncio.Protocol):
         self.calls: list[str] = []
         self.stays_half_open = False
         self.raises = False
-        """As soon as it is made."""
+        """Called as soon as the connection is made."""
         self.then: Callable[[], None] = lambda: None
         """Called with each read."""
 
@@ -88,7 +87,7 @@ class Carried(asyncio.Protocol):
 
 
 class Connection:
-    """One side under test, and the other side."""
+    """The side under test, and the other side."""
 
     def __init__(self, shared: SharedTls, server: ssl.SSLContext, client: ssl.SSLContext, ours: str) -> None:
         self.socket = PaperSocket()
@@ -102,11 +101,11 @@ class Connection:
         self.tls.connection_made(cast(asyncio.Transport, self.socket))
 
     def wire(self) -> bytes:
-        """What the other side has to say, as it would come from the network."""
+        """Return the bytes of the other side, as they would arrive from the network."""
         return self._from_other.read()
 
     def deliver(self) -> None:
-        """What was written to the socket reaches the other side."""
+        """Deliver the bytes written to the socket to the other side."""
         self._to_other.write(bytes(self.socket.written))
         self.socket.written.clear()
 
@@ -126,7 +125,7 @@ class Connection:
         return read
 
     def other_ends(self) -> bytes:
-        """The other side's goodbye, as it would come from the network."""
+        """Return the other side's goodbye, as it would arrive from the network."""
         with pytest.raises(ssl.SSLWantReadError):
             self.other.unwrap()
         return self.wire()
@@ -157,7 +156,7 @@ async def make(
 
 @pytest_asyncio.fixture
 async def made(make: Callable[[], Connection]) -> Connection:
-    """One whose handshake is done."""
+    """A connection whose handshake is complete."""
     connection = make()
     connection.shake_hands()
     assert connection.carried.calls == ["made"]
@@ -208,7 +207,7 @@ async def test_written_bytes_arrive(made: Connection, size_bytes: int) -> None:
 
 
 async def test_connections_with_shared_buffers_stay_apart(make: Callable[[], Connection]) -> None:
-    """Each has the half of a record, and closes the other in the middle of a read of its own."""
+    """Each has half of a record, and closes the other connection in the middle of its own read."""
     one, two = make(), make()
     one.shake_hands()
     two.shake_hands()
@@ -303,7 +302,7 @@ async def test_close_waits_for_the_peers_goodbye(
 
 @pytest.mark.parametrize("how", ["closed", "ended", "ended without a goodbye", "broken"])
 async def test_peer_that_reads_the_rest_too_slowly_is_cut(made: Connection, how: str) -> None:
-    """Found by review: a client that asked for much, read none of it and sent one bad record was for ever."""
+    """Found by review: a client that requested much, read nothing and sent one bad record stayed forever."""
     made.tls.write(b"much")
     if how == "closed":
         made.tls.close()
@@ -366,11 +365,11 @@ async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection])
 async def test_cancelled_handshake_is_cut(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
-    asyncio.get_running_loop().call_soon(waiting.cancel)  # when it waits
+    asyncio.get_running_loop().call_soon(waiting.cancel)  # while it waits
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert connection.socket.calls == ["abort"]
-    connection.shake_hands()  # what was on its way
+    connection.shake_hands()  # bytes in transit
     connection.tls.connection_lost(None)
     assert connection.carried.calls == []
 
@@ -402,11 +401,11 @@ async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Conne
     assert connection.socket.written == said
 
 
-# ---- peers that do not read, and peers that ask for new keys again and again
+# ---- peers that do not read, and peers that request new keys again and again
 
 
 def wants_new_keys(made: Connection, count: int) -> bytes:
-    """So many KeyUpdates of the other side, as they would come from the network."""
+    """Return a number of KeyUpdates of the other side, as they would arrive from the network."""
     for _ in range(count):
         ask_for_new_keys(made.other)
         made.other.do_handshake()
@@ -433,7 +432,7 @@ async def test_key_updates_between_data_are_answered(made: Connection) -> None:
 @ONLY_1_3
 @pytest.mark.parametrize("size_bytes", [1_000, 300_000])
 async def test_key_updates_without_data_cut_the_connection(made: Connection, size_bytes: int) -> None:
-    """Found: 250 KB of them took 0.2 s of CPU, and as many bytes of answers were kept."""
+    """Found: 250 KB of them took 0.2 s of CPU, and the same number of bytes of answers was held."""
     flood = wants_new_keys(made, 2_000)
     flood *= size_bytes // len(flood) + 1
     for at in range(0, len(flood), size_bytes):
@@ -447,7 +446,7 @@ async def test_key_updates_without_data_cut_the_connection(made: Connection, siz
 
 @ONLY_1_3
 async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> None:
-    """Found: one byte of data in each read was enough to go on for ever."""
+    """Found: one byte of data in each read was enough to continue forever."""
     for _ in range(20):
         flood = wants_new_keys(made, 500)
         made.other.write(b"x")
@@ -496,7 +495,7 @@ async def test_client_is_read_again_once_both_pauses_end(made: Connection, first
 
 @ONLY_CLIENT
 async def test_broker_that_does_not_read_is_read_from(made: Connection) -> None:
-    """It may read no more before it has written: neither side would ever go on."""
+    """The broker may read nothing more before it has written: otherwise both sides would wait forever."""
     made.tls.pause_writing()
     assert made.socket.calls == []
 

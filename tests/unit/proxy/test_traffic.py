@@ -1,4 +1,4 @@
-"""What a worker keeps of what passes, and what it tells control of it."""
+"""The traffic that a worker counts, and its messages to control."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_row_has_the_traffic_since_the_previous_row() -> None:
     traffic.wire.requests[FETCH] += 1
     traffic.to_client_bytes += 10
     assert traffic.take("inside", 3) == TrafficRow("inside", 3, 0, 2, 0, 10, 0, {FETCH: ApiTraffic(1)}, {})
-    # An answer may come when no request does; who is connected is told even where nothing passes.
+    # An answer may arrive without a request; open connections are reported even without traffic.
     traffic.answered(FETCH, 1, 2, 2e-6)
     apis = {FETCH: ApiTraffic(0, 1, 1, 2, {4: 1})}
     assert traffic.take("inside", 3) == TrafficRow("inside", 3, 0, 2, 0, 0, 0, apis, {})
@@ -104,7 +104,7 @@ def test_connections_above_the_limit_are_only_counted() -> None:
 
 
 def test_clock_jump_changes_neither_period_nor_number() -> None:
-    """Found: a period as long as the jump, and none where the clock was set back."""
+    """Found: the period was as long as the jump, and negative when the clock was set back."""
     log = TrafficLog("0-77-1", tuple, 1.0)
     told = [log.take(2.0, wall_ms=5_000), log.take(3.0, wall_ms=3_605_000), log.take(4.0, wall_ms=5_000)]
     assert [each.period_ms for each in told] == [1_000, 1_000, 1_000]

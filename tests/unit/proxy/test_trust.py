@@ -1,4 +1,4 @@
-"""An address in a passing response is no evidence: nobody dials, lists, commits or logs in at it."""
+"""An address in a passing response is no evidence: no process dials, lists, commits or logs in at it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_address_is_a_host_name_or_an_ip_address(host: str, is_good: bool) -> No
 def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -> None:
     if is_address(host, port):
         assert host.isprintable()
-        host.encode("idna")  # as getaddrinfo does
+        host.encode("idna")  # like getaddrinfo
         socket.getaddrinfo("127.0.0.1", port, flags=socket.AI_NUMERICHOST)
         assert 0 < port < 65536
 
@@ -163,7 +163,7 @@ def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -
 
 
 async def test_seen_address_is_not_known_listed_probed_or_asked(cluster: Cluster) -> None:
-    """These are what workers and their file, reports and with them Raft, events and weights are made of."""
+    """Workers and their file, reports and so Raft, events and weights use only these brokers."""
     cluster.listed, cluster.up = (B1,), {at(B1), at(EVIL), at(MOVED_B1)}
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -230,7 +230,7 @@ async def test_wanted_broker_is_requested_until_it_is_known(cluster: Cluster) ->
 
 
 async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> None:
-    """Each question may be a failed login."""
+    """Each request may be a failed login."""
     cluster.refuses = True
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.confirm([B1])
@@ -245,7 +245,7 @@ async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> Non
 async def test_without_metadata_only_configured_addresses_count(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator has named them; what passes says only which of them is which broker."""
+    """The operator configured the addresses; traffic only shows which broker has which address."""
     cluster.refuses = True
     watch = BrokerWatch(settings(SELDOM), Changes())
     named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)

@@ -1,4 +1,4 @@
-"""One step in each turn of the event loop, whoever waits."""
+"""Steps of long work: one in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_failing_step_does_not_delay_others() -> None:
 
 
 def test_addresses_take_turns() -> None:
-    """Found: a response to one client waited for a step of each of a thousand connections of another one."""
+    """Found: a response to one client waited for a step of each of a thousand connections of another
+    client."""
     loop, taken = Loop(), list[str]()
     turns = TurnQueue(loop.call_soon)
 

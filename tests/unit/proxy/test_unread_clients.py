@@ -1,4 +1,4 @@
-"""A client that does not read what it is sent is not read from, whatever state its connection is in."""
+"""A client that does not read is paused, in each state of its connection."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ PER_PIECE = 200
 LITTLE_BYTES = 4096
 SEGMENT_BYTES = 1460
 STALLED_LOOKS = 50
-"""At a connection, in a row: what the kernel takes is read from again."""
+"""Checks of a connection in a row: reading resumes once the kernel takes the bytes."""
 
 
 @pytest.fixture(params=["plaintext", "tls"])
 def secured(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> tuple[ListenerTlsSettings, ssl.SSLContext] | None:
-    """What listener and client need for TLS; None for plaintext."""
+    """TLS settings of listener and client; None for plaintext."""
     if request.param == "plaintext":
         return None
     authority = Authority(tmp_path)
@@ -63,7 +63,7 @@ def secured(
 async def connect_narrow(
     at: Running, broker_id: int, tls: ssl.SSLContext | None, segment_bytes: int | None = None
 ) -> Client:
-    """A client whose kernel keeps little of what it does not read."""
+    """A client with a small receive buffer."""
     sock = socket.socket()
     if segment_bytes is not None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment_bytes)
@@ -75,7 +75,7 @@ async def connect_narrow(
 
 
 async def flood(at: Running, writer: asyncio.StreamWriter, frame: bytes) -> ClientConnection:
-    """Send a request again and again, and read nothing, until the worker does not read any more."""
+    """Send a request again and again, without reading, until the worker stops reading."""
     name = "127.0.0.1:{}".format(writer.get_extra_info("sockname")[1])
 
     def mine() -> list[ClientConnection]:
@@ -107,7 +107,7 @@ async def is_joined(at: Running, writer: asyncio.StreamWriter) -> None:
 async def test_idle_client_that_does_not_read_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: no limit applied to replies that need no broker."""
+    """Found: replies without a broker had no limit."""
     listener, client = secured or (None, None)
     async with running(tmp_path, [1], listener_tls=listener) as at:
         reader, writer = await connect_narrow(at, 1, client)
@@ -175,7 +175,7 @@ async def test_joined_client_that_does_not_read_is_paused(
         async with asyncio.timeout(LIMIT_S):
             for _ in range(in_flight):
                 assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
-        rest = asyncio.create_task(reader.read())  # answers to what was in the kernel
+        rest = asyncio.create_task(reader.read())  # answers to the requests that were in the kernel
         await eventually(connection.transport.is_reading, "it is read from again")
         writer.close()
         await rest
@@ -215,7 +215,7 @@ async def test_large_first_request_pauses_reading_while_dialing(
 async def test_client_with_thousands_in_flight_is_paused(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: requests in flight took 3.2 bytes for each byte sent, without a limit."""
+    """Found: requests in flight took 3.2 bytes for each sent byte, without a limit."""
     listener, client = secured or (None, None)
     goes_on = asyncio.Event()
     count = 60_000
@@ -248,7 +248,7 @@ def joined(at: Running) -> list[ClientConnection]:
 
 
 async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None:
-    """Found: each could have thousands, and 300 clients of a broker that did not answer took 115 MB."""
+    """Found: each client could have thousands, and 300 clients of an unanswering broker took 115 MB."""
     goes_on = asyncio.Event()
     clients, count = 8, 2_500
 
@@ -265,7 +265,7 @@ async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None
         for number in range(count):
             for _, writer in asked:
                 writer.write(request(LIST_GROUPS, 0, number))
-            if number % 50 == 0:  # no read brings many of one client
+            if number % 50 == 0:  # no read brings many requests of one client
                 await asyncio.sleep(0.001)
             if not number:
                 await eventually(lambda: len(joined(at)) == clients, "all are joined")
@@ -288,7 +288,7 @@ async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None
 
 
 async def test_clients_with_thousands_per_read_share_a_limit(tmp_path: Path) -> None:
-    """Of one address: who has few in flight stays, and who comes from elsewhere."""
+    """Clients of one address are closed; clients with few requests, and of other addresses, stay."""
 
     async def never(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
@@ -319,7 +319,7 @@ async def test_clients_with_thousands_per_read_share_a_limit(tmp_path: Path) -> 
 
 
 async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None:
-    """Found: below 4 KiB it went unnoticed. 400 clients that left 2.9 KB of 40 KB took 13.7 MB."""
+    """Found: less than 4 KiB was not noticed. 400 clients that left 2.9 KB of 40 KB unread took 13.7 MB."""
 
     async def as_asked(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(number)))
@@ -328,7 +328,7 @@ async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None
     async with broker_script(as_asked) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         size, waiting = 300_000, 0
-        while not 0 < waiting <= LITTLE_BYTES:  # what the kernel takes is the same each time, or nearly so
+        while not 0 < waiting <= LITTLE_BYTES:  # the kernel takes nearly the same number of bytes each time
             size += LITTLE_BYTES // 2 - waiting
             reader, writer = await connect_narrow(at, 1, None, SEGMENT_BYTES)
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -351,7 +351,7 @@ async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None
 
 
 async def test_full_client_pauses_its_new_broker(tmp_path: Path) -> None:
-    """Found: a transport says once that it is full, and nobody told the broker that came later."""
+    """Found: a transport reports only once that it is full, so a later broker was not paused."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         for _ in range(1_000):
@@ -362,7 +362,7 @@ async def test_full_client_pauses_its_new_broker(tmp_path: Path) -> None:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
         connection = await flood(at, writer, UNKNOWN_API_VERSIONS)
-        connection.transport.resume_reading()  # what it had sent before arrives late
+        connection.transport.resume_reading()  # bytes that were sent before arrive late
         writer.write(b"".join(fetch(number) for number in range(50)))
         await eventually(lambda: connection.state is State.JOINED, "joined")
         broker = connection.broker
@@ -373,7 +373,7 @@ async def test_full_client_pauses_its_new_broker(tmp_path: Path) -> None:
 
 
 async def test_leaving_client_of_a_slow_broker_is_paused(tmp_path: Path) -> None:
-    """Produce with acks=0 still goes to the broker: 400 MB of it in a second and a half."""
+    """Produce with acks=0 still goes to the broker: 400 MB in a second and a half."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=600.0) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await at.connect(1)
@@ -395,7 +395,7 @@ async def test_leaving_client_of_a_slow_broker_is_paused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("draining", [False, True])
 async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining: bool) -> None:
-    """Found: each write that waits takes 800 bytes, whatever its size. 100 KB took 76 MB, without a limit."""
+    """Found: each waiting write takes 800 bytes, at any size. 100 KB took 76 MB, without a limit."""
     limits = Limits(write_buffer_bytes=4096)
     async with broker_script() as one, running(tmp_path, [one.port], limits=limits) as at:
         at.worker.apply(at.directory([one]))
@@ -406,7 +406,7 @@ async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
         broker = connection.broker
         assert broker is not None
-        # Of a longer body than is sent here, none of which passes inside the kernel.
+        # The header of a longer body than is sent here; no part of it is spliced.
         at.worker.pipe = None
         writer.write(produce(1, acks=1, records_bytes=64 * MIB)[:4096])
         while not broker.waiting_bytes:
@@ -432,7 +432,7 @@ async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining
 async def test_small_request_behind_replies_keeps_no_large_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: a view of 20 bytes kept the 250 KB that they had come with."""
+    """Found: a view of 20 bytes kept the 250 KB of its read in memory."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)

@@ -1,4 +1,4 @@
-"""A worker in this process, between clients and brokers that are scripts."""
+"""A worker in this process, between scripted clients and brokers."""
 
 import asyncio
 import contextlib
@@ -62,14 +62,14 @@ ROOT = Path(__file__).parents[3]
 PRODUCE, FETCH, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 3, 10, 16, 18
 MIB = 1 << 20
 DATA_BYTES = 256 << 10
-"""About as much as a worker reads at once."""
+"""About the size of one read of a worker."""
 LONG_LINGER_S = 600.0
 AT_ONCE = Limits(moves_per_second=1_000)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the worker and its brokers speak to each other."""
+    """How the worker and its brokers communicate."""
 
     upstream: UpstreamSettings
     tls: ssl.SSLContext | None
@@ -80,19 +80,19 @@ PLAINTEXT = Way(UpstreamSettings(), None)
 
 @pytest.fixture(params=["plaintext", "tls"])
 def way(request: pytest.FixtureRequest, tmp_path: Path) -> Way:
-    """For what depends on what a transport does, and a TLS one does differently."""
+    """For tests that depend on the transport, because a TLS transport behaves differently."""
     return PLAINTEXT if request.param == "plaintext" else secured(Authority(tmp_path))
 
 
 def secured(authority: Authority, believed: Authority | None = None, host: str = "127.0.0.1") -> Way:
-    """TLS with brokers that one authority certifies, and a worker that believes it, or another one."""
+    """TLS with brokers that one authority certifies, and a worker that trusts this authority or another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker", [host]).both)
     tls = UpstreamTlsSettings((believed or authority).certificate, None, None, check_hostname=True, lines={})
     return Way(UpstreamSettings(tls), context)
 
 
-# ---- a little Kafka
+# ---- a minimal Kafka
 
 
 def request(key: int, version: int, correlation_id: int, body: bytes = b"") -> bytes:
@@ -142,7 +142,7 @@ async def answer_at_once(
 
 @dataclass
 class BrokerScript:
-    """A broker that notes what it is asked, and answers as it is told to."""
+    """A broker that records its requests, and answers with a function of the test."""
 
     answer: Answer = answer_at_once
     known: list[Broker] = field(default_factory=list)
@@ -186,7 +186,7 @@ async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -
 
 @pytest.fixture
 def nobody() -> Iterator[BrokerScript]:
-    """A broker that refuses connections, at a port that nobody else can get meanwhile."""
+    """A broker that refuses connections, at a port that no other process can get meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield BrokerScript(port=bound.getsockname()[1])
@@ -327,7 +327,7 @@ async def running(
 async def test_name_with_a_final_dot_leads_to_its_broker(
     tmp_path: Path, host: str, in_plaintext: bool
 ) -> None:
-    """Found: TLS knows no such names, so no broker with one was ever reached."""
+    """Found: TLS has no names with a final dot, so a broker with such a name was never reached."""
     way = PLAINTEXT if in_plaintext else secured(Authority(tmp_path), host="localhost")
     async with broker_script(way=way) as one, running(tmp_path, [one.port], way=way) as at:
         at.worker.apply(replace(at.directory([one]), brokers={1: Broker(1, host, one.port)}))
@@ -341,7 +341,7 @@ async def test_name_with_a_final_dot_leads_to_its_broker(
 async def test_hanging_name_delays_only_its_own_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: each look-up took one of four threads for as long as the name server was silent."""
+    """Found: each look-up used one of four threads for as long as the name server was silent."""
     hangs, look_up = threading.Event(), socket.getaddrinfo
 
     def getaddrinfo(host: str, *arguments: Any, **named: Any) -> Any:
@@ -371,7 +371,7 @@ async def test_hanging_name_delays_only_its_own_clients(
 async def test_sockets_have_nodelay_and_broker_keep_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's is, too: it has that from the member's listening socket (`test_socket_options`)."""
+    """The client's socket has keep-alive, too: from the member's listening socket (`test_socket_options`)."""
     monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", 3600.0)
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
@@ -384,7 +384,7 @@ async def test_sockets_have_nodelay_and_broker_keep_alive(
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
         at.worker._limiter.enforce(0.0)
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # it is too young
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0  # the connection is too young
         monkeypatch.setattr(guard, "KEEP_ALIVE_AFTER_S", -1.0)
         at.worker._limiter.enforce(0.0)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
@@ -423,8 +423,8 @@ async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, 
 async def test_a_connection_ends_with_its_last_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever ends it: a worker's collector looks for what refers to itself once in 50,000 objects."""
-    # What is logged is kept here, and holds on to an error, and that to where it was raised.
+    """A worker's garbage collector looks for reference cycles only once in 50,000 objects."""
+    # pytest keeps log records, which refer to errors, and these to the frames that raised them.
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     before = alive()  # of other tests
@@ -556,7 +556,7 @@ async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
         answer = await read_frame(reader)
         assert struct.unpack_from(">ih", answer) == (9, 35)
         assert one.accepted == 0
-        # The same connection is then good for an ordinary request.
+        # Then the same connection serves an ordinary request.
         writer.write(fetch(10))
         assert await read_frame(reader) == response(10, b"answer")[4:]
         assert one.asked == [(FETCH, 10)]
@@ -583,7 +583,7 @@ async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) 
         proxied = metadata([Broker(1, "proxy1.example", 9101)])
         assert await read_frame(reader) == response(1, proxied)[4:]
         writer.close()
-        # What that response named is dialled once control has confirmed it.
+        # The address in the response is dialed once control has confirmed it.
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
         await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "it waits")
@@ -592,11 +592,11 @@ async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) 
         writer.close()
 
 
-# ---- brokers that are not there
+# ---- unreachable brokers
 
 
 async def ends(reader: asyncio.StreamReader) -> bytes:
-    """All that still comes."""
+    """Return all bytes up to the end."""
     async with asyncio.timeout(LIMIT_S):
         return await reader.read(-1)
 
@@ -650,7 +650,7 @@ async def test_invalid_broker_address_closes_the_client(
 
 
 async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None:
-    # Its queue of connections is full, so the kernel ignores who knocks: what a lost host looks like.
+    # The backlog of the socket is full, so the kernel ignores connection attempts, like a lost host.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as knocking:
         silent = BrokerScript(port=full.getsockname()[1])
         for _ in range(3):
@@ -754,7 +754,7 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) ->
         writer.close()
 
 
-# ---- clients that go, or misbehave
+# ---- clients that end or misbehave
 
 
 async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, way: Way) -> None:
@@ -832,9 +832,7 @@ async def test_unrequested_response_is_logged_with_its_broker(
 
 
 async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
-    """Fuzzing a running fleet found that nothing told of it; one that ends between two requests is nobody's
-    fault.
-    """
+    """Found by fuzzing a running fleet: the end was not counted. An end between two requests is no error."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         for asked in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
@@ -943,7 +941,7 @@ async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
         await eventually(lambda: one.asked, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
-        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
@@ -952,7 +950,8 @@ async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
 
 
 async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
-    """Found by a rolling restart: librdkafka came back, asked nobody, and stayed until it was refused."""
+    """Found by a rolling restart: librdkafka came back, did not ask again, and stayed until it was
+    refused."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -967,7 +966,7 @@ async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
 
 
 async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> None:
-    """Its sender takes it for delivered once it is sent."""
+    """The sender counts Produce with acks=0 as delivered once it is sent."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -986,7 +985,7 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> 
 
 
 def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Have brokers be slow to take a connection: none does before the event is set."""
+    """Delay connections to brokers until the event is set."""
     released = asyncio.Event()
     connect = at.worker._dialer.connect
 
@@ -1002,7 +1001,8 @@ def hold_dials(at: Running, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_acks_0_reaches_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draining: bool
 ) -> None:
-    """Found by reading: it was queued for the broker, nothing was in flight, and the queue was discarded."""
+    """Found by reading: with bytes queued for the broker nothing was in flight, and the queue was
+    discarded."""
     async with broker_script() as one, running(tmp_path, [one.port], move_timeout_s=LIMIT_S) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -1025,7 +1025,7 @@ async def test_acks_0_reaches_a_broker_that_is_still_dialed(
 async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end is seen before there is a broker, since it is read from meanwhile."""
+    """The client's end is seen before there is a broker, because reading continues meanwhile."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -1082,7 +1082,7 @@ async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: 
 
 
 async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> None:
-    """Found with the above: the connection left in the very call that began to dial."""
+    """Found with the previous test: the connection left in the same call that began to dial."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -1103,8 +1103,8 @@ async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> 
 async def test_move_waits_for_a_slow_dial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
 ) -> None:
-    """Found by reading: what needs no answer was discarded once the move had had its time; then, what
-    needs one had only the rest of another such time to get it."""
+    """Found by reading: acks=0 was discarded at the deadline of the move. After the fix, requests with an
+    answer had only the rest of another such deadline."""
     run_out, times, answer_s = ClientConnection._on_drain_deadline, [], 0.2
 
     def counted(connection: ClientConnection) -> None:
@@ -1136,7 +1136,7 @@ async def test_move_waits_for_a_slow_dial(
 
 
 async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> None:
-    """Found by reading: a greater piece that is not forwarded was left unread, and ended in a reset."""
+    """Found by reading: a large piece that is not forwarded was left unread, and ended in a reset."""
     async with broker_script() as one, running(tmp_path, [one.port], drain_timeout_s=LONG_LINGER_S) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -1144,7 +1144,7 @@ async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> No
         assert await read_frame(reader) == response(1, b"answer")[4:]
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        # As where so much of it has arrived at the first read.
+        # As if this much had arrived with the first read.
         late = produce(2, acks=1, records_bytes=DATA_BYTES)[:DATA_BYTES]
         at.connections()[0].data_received(late)
         writer.write(bytes(40 * DATA_BYTES))
@@ -1187,7 +1187,7 @@ async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> N
 
 
 async def coordinator_of(at: Running) -> int:
-    """Which broker a librdkafka that has just come is told to be its group's coordinator; -1: none yet."""
+    """Return the coordinator that a new librdkafka client gets for its group; -1: none yet."""
     reader, writer = await at.connect()
     writer.write(request(API_VERSIONS, 32_767, 1, b"\0\x0blibrdkafka\x021\0"))
     async with asyncio.timeout(LIMIT_S):
@@ -1222,7 +1222,7 @@ async def test_move_is_reported_for_a_limited_time(tmp_path: Path, monkeypatch: 
 async def test_a_directory_leaves_no_timer_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found: one of ten minutes for each listener gave each wait a limit, and the kernel a timer to set."""
+    """Found: a timer of ten minutes for each listener gave each wait of the loop a limit, a timer to set."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         loop = asyncio.get_running_loop()
         timed: list[float] = []
@@ -1244,7 +1244,7 @@ async def test_ended_worker_leaves_no_kernel_timer_open(tmp_path: Path) -> None:
 def kernel_timers() -> int:
     found = 0
     for each in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # what has listed them
+        with contextlib.suppress(FileNotFoundError):  # the iterator of the listing
             found += os.readlink(f"/proc/self/fd/{each}") == "anon_inode:[timerfd]"
     return found
 
@@ -1258,13 +1258,13 @@ from tests.unit.proxy.test_worker import BOOTSTRAP, listening, make_spec
 async def run():
     await worker.Worker(make_spec(Path(sys.argv[1]), {BOOTSTRAP: listening()}, [1])).run(asyncio.Event())
 
-worker.OLD_NEWS_S, worker.MOVE_IS_NEWS_S = 0.01, "for ever"
+worker.FORGET_MOVES_INTERVAL_S, worker.MOVE_RETENTION_S = 0.01, "invalid"
 asyncio.run(run())
 """
 
 
 def test_worker_ends_if_forgetting_moves_fails(tmp_path: Path) -> None:
-    """In a process of its own: where mypyc has compiled it, later runs raise what one has raised, too."""
+    """In a separate process: in code compiled by mypyc, later runs raise the error of the first run again."""
     path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", FORGETS_NOTHING, str(tmp_path)]
     done = subprocess.run(
@@ -1275,7 +1275,7 @@ def test_worker_ends_if_forgetting_moves_fails(tmp_path: Path) -> None:
 
 
 async def test_returning_clients_are_sent_away_again(tmp_path: Path) -> None:
-    """Found by a rolling restart: aiokafka reconnects before it has asked who stands for the broker now."""
+    """Found by a rolling restart: aiokafka reconnects before it has requested the broker's new address."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
@@ -1305,7 +1305,7 @@ async def greet(at: Running, broker_id: int) -> Client:
 async def answer_what_is_released(
     script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter
 ) -> None:
-    """At once who it is; anything else later."""
+    """Answer the first request at once; all other requests later."""
     if key != API_VERSIONS:
         await script.released.wait()
     writer.write(response(correlation_id, b"\0\0\1\0\0\0\0\0" if key == API_VERSIONS else b"answer"))
@@ -1341,7 +1341,7 @@ async def half_busy(tmp_path: Path, move_timeout_s: float) -> AsyncIterator[Half
 
 
 async def leaves_together(client: HalfBusy) -> None:
-    """Require that the quiet connection is served until the other one has its answer, and that both end."""
+    """Require that the idle connection is served until the other has its answer, and that both end then."""
     client.two.released.set()
     client.quiet_writer.write(produce(2, acks=1))
     async with asyncio.timeout(LIMIT_S):
@@ -1352,7 +1352,8 @@ async def leaves_together(client: HalfBusy) -> None:
 
 
 async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
-    """When its first connection ends it asks for Metadata, and then drops others with requests in flight."""
+    """When its first connection ends, librdkafka requests Metadata, and drops others with requests in
+    flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
@@ -1361,7 +1362,7 @@ async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
 
 
 async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> None:
-    """Found with a slow broker: its identity moved two seconds before the member was drained."""
+    """Found with a slow broker whose identity moved two seconds before the member was drained."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
@@ -1371,7 +1372,7 @@ async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> Non
 
 
 async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) -> None:
-    """It may wait at its broker for as long as there are none."""
+    """A Fetch may wait at its broker for as long as there are no records."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1391,7 +1392,7 @@ async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) ->
 
 
 async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> None:
-    """Metadata has it drop that connection, too. But where it comes back again it is served."""
+    """Metadata makes librdkafka drop the new connection, too. When it returns once more, it is served."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=0.5) as at,
@@ -1414,7 +1415,7 @@ async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> 
 
 
 async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Path) -> None:
-    """It has sent the same elsewhere by then."""
+    """By then the client has sent the same requests to another member."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=0.5) as at,
@@ -1434,7 +1435,7 @@ async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Pat
 
 
 async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
-    """Found: one that moved later had those that were ready leave, and another one had requests in flight."""
+    """Found: a later move made ready connections leave while another connection had requests in flight."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1462,7 +1463,7 @@ async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
 
 
 async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path) -> None:
-    """Found: it waited for the whole time limit at the member that was right by then."""
+    """Found: the client waited for the whole time limit at the member that owned the identity again."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
@@ -1486,7 +1487,7 @@ async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path)
 
 
 async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
-    """Found: quiet connections of a client ended at once, and another one had requests in flight."""
+    """Found: idle connections of a client ended at once while another connection had requests in flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
@@ -1505,7 +1506,7 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
 
 
 async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
-    """A Java client may have the same host and client id as a librdkafka."""
+    """A Java client may have the same host and client id as a librdkafka client."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         java_reader, java_writer = await at.connect(BOOTSTRAP)
@@ -1525,7 +1526,8 @@ async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path)
 
 
 async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -> None:
-    """Found: its Metadata request was held with all others, and so were its commits at a coordinator."""
+    """Found: the client's Metadata requests were held like all others, and so were commits at a
+    coordinator."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], move_timeout_s=10 * LIMIT_S) as at,
@@ -1545,7 +1547,7 @@ async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -
 
 
 async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
-    """Found: a connection that had to leave before kept its nine seconds, however short the stop was."""
+    """Found: a connection that already had to leave kept its nine seconds, even in a short stop."""
     async with (
         broker_script(answer_what_is_released) as one,
         running(tmp_path, [one.port], drain_timeout_s=1.0, move_timeout_s=10 * LIMIT_S) as at,
@@ -1564,7 +1566,7 @@ async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
 async def test_slow_answer_delays_a_party_only_briefly(
     tmp_path: Path,
 ) -> None:
-    """Found: one JoinGroup in flight kept a producer of the same name from all its brokers for 5 s."""
+    """Found: one JoinGroup in flight kept a producer of the same client id from all its brokers for 5 s."""
     async with half_busy(tmp_path, 10 * LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
@@ -1572,7 +1574,7 @@ async def test_slow_answer_delays_a_party_only_briefly(
 
 
 async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
-    """Found: each of them made all that waited for their turn wait for notice once more."""
+    """Found: each later move made all waiting connections wait for the notice time once more."""
     async with (
         broker_script(answer_what_is_released) as one,
         broker_script(answer_what_is_released) as two,
@@ -1605,7 +1607,7 @@ async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCapt
         await eventually(lambda: one.asked, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
-        # The client never closes its side: the worker does not wait for ever.
+        # The client never closes its side: the worker does not wait forever.
         await eventually(lambda: not at.connections(), "the connection is cut")
         assert "closing a client of 1 with 1 requests unanswered" in caplog.text
         writer.close()
@@ -1724,7 +1726,7 @@ async def test_worker_follows_successive_control_processes(
         await eventually(lambda: any(each.revision == 7 for each in control.counted()), "it is in use")
         control.die()
         control.said.clear()
-        # Without control, the last directory goes on.
+        # Without control the worker serves the last directory.
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
@@ -1739,7 +1741,7 @@ async def test_worker_follows_successive_control_processes(
 
 @contextlib.asynccontextmanager
 async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
-    """Control, and a client that a worker has served once since it said hello."""
+    """Control, and a client that a worker has served once since its hello message."""
     control = ControlScript(folder / "control.sock")
     await control.start()
     async with broker_script() as one, running(folder, [one.port]) as at:
@@ -1783,7 +1785,7 @@ async def test_final_counters_of_a_worker_are_sent(tmp_path: Path, monkeypatch: 
 
 
 async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by reading: a drain that began while control did not read was never told of."""
+    """Found by reading: a drain that began while control did not read was never reported."""
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     monkeypatch.setattr(control_channel, "RESEND_COUNTERS_S", 0.01)
     waiting_bytes = 0
@@ -1833,7 +1835,7 @@ async def test_broker_that_closes_or_refuses_is_reported(tmp_path: Path, nobody:
         for reader, writer in served:
             writer.write(fetch(1))
             assert await read_frame(reader) == response(1, b"answer")[4:]
-        served[1][1].close()  # a client that leaves says nothing about its broker
+        served[1][1].close()  # the end of a client is no evidence about its broker
         await eventually(lambda: two.ended, "the client of broker 3 is gone")
         reader, writer = await at.connect(2)
         writer.write(fetch(1))
@@ -1885,7 +1887,8 @@ async def test_worker_starts_from_the_stored_directory(tmp_path: Path) -> None:
             one.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", 1)]
             reader, writer = await at.connect(1)
             writer.write(request(METADATA, 1, 1, struct.pack(">i", -1)))
-            # It is not in the stored directory itself, and still stands for what that does not know.
+            # The member is not in the stored directory, and still serves the brokers that the directory
+            # lacks.
             proxied = [Broker(1, "proxy2.example", 9201), Broker(2, "proxy1.example", 9102)]
             assert await read_frame(reader) == response(1, metadata(proxied))[4:]
             writer.close()
@@ -1929,7 +1932,7 @@ def test_process_beats_serves_and_ends_in_order(tmp_path: Path) -> None:
 async def test_sampling_survives_a_rejected_read(
     tmp_path: Path,
 ) -> None:
-    """Found by a reader: one malformed request in 64 ended all samples of its worker."""
+    """Found by review: one malformed request in 64 ended all samples of its worker."""
     async with broker_script() as one, running(tmp_path, [one.port], events=EventsSettings()) as at:
         at.worker.apply(at.directory([one]))
         at.worker.sampling.reads = 1

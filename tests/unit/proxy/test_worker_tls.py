@@ -1,4 +1,4 @@
-"""A worker whose clients come over TLS: who is let in, how they are told to leave, and new certificates."""
+"""A worker with TLS clients: who is admitted, how clients leave, and new certificates."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def tls_settings(authority: Authority) -> ListenerTlsSettings:
 
 
 def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
-    """A client that believes the authority alone, and has a certificate of its own if one is given."""
+    """A client that trusts only the authority, and has its own certificate if one is given."""
     context = ssl.create_default_context(cafile=authority.certificate)
     if pair is not None:
         context.load_cert_chain(pair.certificate, pair.key)
@@ -72,7 +72,7 @@ def trusting(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
 
 
 def refused(at: Running, caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
-    """How many clients got no further than their handshake, and what the last line about one says."""
+    """Return the number of failed handshakes, and the last log line about one."""
     lines = [each.getMessage() for each in caplog.records if "(handshake;" in each.getMessage()]
     return at.worker.snapshot().errors.get("handshake", 0), lines[-1] if lines else ""
 
@@ -89,7 +89,7 @@ async def is_served(at: Running, client: ssl.SSLContext) -> bool:
 
 
 def meet(at: Running, client: ssl.SSLContext, name: str | None = "127.0.0.1", broker_id: int = 1) -> None:
-    """A handshake as most clients do it, which say why they refuse. Blocks."""
+    """Do a handshake like most clients, which send an alert when they refuse. Blocks."""
     with socket.create_connection(("127.0.0.1", at.ports[broker_id]), LIMIT_S) as sock:
         client.wrap_socket(sock, server_hostname=name).close()
 
@@ -119,7 +119,7 @@ async def test_frames_of_any_size_pass_in_both_directions(
 async def openssl(
     at: Running, *options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """OpenSSL's own client: what it prints, with each message, and what it takes to send, or as a command."""
+    """OpenSSL's own client: its output with each message; its input is sent, or is a command."""
     command = ("openssl", "s_client", "-msg", *options, "-connect", f"127.0.0.1:{at.ports[1]}")
     client = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
     assert client.stdout is not None
@@ -136,12 +136,12 @@ async def openssl(
 async def test_client_key_update_is_answered(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
-    """They are agreed on between two requests, in TLS 1.3. Source: RFC 8446, section 4.6.3"""
+    """TLS 1.3 agrees on new keys between two requests. Source: RFC 8446, section 4.6.3"""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         async with openssl(at, "-tls1_3") as (printed, client):
             await printed.readuntil(b"NewSessionTicket")
-            client.write(b"K\n")  # wants those of the other side, too, with what it sends next
+            client.write(b"K\n")  # requests the other side's new keys, too, with the next bytes
             await printed.readuntil(b"KEYUPDATE")
             client.write(fetch(1))
             await printed.readuntil(b"<<< TLS 1.3, Handshake [length 0005], KeyUpdate")
@@ -153,7 +153,7 @@ async def test_client_key_update_is_answered(
 async def test_renegotiation_is_refused(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings
 ) -> None:
-    """And what says so is not left for whoever is next to write."""
+    """And the alert is sent at once, not with the next write."""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         async with openssl(at, "-tls1_2") as (printed, client):
@@ -218,7 +218,7 @@ async def test_http_within_tls_is_named_in_the_log(
 async def test_a_connection_ends_with_its_last_reference(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As without TLS, whether there was a handshake or not."""
+    """The same as without TLS, with and without a complete handshake."""
     monkeypatch.setattr(counters.log, "disabled", True)
     gc.collect()
     before = [*alive(), *handshaken()]
@@ -283,7 +283,7 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It may be Produce with acks=0. Found by reading: uvloop warned that TLS cannot be kept half open."""
+    """The bytes may be Produce with acks=0. Found by reading: uvloop warned about half-open TLS."""
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         at.worker.apply(at.directory([one]))
         released = hold_dials(at, monkeypatch)
@@ -303,7 +303,7 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
 async def test_acks_0_is_forwarded_until_the_clients_goodbye(
     tmp_path: Path, authority: Authority, tls: ListenerTlsSettings, version: ssl.TLSVersion
 ) -> None:
-    """Its sender takes it for delivered once it is sent."""
+    """The sender counts Produce with acks=0 as delivered once it is sent."""
     client = trusting(authority)
     client.maximum_version = version
 
@@ -341,7 +341,7 @@ async def test_idle_handshakes_do_not_block_other_clients(
         at.worker.apply(at.directory([one]))
         silent = [await at.connect(1) for _ in range(3)]
         assert await is_served(at, trusting(authority))
-        assert await silent[0][0].read() == b""  # the oldest one had to go
+        assert await silent[0][0].read() == b""  # the oldest one was closed
         for _, writer in silent:
             writer.close()
 
@@ -445,7 +445,7 @@ async def test_leaving_clients_get_their_answers_and_a_goodbye(
         await eventually(lambda: len(one.asked) == 2, "they are with the broker")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
-        # Bytes that nobody reads would turn the goodbye into a reset, and lose the answer.
+        # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(2, b"answer")
@@ -512,7 +512,8 @@ BROKER_HOST = "broker-{broker_id}.proxy1.example"
 
 
 async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[bytes, list[int]]:
-    """What comes of a connection with a server name: the answer to Metadata, and whom it counts for."""
+    """Return the results of a connection with a server name: the Metadata response, and the counted
+    identity."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", at.ports[BOOTSTRAP], ssl=client, server_hostname=name
     )

@@ -1,4 +1,4 @@
-"""ApiVersions responses, cut down to what the fleet knows."""
+"""ApiVersions responses, restricted to the versions that the fleet knows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> 
 
 @pytest.mark.parametrize("version", range(6))
 def test_v0_body_is_recognized_by_its_form_whatever_its_error(version: int) -> None:
-    """Found by the model broker: one that expects a token of SASL answers 34, in a v0 body if need be."""
+    """Found by the model broker: a broker that expects a SASL token answers 34, in a v0 body if necessary."""
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     refused = response(0, [], ErrorCode.illegal_sasl_state)
@@ -123,7 +123,7 @@ def test_no_range_is_empty_or_inverted() -> None:
 
 
 def test_sasl_handshake_stays_listed_from_v0_on() -> None:
-    """librdkafka before 2.11.1 takes a cluster that does not list v0 for one without SASL."""
+    """librdkafka before 2.11.1 assumes no SASL in a cluster that does not list v0."""
     assert offered_range(17, 0, 1) == (0, 1)
     assert offered_range(17, 1, 1) == (1, 1)
     assert offered_range(17, 0, 0) is None

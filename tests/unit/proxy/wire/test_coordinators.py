@@ -1,4 +1,4 @@
-"""A coordinator that has moved and kept its id: librdkafka is told once that there is none."""
+"""A coordinator that has moved and kept its id: librdkafka gets one answer without a coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = b"127.77.3.3"
 VERSIONS = [0, 1, 2, 3]
 LIBRDKAFKA = b"librdkafka"
 MOVED = (0, 1, advertised(2)[0], advertised(2)[1] - 1)
-"""What a client reads of identity 1 once it has moved."""
+"""The address that a client gets for identity 1 after its move."""
 
 
 def found(version: int, correlation_id: int, broker_id: int, error_code: int = 0) -> bytes:
@@ -37,7 +37,7 @@ def found(version: int, correlation_id: int, broker_id: int, error_code: int = 0
 def ask(
     play: Play, version: int, broker_id: int, error_code: int = 0, step: int = 1000
 ) -> tuple[int, int, str, int]:
-    """What the client reads: error code, node id, host, port."""
+    """Return the parsed response: error code, node id, host, port."""
     play.to_client.clear()
     play.ask((10, version, 9))
     answer = found(version, 9, broker_id, error_code)
@@ -64,11 +64,12 @@ def question(version: int, name: bytes) -> bytes:
 
 
 def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
-    """A session that began before identity 1 moved from p1 to p2; its client may have named itself."""
+    """A session that began before identity 1 moved from p1 to p2; its client may have sent a software
+    name."""
     play = Play.new(DIRECTORY)
     if name is not None:
         play.client(question(3, name))
-        play.broker(struct.pack(">iihii", 14, 1, 0, 0, 0))  # of version 0: nothing is offered
+        play.broker(struct.pack(">iihii", 14, 1, 0, 0, 0))  # version 0: no range is listed
     moved = {**DIRECTORY.advertised, 1: ("p2",)}
     play.source.update(replace(DIRECTORY, generation=2, revision=2, advertised=moved))
     return play
@@ -77,7 +78,7 @@ def moved_play(name: bytes | None = LIBRDKAFKA) -> Play:
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_librdkafka_gets_no_coordinator_once(version: int, step: int) -> None:
-    """Found by a consumer of librdkafka that dialled a dead proxy until its session had expired."""
+    """Found with a librdkafka consumer that dialed a dead proxy until its session had expired."""
     play = moved_play()
     if version <= 2:
         assert ask(play, version, 1, step=step) == (COORDINATOR_NOT_AVAILABLE, -1, "", -1)
@@ -87,7 +88,8 @@ def test_librdkafka_gets_no_coordinator_once(version: int, step: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", [None, b"", b"sarama", b"apache-kafka-java", b"kafka"])
 def test_other_libraries_get_the_answer_at_once(name: bytes | None, version: int) -> None:
-    """Found by kafka-go: it asks on a new connection each time, and was turned away for ten minutes."""
+    """Found with kafka-go, which opens a connection for each request, and got no coordinator for ten
+    minutes."""
     assert ask(moved_play(name), version, 1) == MOVED
 
 

@@ -1,4 +1,4 @@
-"""The answer that sends a group's member to look for its coordinator, as kio reads it."""
+"""The response that makes a member of a group look for its coordinator, as kio reads it."""
 
 from __future__ import annotations
 

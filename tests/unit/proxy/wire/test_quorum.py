@@ -1,4 +1,4 @@
-"""DescribeQuorum v2: clients get what the broker has sent, but for where controllers listen."""
+"""DescribeQuorum v2: clients get the broker's response without the addresses of controllers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DESCRIBE_QUORUM: Final = 55
 CORRELATION_ID: Final = 7
 NO_TAGS: Final = b"\0"
 UNKNOWN_TAGS: Final = b"\x02\x05\x03new\x63\0"
-"""Two fields that only a later Kafka knows."""
+"""Two fields of a later Kafka version."""
 
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a controller listens; the host is null where it is None, which no Kafka sends."""
+    """A controller's listener; None is a null host, which no Kafka sends."""
 
     name: str
     host: str | None
@@ -33,9 +33,9 @@ class Listener:
 
 @dataclass(frozen=True)
 class Quorum:
-    """What a broker answers: nodes 1 to N with their listeners.
+    """A broker's response: nodes 1 to N with their listeners.
 
-    Args: tags: of each struct, as they are encoded.
+    Args: tags: the encoded tagged fields of each struct.
     """
 
     nodes: Sequence[Sequence[Listener]] = ()
@@ -45,7 +45,7 @@ class Quorum:
     tags: bytes = NO_TAGS
 
     def frame(self, *, blanked: bool = False) -> bytes:
-        """The response from its size field on, as a broker sends it or as a client is to get it."""
+        """Encode the response from its size field on, as a broker sends it or as a client should get it."""
         body = struct.pack(">i", CORRELATION_ID) + self.tags
         body += struct.pack(">h", 0) + nullable(self.message)
         body += array([] if self.message else [self._topic()])
@@ -105,11 +105,11 @@ QUORUMS: Final = {
     "blank already": Quorum([[at("", 0)], [at("", 1)], [at("b", 0)]]),
 }
 SPLIT: Final = ("several listeners", "texts beyond ASCII", "no listeners", "no nodes", "unknown tags")
-"""Short ones of every form."""
+"""Short responses of every form."""
 
 
 def received(raw: bytes, cuts: Sequence[int] = (), version: int = 2) -> bytes:
-    """What a client gets of a response that arrives in pieces."""
+    """Return the client's bytes of a response that arrives in pieces."""
     play = Play.new()
     play.ask((DESCRIBE_QUORUM, version, CORRELATION_ID))
     for piece in pieces(raw, cuts):
@@ -124,7 +124,7 @@ def test_only_hosts_and_ports_are_blanked(quorum: Quorum) -> None:
 
 
 def test_no_part_of_an_address_remains() -> None:
-    """And what says who the controllers are is: ids, directory ids, names of listeners."""
+    """The identity of controllers passes: ids, directory ids, names of listeners."""
     found = received(THREE.frame())
     for (listener,) in THREE.nodes:
         assert listener.host is not None
@@ -153,7 +153,7 @@ def test_slices_give_the_same_result(quorum: Quorum) -> None:
 
 
 def test_long_response_is_patched_in_slices() -> None:
-    """As long as a client makes it, which may ask for the same partition many times."""
+    """The client controls the length, because it may request the same partition many times."""
     long = Quorum([[at(f"controller-{number}.example")] for number in range(3_000)], voters=1_000)
     raw = long.frame()
     assert len(raw) > AT_ONCE_BYTES
@@ -172,7 +172,7 @@ def test_long_response_is_patched_in_slices() -> None:
 @pytest.mark.parametrize("in_slices", [False, True], ids=["at once", "in slices"])
 @pytest.mark.parametrize("quorum", [QUORUMS[name] for name in SPLIT], ids=SPLIT)
 def test_truncated_response_is_refused(quorum: Quorum, in_slices: bool) -> None:
-    """Nobody looks at the tags at the end, which have no address in them."""
+    """The tags at the end are not read, because they have no address."""
     raw = quorum.frame()
     for cut in range(8, len(raw) - len(quorum.tags)):
         short = struct.pack(">i", cut - 4) + raw[4:cut]
@@ -205,5 +205,5 @@ def test_only_rewritten_responses_are_counted() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_earlier_versions_pass_unchanged(version: int) -> None:
-    """They have no nodes; what is here is not looked at."""
+    """Earlier versions have no nodes; their bytes are not read."""
     assert received(THREE.frame(), version=version) == THREE.frame()

@@ -1,4 +1,4 @@
-"""What is remembered of requests, and what is read of three of them."""
+"""The entries for requests in flight, and the fields that are read of three APIs."""
 
 from __future__ import annotations
 
