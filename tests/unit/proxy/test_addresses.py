@@ -168,13 +168,13 @@ def test_moves_of_a_new_control_process_are_reported() -> None:
     """Found by review: a move of revision 5 was forgotten with an older move, or counted as already
     reported."""
     source = AddressSource(replace(DIRECTORY, generation=1), "external", "a")
-    told: dict[int, int] = {}
+    known_moves: dict[int, int] = {}
     moved = replace(DIRECTORY, generation=2, revision=5, advertised={**DIRECTORY.advertised, 1: ("b",)})
     old = source.update(replace(moved, revision=500))
     source.update(replace(moved, revision=5, advertised=DIRECTORY.advertised))
-    assert source.book.client(b"k", told).has_unreported_move(1)
+    assert source.book.client(b"k", known_moves).has_unreported_move(1)
     source.update(replace(moved, revision=5))
-    assert source.book.client(b"k", told).has_unreported_move(1), "another move of the same revision"
+    assert source.book.client(b"k", known_moves).has_unreported_move(1), "another move of the same revision"
     source.forget_moves(old)
     assert source.book.client(b"k", {}).has_unreported_move(1), "a later move of a lower revision"
 

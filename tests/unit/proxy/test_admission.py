@@ -72,12 +72,12 @@ def test_oldest_unanswered_connection_is_evicted() -> None:
     entered(admission, 1)
     asking, oldest, _ = entered(admission, 3)
     asking.answered = 1
-    gone = admission.enter(Guest(), 0.0)
-    assert gone is not None
-    assert (gone[0], gone[1].reason) == (oldest, "max_connections")
+    evicted = admission.enter(Guest(), 0.0)
+    assert evicted is not None
+    assert (evicted[0], evicted[1].reason) == (oldest, "max_connections")
     again = admission.enter(Guest(), 0.0)
     assert again is not None
-    assert again[0] not in (oldest, asking), "each goes once"
+    assert again[0] not in (oldest, asking), "each connection is evicted once"
 
 
 def test_flood_from_one_address_evicts_no_other_address() -> None:
@@ -89,13 +89,13 @@ def test_flood_from_one_address_evicts_no_other_address() -> None:
         held[0].answered = imitated
         for _ in range(100):
             flood = Guest(A)
-            gone = admission.enter(flood, 0.0)
-            assert gone is None or gone[0] not in (*held, flood)
+            evicted = admission.enter(flood, 0.0)
+            assert evicted is None or evicted[0] not in (*held, flood)
             flood.answered = imitated
         late = Guest(PEER)
-        gone = admission.enter(late, 0.0)
-        assert gone is not None
-        assert gone[0].source == A
+        evicted = admission.enter(late, 0.0)
+        assert evicted is not None
+        assert evicted[0].source == A
 
 
 def test_closed_connections_leave_no_state() -> None:

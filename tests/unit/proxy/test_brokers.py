@@ -53,7 +53,7 @@ def test_down_broker_is_tried_one_at_a_time_with_backoff() -> None:
     upstreams = Upstreams(SERVERS)
     upstreams.commit({1: ONE})
     assert upstreams.admits(at(ONE), 0.0)
-    assert upstreams.admits(at(ONE), 0.0), "it is not known to be down"
+    assert upstreams.admits(at(ONE), 0.0), "the broker is not known to be down"
     upstreams.failed(at(ONE), 10.0)
     upstreams.failed(at(ONE), 10.0)
     now_s, waits_s = 10.0, []
@@ -61,7 +61,7 @@ def test_down_broker_is_tried_one_at_a_time_with_backoff() -> None:
         wait_s = 0.0
         while not upstreams.admits(at(ONE), now_s + wait_s):
             wait_s += BACKOFF_FIRST_S / 2
-        assert not upstreams.admits(at(ONE), now_s + wait_s + 100.0), "somebody else tries"
+        assert not upstreams.admits(at(ONE), now_s + wait_s + 100.0), "another connection tries"
         now_s += wait_s
         upstreams.failed(at(ONE), now_s)
         waits_s.append(round(wait_s, 3))
@@ -69,7 +69,7 @@ def test_down_broker_is_tried_one_at_a_time_with_backoff() -> None:
     assert waits_s[-2:] == [BACKOFF_LIMIT_S] * 2
     assert upstreams.admits(at(ONE), now_s + BACKOFF_LIMIT_S)
     upstreams.given_up(at(ONE))
-    assert upstreams.admits(at(ONE), now_s + BACKOFF_LIMIT_S), "whoever tried has gone"
+    assert upstreams.admits(at(ONE), now_s + BACKOFF_LIMIT_S), "the connection that tried has ended"
     upstreams.succeeded(at(ONE))
     assert upstreams.admits(at(ONE), now_s)
     assert upstreams.admits(at(TWO), now_s)

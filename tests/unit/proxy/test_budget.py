@@ -124,8 +124,8 @@ async def test_greatest_of_the_older_half_is_closed() -> None:
     for each in (small, great, newer, newest):
         backlogs.begin(each)
     assert backlogs.share_bytes == 25
-    assert not closed, "not while somebody is written to"
-    await eventually(lambda: closed, "one is closed")
+    assert not closed, "not while a client is written to"
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [great]
     for each in (small, newer, newest):
         assert each in backlogs
@@ -142,7 +142,7 @@ async def test_readers_of_many_addresses_have_time_to_catch_up(monkeypatch: pyte
     for each in readers:
         backlogs.begin(each)
     began_s = asyncio.get_running_loop().time()
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert asyncio.get_running_loop().time() - began_s >= 0.29  # the loop counts milliseconds
     assert closed == readers[:1:-1]
 
@@ -152,7 +152,7 @@ async def test_address_above_its_share_is_closed_at_once() -> None:
     slow, hungry = Slow(45, "192.0.2.1"), [Slow(20, "192.0.2.2") for _ in range(3)]
     for each in (slow, *hungry):
         backlogs.begin(each)
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == hungry[:1]
     assert slow in backlogs
 
@@ -165,10 +165,10 @@ async def test_partly_written_read_counts_whole() -> None:
     backlogs.note(first, 60)
     assert backlogs.total_bytes == 60
     backlogs.note(first, 20)
-    assert backlogs.total_bytes == 61, "the first read is gone, or of the second one byte is left"
+    assert backlogs.total_bytes == 61, "the first read is written, or one byte of the second is left"
     backlogs.begin(second)
     backlogs.note(second, 60)
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [first]
     assert backlogs.total_bytes == 60
 
@@ -192,7 +192,7 @@ async def test_backlogs_use_the_unused_limit_of_responses() -> None:
     assert not closed
     backlogs._responses.note(Slow(0), 100)
     backlogs.check()
-    await eventually(lambda: closed, "it has to go for a response")
+    await eventually(lambda: closed, "evicted for a response")
     assert closed == [reader]
 
 
@@ -206,9 +206,9 @@ async def test_responses_count_for_their_address() -> None:
     for holder, held_bytes in ((great, 90), (greater, 100), (small, 1)):
         backlogs._responses.note(holder, held_bytes)
     backlogs.check()
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [greater]
-    assert backlogs._responses.total_bytes == 91, "what it held is given back"
+    assert backlogs._responses.total_bytes == 91, "its memory is released"
     assert all(each in backlogs for each in slow)
     assert not backlogs._is_relieved_soon
 
@@ -220,7 +220,7 @@ async def test_response_counts_with_the_clients_backlog() -> None:
         backlogs.begin(each)
     backlogs._responses.note(both, 160)
     backlogs.check()
-    await eventually(lambda: closed, "one is closed")
+    await eventually(lambda: closed, "a client is closed")
     assert closed == [both]
     assert backlogs.total_bytes == 110
 

@@ -25,10 +25,10 @@ async def test_later_thing_gets_its_full_time() -> None:
     deadlines: Deadlines[str] = Deadlines(LIMIT_S, lambda thing: late.setdefault(thing, loop.time()))
     deadlines.begin("first")
     half_s = loop.time() + LIMIT_S / 2
-    await eventually(lambda: loop.time() > half_s, "half of it has passed")
+    await eventually(lambda: loop.time() > half_s, "half of the body has passed")
     began_s = loop.time()
     deadlines.begin("second")
     await eventually(lambda: len(late) == 2, "both are late")
     assert late["second"] >= began_s + LIMIT_S
     deadlines.begin("first")  # no deadline runs, and a new one can start
-    await eventually(lambda: len(deadlines) == 0, "it is late once more")
+    await eventually(lambda: len(deadlines) == 0, "the deadline has expired once more")

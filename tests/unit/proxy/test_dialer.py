@@ -38,7 +38,7 @@ class PaperTransport:
         return 0
 
     def write(self, data: bytes) -> None:
-        raise AssertionError("nobody is answered")
+        raise AssertionError("no client gets an answer")
 
     def pause_reading(self) -> None:
         pass
@@ -50,7 +50,7 @@ class PaperTransport:
         return self._is_closing
 
 
-def is_told(connection: ClientConnection) -> bool:
+def is_closed(connection: ClientConnection) -> bool:
     """Whether the client was closed because no broker was reached."""
     return connection.end == "unreachable"
 
@@ -62,11 +62,11 @@ class Dialling:
         self.upstreams = Upstreams((Endpoint("127.0.0.1", 1),))
         self.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
         self.lost: list[int] = []
-        self.wanted: list[int] = []
-        self.begun = 0
+        self.unknown: list[int] = []
+        self.started = 0
         self.answers = asyncio.Event()
         self.dialer = Dialer(
-            self.upstreams, None, SharedTls(LIMIT_S), timeout_s, self.lost.append, self.wanted.append
+            self.upstreams, None, SharedTls(LIMIT_S), timeout_s, self.lost.append, self.unknown.append
         )
         self.dialer.connect = self.connect
         self.sampling = Sampling()
@@ -75,7 +75,7 @@ class Dialling:
         """Host: does nothing."""
 
     async def connect(self, connection: ClientConnection, candidate: Candidate) -> None:
-        self.begun += 1
+        self.started += 1
         await self.answers.wait()
 
     def dial(self, connection: ClientConnection) -> None:
@@ -113,25 +113,25 @@ async def test_ended_client_is_not_dialed_for(began: bool) -> None:
         await settled()
     at.dialer.give_up(connection)
     await settled()
-    assert (at.begun, at.open, at.lost, is_told(connection)) == (int(began), 0, [], False)
+    assert (at.started, at.open, at.lost, is_closed(connection)) == (int(began), 0, [], False)
     at.dialer.give_up(connection)  # a second call does no harm
 
 
 async def test_ended_client_frees_the_attempt_at_a_down_broker() -> None:
     at = Dialling(timeout_s=0.01)
     first = at.client()
-    await eventually(lambda: is_told(first) and not at.open, "it is told")
+    await eventually(lambda: is_closed(first) and not at.open, "the client is closed")
     assert (at.lost, at.open) == ([BROKER], 0)
     upstreams = at.dialer._upstreams
     candidate = upstreams.broker(BROKER)
     assert candidate is not None
     clock = asyncio.get_running_loop().time
-    await eventually(lambda: upstreams.admits(candidate, clock()), "it is tried again")
+    await eventually(lambda: upstreams.admits(candidate, clock()), "the broker is tried again")
     upstreams.given_up(candidate)
     at.dialer._timeout_s = LIMIT_S
     connection = at.client()
     await settled()
-    assert at.begun == 2
+    assert at.started == 2
     at.dialer.give_up(connection)
     await settled()
     assert upstreams.admits(candidate, clock())
@@ -144,7 +144,7 @@ async def test_each_dial_has_its_own_time_limit() -> None:
     ended_s: dict[ClientConnection, float] = {}
 
     def all_have_ended() -> bool:
-        ended_s.update((each, clock()) for each in began_s if each not in ended_s and is_told(each))
+        ended_s.update((each, clock()) for each in began_s if each not in ended_s and is_closed(each))
         return len(ended_s) == 3
 
     def has_come(at_s: float) -> bool:
@@ -158,7 +158,7 @@ async def test_each_dial_has_its_own_time_limit() -> None:
     await eventually(all_have_ended, "all have ended")
     # The loop counts milliseconds.
     assert all(ended_s[each] - began_s[each] >= timeout_s - 0.01 for each in began_s)
-    assert at.begun == 3
+    assert at.started == 3
     await eventually(lambda: at.open == 0, "nothing is left")
 
 
@@ -175,10 +175,10 @@ async def test_client_tries_the_next_broker_after_a_timeout() -> None:
 
     at.dialer.connect = connect
     connection = at.client(broker_id=None)
-    await eventually(lambda: at.open == 0, "it has ended")
+    await eventually(lambda: at.open == 0, "the dial has ended")
     assert len({each.endpoint for each in dialled}) == 2
     assert at.lost == [dialled[0].broker_id]
-    assert not is_told(connection)
+    assert not is_closed(connection)
 
 
 async def test_client_joined_in_the_turn_of_its_timeout_stays() -> None:
@@ -191,8 +191,8 @@ async def test_client_joined_in_the_turn_of_its_timeout_stays() -> None:
 
     at.dialer.connect = joined_and_late
     client = at.client()
-    await eventually(lambda: at.open == 0, "it has ended")
-    assert (at.lost, is_told(client)) == ([], False)
+    await eventually(lambda: at.open == 0, "the dial has ended")
+    assert (at.lost, is_closed(client)) == ([], False)
     assert at.upstreams.up == {BROKER: True}
 
 
@@ -209,7 +209,7 @@ async def test_unexpected_error_does_not_block_a_broker(
 
     at.dialer.connect = broken
     client = at.client()
-    await eventually(lambda: is_told(client), "the client is told")
+    await eventually(lambda: is_closed(client), "the client is closed")
     assert "nobody expects this" in caplog.text
     assert at.upstreams.admits(candidate, asyncio.get_running_loop().time())
 
@@ -220,7 +220,7 @@ async def test_all_dials_end_with_the_worker() -> None:
     await settled()
     at.dialer.stop()
     await settled()
-    assert (at.begun, at.open, any(map(is_told, clients))) == (3, 0, False)
+    assert (at.started, at.open, any(map(is_closed, clients))) == (3, 0, False)
 
 
 # ---- brokers without a known address
@@ -233,23 +233,23 @@ async def test_client_waits_until_its_broker_is_confirmed() -> None:
     at = Dialling()
     connection = at.client(UNCONFIRMED)
     await settled()
-    assert (at.begun, at.wanted, is_told(connection)) == (0, [UNCONFIRMED], False)
+    assert (at.started, at.unknown, is_closed(connection)) == (0, [UNCONFIRMED], False)
     at.upstreams.commit({BROKER: Broker(BROKER, "127.0.0.1", 1)})
     at.dialer.retry_unknown()
     await settled()
-    assert at.begun == 0, "another broker"
+    assert at.started == 0, "another broker"
     at.upstreams.commit({UNCONFIRMED: Broker(UNCONFIRMED, "127.0.0.1", 2)})
     at.dialer.retry_unknown()
     await settled()
-    assert at.begun == 1
+    assert at.started == 1
     at.dialer.stop()
 
 
 async def test_client_of_an_unconfirmed_broker_is_closed_in_time() -> None:
     at = Dialling(timeout_s=0.05)
     connection = at.client(UNCONFIRMED)
-    await eventually(lambda: is_told(connection) and not at.open, "it is closed")
-    assert (at.begun, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
+    await eventually(lambda: is_closed(connection) and not at.open, "the client is closed")
+    assert (at.started, at.open, at.dialer._waiting_bytes) == (0, 0, 0)
 
 
 async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
@@ -258,7 +258,7 @@ async def test_client_that_ends_while_waiting_leaves_no_state() -> None:
     await settled()
     at.dialer.give_up(connection)
     await settled()
-    assert (at.open, at.dialer._waiting_bytes, is_told(connection)) == (0, 0, False)
+    assert (at.open, at.dialer._waiting_bytes, is_closed(connection)) == (0, 0, False)
 
 
 async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
@@ -266,7 +266,7 @@ async def test_clients_waiting_for_brokers_hold_limited_bytes() -> None:
     most = MAX_WAITING_BYTES // MIB
     clients = [at.client(UNCONFIRMED, MIB) for _ in range(most + 1)]
     await settled()
-    assert [is_told(each) for each in clients] == [False] * most + [True]
+    assert [is_closed(each) for each in clients] == [False] * most + [True]
     at.dialer.stop()
     await settled()
     assert at.dialer._waiting_bytes == 0

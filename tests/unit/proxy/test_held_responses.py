@@ -266,7 +266,9 @@ async def test_other_connections_progress_while_patching_in_slices(
         reader, writer = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         other_reader, other = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         writer.write(ask(2) + fetch(3))
-        await eventually(lambda: any(each.session.working for each in at.connections()), "it is worked on")
+        await eventually(
+            lambda: any(each.session.working for each in at.connections()), "the response is being patched"
+        )
         first = asyncio.create_task(read_frame(reader))
         answered = 0
         while any(each.session.working for each in at.connections()):
@@ -305,7 +307,7 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(8, configs(copies_for(8 * MIB), b""))[4:]
-        await eventually(lambda: connection not in at.worker.backlogs, "it has caught up")
+        await eventually(lambda: connection not in at.worker.backlogs, "the client has caught up")
         assert not connection.alert
         writer.close()
 
@@ -315,7 +317,7 @@ async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, as
     at.worker.turns = TurnQueue(list[object]().append)
     _, writer = await at.connect(1)
     writer.write(requests)
-    await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
+    await eventually(lambda: any(each.session.working for each in at.connections()), "the bytes have arrived")
     (connection,) = at.connections()
     return connection, writer
 
@@ -336,7 +338,7 @@ async def test_bytes_behind_a_held_response_count_as_held(tmp_path: Path) -> Non
         assert unconsumed_bytes
         assert at.worker.responses.total_bytes == connection.session.held_bytes + unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 
@@ -348,7 +350,7 @@ async def test_memory_is_released_when_the_client_leaves(tmp_path: Path) -> None
         writer.write(ask(8))
         await eventually(lambda: at.worker.responses.total_bytes, "a response is held")
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 

@@ -64,7 +64,7 @@ def unconnected() -> ClientConnection:
     """A connection without a transport, and so without a session."""
 
     def no_session(_: str) -> Session:
-        raise AssertionError("nobody connects")
+        raise AssertionError("no client connects")
 
     return ClientConnection(cast(Host, NoHost()), BROKER, Traffic(), "external", no_session)
 
@@ -75,7 +75,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "SWEEP_S", 3_600.0)
 
 
-async def asked(client: Client, number: int) -> None:
+async def require_served(client: Client, number: int) -> None:
     """Require that the client is served: a request gets its response."""
     reader, writer = client
     writer.write(fetch(number))
@@ -96,7 +96,7 @@ def endpoint(at: Running) -> Endpoint:
     return Endpoint("127.0.0.1", at.ports[BOOTSTRAP])
 
 
-def said(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
+def log_lines(caplog: pytest.LogCaptureFixture, limit: str) -> list[str]:
     return [each for each in caplog.messages if f"({limit}; " in each]
 
 
@@ -133,7 +133,7 @@ async def test_a_client_above_a_limit_is_closed_at_its_first_request(
     async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as at:
         clients = [await at.connect(BROKER) for _ in range(2)]
         for number, client in enumerate(clients):
-            await asked(client, number)
+            await require_served(client, number)
         for number in range(20):
             reader, writer = await at.connect(BROKER)
             writer.write(fetch(number))
@@ -142,24 +142,24 @@ async def test_a_client_above_a_limit_is_closed_at_its_first_request(
         assert at.worker.snapshot().limited == {limit: 20}
         assert at.worker.snapshot().errors == {}
         assert one.accepted == 2
-        (line,) = said(caplog, limit)
+        (line,) = log_lines(caplog, limit)
         assert "client 127.0.0.1:" in line
         assert "2 connections" in line
         for number, client in enumerate(clients):
-            await asked(client, 100 + number)
+            await require_served(client, 100 + number)
         clients[0][1].close()
-        await eventually(lambda: len(at.connections()) == 1, "one has gone")
-        await asked(await at.connect(BROKER), 7)
+        await eventually(lambda: len(at.connections()) == 1, "a connection is closed")
+        await require_served(await at.connect(BROKER), 7)
 
 
 async def test_silent_connection_above_a_limit_is_closed_soon(tmp_path: Path) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         reader, _ = await at.connect(BROKER)
         assert await ends(reader) == b""
         assert at.worker.snapshot().limited == {"max_connections": 1}
-        await asked(client, 2)
+        await require_served(client, 2)
 
 
 async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: p
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=5)) as at:
         inside = [await at.connect(BROKER) for _ in range(5)]
         for number, client in enumerate(inside):
-            await asked(client, number)
+            await require_served(client, number)
         answers: list[None] = []
         pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
         targets = await resolve([Target(endpoint(at))], Resolver(), LIMIT_S)
@@ -183,9 +183,9 @@ async def test_members_get_answers_during_a_flood(tmp_path: Path, monkeypatch: p
             await asyncio.gather(*(ends(reader) for reader, _ in flood))
         assert at.worker.snapshot().limited == {"max_connections": 100}
         before = len(answers)
-        await eventually(lambda: len(answers) > before, "it is still held")
+        await eventually(lambda: len(answers) > before, "the connection is still open")
         for number, client in enumerate(inside):
-            await asked(client, 10 + number)
+            await require_served(client, 10 + number)
         assert not held.done()
         for each in at.connections():
             each.transport.abort()
@@ -200,7 +200,7 @@ async def test_client_without_a_request_is_closed(
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         busy = await at.connect(BROKER)
-        await asked(busy, 1)
+        await require_served(busy, 1)
         silent, halting = await at.connect(BROKER), await at.connect()
         await eventually(lambda: len(at.connections()) == 3, "all are connected")
         for byte in fetch(1)[:9]:
@@ -211,9 +211,9 @@ async def test_client_without_a_request_is_closed(
         await swept(at, 1)
         assert await ends(silent[0]) == await ends(halting[0]) == b""
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 2}
-        (line,) = said(caplog, "first_request_timeout_s")
+        (line,) = log_lines(caplog, "first_request_timeout_s")
         assert "no request for 10 s" in line
-        await asked(busy, 2)
+        await require_served(busy, 2)
 
 
 async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
@@ -224,7 +224,7 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
         held = asyncio.create_task(hold(targets[0], pace, lambda: None, lambda: answers.append(None)))
         for _ in range(10):
             before = len(answers)
-            await eventually(lambda: len(answers) > before, "it is asked over")  # noqa: B023 (awaited here)
+            await eventually(lambda: len(answers) > before, "the connection is used")  # noqa: B023 (awaited here)
             await swept(at, 5)
         assert at.worker.snapshot().limited == {}
         assert not held.done()
@@ -239,8 +239,8 @@ async def test_a_request_that_stops_in_its_midst_is_closed(
     """In the header, and in the body, which is forwarded as it arrives."""
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         busy, slow = await at.connect(BROKER), await at.connect(BROKER)
-        await asked(busy, 1)
-        await asked(slow, 1)
+        await require_served(busy, 1)
+        await require_served(slow, 1)
         reader, writer = slow
         writer.write(produce(2, acks=1, records_bytes=1_000)[:sent])
         before = at.worker.snapshot().bytes_to_broker[BROKER]
@@ -253,22 +253,22 @@ async def test_a_request_that_stops_in_its_midst_is_closed(
         assert await ends(reader) == b""
         assert at.worker.snapshot().limited == {"request_timeout_s": 1}
         assert at.worker.snapshot().bytes_to_broker[BROKER] in (before, before + sent)
-        (line,) = said(caplog, "request_timeout_s")
+        (line,) = log_lines(caplog, "request_timeout_s")
         assert "127.0.0.1:" in line
         await eventually(lambda: one.ended == 1, "its broker's connection is free")
-        await asked(busy, 2)
+        await require_served(busy, 2)
 
 
 async def test_slow_request_with_progress_is_not_closed(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(request_timeout_s=60)) as at:
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         (connection,) = at.connections()
         sent = produce(2, acks=1, records_bytes=40)
         for number, byte in enumerate(sent):
             connection.has_client_sent = False
             client[1].write(bytes([byte]))
-            await eventually(lambda: connection.has_client_sent, "it has come")
+            await eventually(lambda: connection.has_client_sent, "the bytes have arrived")
             if number < len(sent) - 1:
                 await swept(at, 59)
         assert await read_frame(client[0]) == response(2, b"answer")[4:]
@@ -286,12 +286,12 @@ async def test_idle_client_is_closed_but_not_a_waiting_one(
         at.worker.apply(at.directory([one, two]))
         waiting, idle = await at.connect(1), await at.connect(2)
         waiting[1].write(fetch(1))
-        await eventually(lambda: one.asked, "its request is in flight")
-        await asked(idle, 1)
+        await eventually(lambda: one.requests, "its request is in flight")
+        await require_served(idle, 1)
         await swept(at, 61)
         assert await ends(idle[0]) == b""
         assert at.worker.snapshot().limited == {"idle_timeout_s": 1}
-        assert len(said(caplog, "idle_timeout_s")) == 1
+        assert len(log_lines(caplog, "idle_timeout_s")) == 1
         await swept(at, 300)  # five minutes
         one.released.set()
         assert await read_frame(waiting[0]) == response(1, b"answer")[4:]
@@ -327,7 +327,9 @@ async def test_time_does_not_run_while_a_broker_is_dialled(
         monkeypatch.setattr(at.worker._dialer, "connect", held)
         reader, writer = await at.connect(BROKER)
         writer.write(fetch(1)[:30])
-        await eventually(lambda: [each for each in at.connections() if each.number], "it is dialled for")
+        await eventually(
+            lambda: [each for each in at.connections() if each.number], "the broker is being dialed"
+        )
         await swept(at, 100)
         released.set()
         writer.write(fetch(1)[30:])
@@ -349,12 +351,12 @@ async def test_sweeps_are_rare_without_new_clients(tmp_path: Path, monkeypatch: 
         limiter: ConnectionLimiter = at.worker._limiter
         old = await at.connect(BROKER)
         assert limiter._frequent_sweeps is not None
-        await asked(old, 1)
-        await eventually(lambda: limiter._frequent_sweeps is None, "nobody is new")
+        await require_served(old, 1)
+        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
         reader, _ = await at.connect(BROKER)
         assert limiter._frequent_sweeps is not None
         assert await ends(reader) == b""
-        await eventually(lambda: limiter._frequent_sweeps is None, "nobody is new")
+        await eventually(lambda: limiter._frequent_sweeps is None, "no client is new")
         assert await ends(old[0]) == b""
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 1, "idle_timeout_s": 1}
 
@@ -366,15 +368,17 @@ async def test_connection_above_a_limit_keeps_sweeps_frequent(
     async with broker_script() as one, serving(tmp_path, one, Limits(max_connections=1)) as at:
         limiter: ConnectionLimiter = at.worker._limiter
         first = await at.connect(BROKER)
-        await asked(first, 1)
+        await require_served(first, 1)
         _, writer = await at.connect(BROKER)
-        await eventually(lambda: limiter._admission.over_limit_count == 1, "it is above the limit")
+        await eventually(
+            lambda: limiter._admission.over_limit_count == 1, "the connection is above the limit"
+        )
         (above,) = (each for each in at.connections() if not each.number)
         above.answered = 1  # like a member
         limiter.enforce(limiter._sweep_clock_s)
         assert limiter._frequent_sweeps is not None
         writer.close()
-        await eventually(lambda: limiter._admission.over_limit_count == 0, "it has gone")
+        await eventually(lambda: limiter._admission.over_limit_count == 0, "the connection is closed")
         limiter.enforce(limiter._sweep_clock_s)
         assert limiter._frequent_sweeps is None
 
@@ -387,7 +391,7 @@ async def test_answered_member_does_not_keep_sweeps_frequent(
     async with broker_script() as one, serving(tmp_path, one, Limits()) as at:
         limiter: ConnectionLimiter = at.worker._limiter
         _, writer = await at.connect(BROKER)
-        await eventually(at.connections, "it has come")
+        await eventually(at.connections, "the bytes have arrived")
         limiter.enforce(limiter._sweep_clock_s)
         assert limiter._frequent_sweeps is not None
         at.connections()[0].answered = 1
@@ -406,7 +410,7 @@ async def test_client_that_opens_during_a_sweep_counts_as_new(
         limiter: ConnectionLimiter = at.worker._limiter
         there = [await at.connect(BROKER) for _ in range(3)]
         for number, each in enumerate(there):
-            await asked(each, number)
+            await require_served(each, number)
         limiter.enforce(limiter._sweep_clock_s)
         assert limiter._is_sweeping
         limiter.opened(unconnected())
@@ -527,10 +531,10 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
     async with broker_script() as one, serving(tmp_path, one, Limits(to_broker_bytes_per_second=4096)) as at:
         _, writer = await at.connect(BROKER)
         writer.write(produce(1, acks=0, records_bytes=50 * 4096))
-        await eventually(lambda: [each for each in at.connections() if each._held], "it is not read from")
+        await eventually(lambda: [each for each in at.connections() if each._held], "reading has paused")
         other = await asyncio.open_connection("127.0.0.1", at.ports[BROKER], local_addr=("127.9.9.9", 0))
         for number in range(5):
-            await asked(other, number)
+            await require_served(other, number)
         (slow,) = (each for each in at.connections() if each.source == "127.0.0.1")
         assert slow.active_timeout() == (None, 0)
         # A second connection shares the debt.
@@ -540,7 +544,7 @@ async def test_quota_of_one_address_does_not_affect_another(tmp_path: Path) -> N
         def unread() -> list[str]:
             return [each.source for each in at.connections() if each._held & _OVERDRAWN_TO_BROKER]
 
-        await eventually(lambda: unread() == 2 * ["127.0.0.1"], "it is not read from, either")
+        await eventually(lambda: unread() == 2 * ["127.0.0.1"], "reading has paused, too")
         for each in (writer, more, other[1]):
             each.close()
 
@@ -551,11 +555,11 @@ async def test_quota_of_an_idle_address_is_forgotten(tmp_path: Path, by_hand: No
         serving(tmp_path, one, Limits(to_broker_bytes_per_second=1 << 30)) as at,
     ):
         client = await at.connect(BROKER)
-        await asked(client, 1)
+        await require_served(client, 1)
         await swept(at, 1)
         assert len(at.worker._limiter._to_broker) == 1
         client[1].close()
-        await eventually(lambda: not at.connections(), "it is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         async with asyncio.timeout(LIMIT_S):
             while at.worker._limiter._to_broker:
                 await swept(at, 1)

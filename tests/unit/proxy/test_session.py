@@ -284,10 +284,10 @@ def test_patched_response_keeps_its_order() -> None:
     host, port = advertised(3)
     name = host.encode()
     ours = struct.pack(">i", 3) + bytes([len(name) + 1]) + name + struct.pack(">i", port) + b"\x02r\0"
-    wanted = (
+    expected = (
         response(1, b"before") + response(2, b"\0" + bytes(4) + b"\x02" + ours + tail) + response(3, b"after")
     )
-    assert bytes(play.to_client) == wanted
+    assert bytes(play.to_client) == expected
 
 
 def test_metadata_tail_is_forwarded_before_it_is_complete() -> None:

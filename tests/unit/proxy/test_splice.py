@@ -89,7 +89,7 @@ class Large(BrokerScript):
                     break
                 self.heard += struct.pack(">i", len(frame)) + frame
                 key, _, correlation_id = struct.unpack_from(">hhi", frame)
-                self.asked.append((key, correlation_id))
+                self.requests.append((key, correlation_id))
                 writer.write(self.make(key, correlation_id))
                 await writer.drain()
         writer.close()
@@ -329,7 +329,9 @@ async def inside_a_request(on: Ground) -> tuple[asyncio.StreamReader, asyncio.St
     writer.write(fetch(1))
     await answer(reader)
     writer.write(produced(2, LARGE)[: LARGE // 2])
-    await eventually(lambda: on.at.worker.snapshot().bytes_to_broker[1] > LARGE // 2, "half of it has passed")
+    await eventually(
+        lambda: on.at.worker.snapshot().bytes_to_broker[1] > LARGE // 2, "half of the body has passed"
+    )
     assert on.pipe.active_bodies == 1
     return reader, writer
 
@@ -344,7 +346,9 @@ async def test_client_that_ends_inside_a_spliced_request_is_counted(ground: Make
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
-        await eventually(lambda: not on.at.connections() and not on.pipe.active_bodies, "it is gone")
+        await eventually(
+            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+        )
         assert on.at.worker.snapshot().errors == ({"truncated": 1} if how == "eof" else {})
         writer.close()
 
@@ -358,7 +362,7 @@ async def test_client_vanishing_inside_a_spliced_request_is_counted(
         LargeBodies(on.connection).side_failed(OSError(errno.ETIMEDOUT, "timed out"), broker=False)
         with suppress(ConnectionResetError):
             await ends(reader)
-        await eventually(lambda: not on.at.connections(), "it is gone")
+        await eventually(lambda: not on.at.connections(), "the connection is closed")
         assert on.at.worker.snapshot().limited == {"vanished_timeout_s": 1}
         writer.close()
 
@@ -372,7 +376,7 @@ async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGr
             to.write(response(1, records(LARGE, 1))[: LARGE // 2])
             await eventually(
                 lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
-                "half of it has passed",
+                "half of the body has passed",
             )
             assert on.pipe.active_bodies == 1
             if how == "reset":
@@ -385,7 +389,9 @@ async def test_broker_end_inside_a_spliced_response_closes_client(ground: MakeGr
         async with asyncio.timeout(LIMIT_S):
             received = await reader.read()
         assert received == response(1, records(LARGE, 1))[: LARGE // 2]
-        await eventually(lambda: not on.at.connections() and not on.pipe.active_bodies, "it is gone")
+        await eventually(
+            lambda: not on.at.connections() and not on.pipe.active_bodies, "the connection is closed"
+        )
         assert on.at.worker.snapshot().errors == {"truncated": 1}
         writer.close()
 
@@ -397,7 +403,7 @@ async def test_spliced_request_has_its_time_limit(ground: MakeGround) -> None:
         limit, spoken = on.connection.active_timeout()
         assert limit == "request_timeout_s"
         writer.write(bytes(10))
-        await eventually(lambda: on.connection.active_timeout()[1] > spoken, "it is seen to go on")
+        await eventually(lambda: on.connection.active_timeout()[1] > spoken, "progress is seen")
         writer.close()
 
 
@@ -411,7 +417,7 @@ async def test_leaving_connection_completes_its_spliced_response(
         writer.write(fetch(1))
         await eventually(
             lambda: on.at.connections() and on.at.worker.snapshot().bytes_to_client[1] > MIB,
-            "it comes",
+            "the response arrives",
         )
         on.connection.move(LIMIT_S, LIMIT_S)
         transport.resume_reading()
@@ -428,7 +434,7 @@ async def test_drain_completes_a_spliced_request(ground: MakeGround) -> None:
         writer.write(produced(2, LARGE)[LARGE // 2 :] + fetch(3))
         assert await answer(reader) == response(2, records(HEAD, 2))[4:]
         await ends(reader)
-        assert on.broker.asked == [(FETCH, 1), (PRODUCE, 2)]
+        assert on.broker.requests == [(FETCH, 1), (PRODUCE, 2)]
         assert on.broker.heard[-LARGE:] == records(LARGE, 2)
         writer.close()
 
@@ -487,7 +493,7 @@ async def test_rest_of_a_body_is_written_before_leaving() -> None:
     assert broker.send(body) == len(body)
     to, leaves = Side(target, events), Leaves(events)
     leaves.body = SplicedBody(pipe, Side(source, events), to, len(body), leaves, to_broker=False)
-    await eventually(lambda: events, "it has passed")
+    await eventually(lambda: events, "the body has passed")
     assert events == ["written", f"{len(body)} passed"]
     assert pipe.active_bodies == 0
     assert not pipe.idle_bodies
@@ -511,7 +517,7 @@ async def test_splice_does_not_overtake_waiting_writes(left_bytes: int) -> None:
     leaves = Leaves(events)
     sides = Side(source, events), Side(target, events, waiting_bytes=1)
     leaves.body = SplicedBody(pipe, *sides, left_bytes, leaves, to_broker=False)
-    await eventually(lambda: events, "it is called")
+    await eventually(lambda: events, "the callback has run")
     assert events == ["ends"]
     assert source.recv(2000) == records(1000)
     with pytest.raises(BlockingIOError):
@@ -551,7 +557,7 @@ async def test_move_at_the_end_of_a_body_leaves_no_idle_splice(ground: MakeGroun
             to.write(whole[: LARGE // 2])
             await eventually(
                 lambda: on.at.worker.snapshot().bytes_to_client[1] == LARGE // 2,
-                "half of it has passed",
+                "half of the body has passed",
             )
             on.connection.move(LIMIT_S, LIMIT_S)
             to.write(whole[LARGE // 2 :])
@@ -592,7 +598,7 @@ async def test_reset_behind_many_received_bytes_is_detected(ground: MakeGround, 
         with suppress(ConnectionResetError):
             async with asyncio.timeout(LIMIT_S):
                 await reader.read()
-        await eventually(lambda: not on.at.connections(), "it is gone")
+        await eventually(lambda: not on.at.connections(), "the connection is closed")
         assert on.pipe.active_bodies == 0
         writer.close()
 
@@ -605,7 +611,9 @@ async def test_urgent_byte_causes_no_busy_loop(ground: MakeGround) -> None:
         sock.send(b"!", socket.MSG_OOB)
         sock.close()
         writer.write(produced(2, LARGE)[LARGE // 2 :])
-        await eventually(lambda: len(on.broker.asked) == 2, "it has come, without that byte")
+        await eventually(
+            lambda: len(on.broker.requests) == 2, "the request has arrived, without the urgent byte"
+        )
         assert await answer(reader) == response(2, records(HEAD, 2))[4:]
         writer.close()
 
@@ -624,7 +632,7 @@ async def test_failure_between_two_bodies_closes_the_connection(ground: MakeGrou
         writer.write(fetch(2))  # the broker has already waited for the event
         await answer(reader)
         writer.write(fetch(3))
-        await eventually(lambda: on.connection.session.in_flight, "it is on its way")
+        await eventually(lambda: on.connection.session.in_flight, "the body is in transit")
         on.connection.write = broken
         with pytest.raises(ZeroDivisionError):
             LargeBodies(on.connection).head_received(response(3, b""), to_broker=False)
@@ -659,7 +667,7 @@ async def test_idle_splice_makes_room_at_the_limit(ground: MakeGround) -> None:
         assert on.broker.heard.count(records(LARGE, 0)) == 2
         for _, writer in clients:
             writer.close()
-        await eventually(lambda: not on.pipe.active_bodies, "they are gone")
+        await eventually(lambda: not on.pipe.active_bodies, "the connections are closed")
         assert not on.pipe.idle_bodies
 
 
@@ -697,8 +705,8 @@ async def test_connection_with_large_bodies_leaves_no_reference(
                     writer.transport.abort()
                 else:
                     writer.close()
-                await eventually(lambda: not on.at.connections(), "the client is gone")
-                await eventually(lambda: alive() <= before, "all that has to do with it is gone")
+                await eventually(lambda: not on.at.connections(), "the client is closed")
+                await eventually(lambda: alive() <= before, "no object of the connection is left")
             await eventually(lambda: len(os.listdir("/proc/self/fd")) <= files, "its files are closed")
     finally:
         gc.enable()

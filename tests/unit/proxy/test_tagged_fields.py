@@ -144,7 +144,7 @@ async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -
         other_reader, other = await at.connect(1)
         writer.write(ask(1) + ask(2))
         await eventually(
-            lambda: any(each.session.working for each in at.connections()), "it is walked through"
+            lambda: any(each.session.working for each in at.connections()), "the response is being scanned"
         )
         answered = 0
         while any(each.session.working for each in at.connections()):
@@ -167,5 +167,5 @@ async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:
         assert connection.broker.unconsumed_bytes
         assert at.worker.responses.total_bytes == connection.broker.unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0

@@ -17,7 +17,7 @@ def lasting(limit: TimeLimit | None, progress: int, for_s: int) -> list[Play]:
     return [(limit, progress)] * for_s
 
 
-def looked(*plays: Play) -> list[str]:
+def errors_of(*plays: Play) -> list[str]:
     """Return the errors of a play with one sweep a second; a play has the running limit and the progress."""
     watch, passed = ClientTimeout(), []
     for now_s, (limit, progress) in enumerate(plays, start=1):
@@ -28,34 +28,34 @@ def looked(*plays: Play) -> list[str]:
 
 
 def test_each_limit_expires_without_progress() -> None:
-    assert looked(*lasting("first_request_timeout_s", 0, 11)) == [
+    assert errors_of(*lasting("first_request_timeout_s", 0, 11)) == [
         "11 first_request_timeout_s: no request for 10 s"
     ]
-    assert looked(*lasting("request_timeout_s", 7, 61)) == [
+    assert errors_of(*lasting("request_timeout_s", 7, 61)) == [
         "61 request_timeout_s: no more bytes of an incomplete request for 60 s"
     ]
-    assert looked(*lasting("idle_timeout_s", 7, 661)) == [
+    assert errors_of(*lasting("idle_timeout_s", 7, 661)) == [
         "661 idle_timeout_s: idle with no request in flight for 660 s"
     ]
 
 
 def test_slow_client_with_progress_is_not_closed() -> None:
     """A client that sends one byte in 59 seconds."""
-    assert looked(*[("request_timeout_s", second // 59) for second in range(3_600)]) == []
+    assert errors_of(*[("request_timeout_s", second // 59) for second in range(3_600)]) == []
 
 
 def test_no_limit_runs_while_the_broker_is_due() -> None:
     """A Fetch that waits at its broker, or a paused client."""
-    assert looked(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
+    assert errors_of(("idle_timeout_s", 7), *lasting(None, 0, 3_600), ("idle_timeout_s", 7)) == []
 
 
 def test_pause_restarts_the_time_limit() -> None:
-    begun = lasting("request_timeout_s", 7, 40)
-    assert looked(*begun, (None, 0), *begun) == []
+    incomplete = lasting("request_timeout_s", 7, 40)
+    assert errors_of(*incomplete, (None, 0), *incomplete) == []
 
 
 def test_each_limit_has_its_own_time() -> None:
-    assert looked(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
+    assert errors_of(*lasting("idle_timeout_s", 7, 500), *lasting("request_timeout_s", 7, 60)) == []
 
 
 def test_limit_is_checked_five_times() -> None:

@@ -113,8 +113,8 @@ class Connection:
         for _ in range(3):
             with suppress(ssl.SSLWantReadError):
                 self.other.do_handshake()
-            if said := self.wire():
-                self.tls.data_received(said)
+            if sent := self.wire():
+                self.tls.data_received(sent)
             self.deliver()
 
     def other_reads(self, size_bytes: int) -> bytes:
@@ -236,8 +236,8 @@ async def test_connections_with_shared_buffers_stay_apart(make: Callable[[], Con
 
 async def test_goodbye_follows_the_data_of_the_same_read(made: Connection) -> None:
     made.other.write(b"last")
-    said = made.wire()
-    made.tls.data_received(said + made.other_ends() + b"and what is none of TLS")
+    sent = made.wire()
+    made.tls.data_received(sent + made.other_ends() + b"and what is none of TLS")
     assert made.carried.received == [b"last"]
     assert made.carried.calls == ["made", "data", "eof"]
     assert made.socket.calls == ["close"]
@@ -395,10 +395,10 @@ async def test_handshake_fails_if_the_protocol_cannot_be_created(
 
 async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Connection]) -> None:
     connection = make()
-    said = bytes(connection.socket.written)
+    sent = bytes(connection.socket.written)
     connection.tls.close()
     assert connection.socket.calls == ["close"]
-    assert connection.socket.written == said
+    assert connection.socket.written == sent
 
 
 # ---- peers that do not read, and peers that request new keys again and again
@@ -507,4 +507,4 @@ async def test_goodbye_to_a_client_that_does_not_read_is_cut_in_time(
     made.tls.pause_writing()
     made.tls.close()
     assert "resume_reading" not in made.socket.calls
-    await eventually(lambda: "abort" in made.socket.calls, "it is cut")
+    await eventually(lambda: "abort" in made.socket.calls, "the connection is cut")

@@ -106,6 +106,6 @@ def test_connections_above_the_limit_are_only_counted() -> None:
 def test_clock_jump_changes_neither_period_nor_number() -> None:
     """Found: the period was as long as the jump, and negative when the clock was set back."""
     log = TrafficLog("0-77-1", tuple, 1.0)
-    told = [log.take(2.0, wall_ms=5_000), log.take(3.0, wall_ms=3_605_000), log.take(4.0, wall_ms=5_000)]
-    assert [each.period_ms for each in told] == [1_000, 1_000, 1_000]
-    assert [(each.at_ms, each.number) for each in told] == [(5_000, 1), (3_605_000, 2), (5_000, 3)]
+    messages = [log.take(2.0, wall_ms=5_000), log.take(3.0, wall_ms=3_605_000), log.take(4.0, wall_ms=5_000)]
+    assert [each.period_ms for each in messages] == [1_000, 1_000, 1_000]
+    assert [(each.at_ms, each.number) for each in messages] == [(5_000, 1), (3_605_000, 2), (5_000, 3)]

@@ -100,7 +100,7 @@ async def test_waiting_client_makes_control_look_for_its_broker(tmp_path: Path) 
         await eventually(lambda: control.channels, "hello")
         _, writer = await served.connect(2)
         writer.write(fetch(1))
-        await eventually(lambda: control.wanted() == {2}, "control is asked")
+        await eventually(lambda: control.unknown() == {2}, "control gets the request")
         writer.close()
         control.die()
 

@@ -119,7 +119,7 @@ async def test_idle_client_that_does_not_read_is_paused(
         async with asyncio.timeout(LIMIT_S):
             for _ in range(connection.answered):
                 assert (await read_frame(reader))[4:6] == struct.pack(">h", 35)
-        await eventually(connection.transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "reading has resumed")
         writer.close()
 
 
@@ -139,7 +139,7 @@ async def test_unread_replies_do_not_stop_the_first_request_limit(tmp_path: Path
         _, writer = await connect_narrow(at, 1, None)
         await flood(at, writer, UNKNOWN_API_VERSIONS)
         await swept(at, 2)
-        await eventually(lambda: not at.connections(), "it is closed")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.snapshot().limited == {"first_request_timeout_s": 1}
         writer.close()
 
@@ -176,7 +176,7 @@ async def test_joined_client_that_does_not_read_is_paused(
             for _ in range(in_flight):
                 assert len(await read_frame(reader)) == 4 + ANSWER_BYTES
         rest = asyncio.create_task(reader.read())  # answers to the requests that were in the kernel
-        await eventually(connection.transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "reading has resumed")
         writer.close()
         await rest
 
@@ -230,7 +230,7 @@ async def test_client_with_thousands_in_flight_is_paused(
         writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
         await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
         (connection,) = at.connections()
-        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
+        await eventually(lambda: not connection.transport.is_reading(), "reading has paused")
         assert connection.session.in_flight <= MAX_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
         assert connection.active_timeout() == (None, 0)
         goes_on.set()
@@ -261,9 +261,9 @@ async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None
         at.worker.requests.limit_bytes = MIB
         part = at.worker.requests.limit_bytes // (2 * IN_FLIGHT_BYTES * clients)
         assert MANY_IN_FLIGHT < part < count
-        asked = [await at.connect(1) for _ in range(clients)]
+        waiting = [await at.connect(1) for _ in range(clients)]
         for number in range(count):
-            for _, writer in asked:
+            for _, writer in waiting:
                 writer.write(request(LIST_GROUPS, 0, number))
             if number % 50 == 0:  # no read brings many requests of one client
                 await asyncio.sleep(0.001)
@@ -276,14 +276,14 @@ async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None
         assert at.worker.requests.total_bytes <= at.worker.requests.limit_bytes
         goes_on.set()
         async with asyncio.timeout(4 * LIMIT_S):
-            for reader, _ in asked:
+            for reader, _ in waiting:
                 for number in range(count):
                     assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert not at.worker.requests.total_bytes
         assert not any(each.alert for each in at.connections())
         assert all(each.transport.is_reading() for each in at.connections())
         assert not at.worker.snapshot().limited
-        for _, writer in asked:
+        for _, writer in waiting:
             writer.close()
 
 
@@ -302,7 +302,7 @@ async def test_clients_with_thousands_per_read_share_a_limit(tmp_path: Path) -> 
         many = b"".join(request(LIST_GROUPS, 0, number) for number in range(12_000))
         elsewhere[1].write(many)
         writers = [modest, elsewhere[1]]
-        await eventually(lambda: len(at.worker.requests) == 1, "one has many")
+        await eventually(lambda: len(at.worker.requests) == 1, "a client has many requests")
         async with asyncio.timeout(LIMIT_S):
             while not at.worker.snapshot().limited:
                 _, writer = await at.connect(1)
@@ -335,17 +335,17 @@ async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None
             writer.write(fetch(size))
             await eventually(lambda: at.connections() and at.connections()[0].state is State.JOINED, "joined")
             (connection,) = at.connections()
-            await eventually(lambda: not connection.session.in_flight, "it is answered")  # noqa: B023
+            await eventually(lambda: not connection.session.in_flight, "the request is answered")  # noqa: B023
             waiting = connection.waiting_bytes
             if not 0 < waiting <= LITTLE_BYTES:
                 writer.transport.abort()
-                await eventually(lambda: not at.connections(), "it is gone")
+                await eventually(lambda: not at.connections(), "the connection is closed")
         assert connection in at.worker.backlogs
         assert at.worker.backlogs.total_bytes >= waiting
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
-        await eventually(lambda: not at.worker.backlogs.total_bytes, "it has caught up")
+        await eventually(lambda: not at.worker.backlogs.total_bytes, "the client has caught up")
         assert not connection.alert
         writer.close()
 
@@ -382,13 +382,13 @@ async def test_leaving_client_of_a_slow_broker_is_paused(tmp_path: Path) -> None
         await eventually(lambda: not connection.session.in_flight, "answered")
         one.writers[0].transport.pause_reading()  # type: ignore[attr-defined]
         connection.drain(LIMIT_S)
-        await eventually(lambda: connection.state is State.LEAVING, "it leaves")
+        await eventually(lambda: connection.state is State.LEAVING, "the connection is leaving")
         broker = connection.broker
         assert broker is not None
         for _ in range(64):
             writer.write(produce(1, acks=0, records_bytes=MIB))
         await eventually(lambda: broker.waiting_bytes > MIB // 2, "much waits for the broker")
-        await eventually(lambda: not connection.transport.is_reading(), "it is not read from")
+        await eventually(lambda: not connection.transport.is_reading(), "reading has paused")
         assert broker.waiting_bytes <= Limits().write_buffer_bytes + 2 * DATA_BYTES
         writer.close()
 
@@ -420,10 +420,10 @@ async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining
                 before = broker.waiting_bytes
                 writer.write(b"x")
                 sent += 1
-                await eventually(lambda: broker.waiting_bytes != before, "it was read")  # noqa: B023
+                await eventually(lambda: broker.waiting_bytes != before, "the bytes were read")  # noqa: B023
         assert sent <= most
         one.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
-        await eventually(connection.transport.is_reading, "it is read from again")
+        await eventually(connection.transport.is_reading, "reading has resumed")
         assert not broker.waiting_bytes
         assert connection.alert == draining
         writer.close()

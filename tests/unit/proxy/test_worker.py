@@ -146,7 +146,7 @@ class BrokerScript:
 
     answer: Answer = answer_at_once
     known: list[Broker] = field(default_factory=list)
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    requests: list[tuple[int, int]] = field(default_factory=list)
     accepted: int = 0
     ended: int = 0
     reads: asyncio.Event = field(default_factory=asyncio.Event)
@@ -162,7 +162,7 @@ class BrokerScript:
             while True:
                 frame = await read_frame(reader)
                 key, _, correlation_id = struct.unpack_from(">hhi", frame)
-                self.asked.append((key, correlation_id))
+                self.requests.append((key, correlation_id))
                 if key == PRODUCE and struct.unpack_from(">h", frame, 16)[0] == 0:
                     continue
                 await self.answer(self, key, correlation_id, writer)
@@ -185,7 +185,7 @@ async def broker_script(answer: Answer = answer_at_once, way: Way = PLAINTEXT) -
 
 
 @pytest.fixture
-def nobody() -> Iterator[BrokerScript]:
+def refusing_broker() -> Iterator[BrokerScript]:
     """A broker that refuses connections, at a port that no other process can get meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -406,7 +406,7 @@ async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, 
         assert await read_frame(reader) == response(7, b"answer")[4:]
         proxied = [Broker(1, "proxy1.example", 9101), Broker(2, "proxy1.example", 9102)]
         assert await read_frame(reader) == response(8, metadata(proxied))[4:]
-        assert two.asked == [(FETCH, 7), (METADATA, 8)]
+        assert two.requests == [(FETCH, 7), (METADATA, 8)]
         assert one.accepted == 0
         counted = at.worker.snapshot()
         assert counted.requests == {FETCH: 1, METADATA: 1}
@@ -447,14 +447,14 @@ async def test_a_connection_ends_with_its_last_reference(
                     writer.close()
                 await ends(reader)
                 writer.close()
-            await eventually(lambda: len(alive()) == len(before), "all that has to do with them is gone")
+            await eventually(lambda: len(alive()) == len(before), "no object of the connections is left")
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize("cut", [0, 3])
 @pytest.mark.parametrize(
-    ("first_bytes", "said"),
+    ("first_bytes", "expected"),
     [
         (bytes.fromhex("16030100f8010000f40303ab12cd") + bytes(240), "it speaks TLS to the plaintext"),
         (b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", "it speaks HTTP to the plaintext"),
@@ -465,7 +465,7 @@ async def test_a_connection_ends_with_its_last_reference(
     ],
 )
 async def test_refused_first_bytes_are_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str, cut: int
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first_bytes: bytes, expected: str, cut: int
 ) -> None:
     async with broker_script() as broker, running(tmp_path, [broker.port]) as at:
         at.worker.apply(at.directory([broker]))
@@ -477,7 +477,7 @@ async def test_refused_first_bytes_are_named_in_the_log(
         assert await ends(reader) == b""
         writer.close()
         (line,) = [each for each in caplog.messages if "closing the connection of client" in each]
-        assert f"client: {said}" in line
+        assert f"client: {expected}" in line
         assert " listener external; " in line
         assert at.worker.snapshot().errors == {"oversize": 1}
         assert broker.accepted == 0
@@ -542,7 +542,7 @@ async def test_requests_arrive_whole_at_any_split(tmp_path: Path, step: int) -> 
             await asyncio.sleep(0)
         answers = [await read_frame(reader) for _ in range(3)]
         assert answers == [response(number, b"answer")[4:] for number in (1, 2, 3)]
-        assert one.asked == [(FETCH, 1), (PRODUCE, 2), (FETCH, 3)]
+        assert one.requests == [(FETCH, 1), (PRODUCE, 2), (FETCH, 3)]
         writer.close()
 
 
@@ -559,13 +559,15 @@ async def test_probe_and_port_scan_touch_no_broker(tmp_path: Path) -> None:
         # Then the same connection serves an ordinary request.
         writer.write(fetch(10))
         assert await read_frame(reader) == response(10, b"answer")[4:]
-        assert one.asked == [(FETCH, 10)]
+        assert one.requests == [(FETCH, 10)]
         writer.close()
 
 
-async def test_bootstrap_connection_tries_the_next_broker(tmp_path: Path, nobody: BrokerScript) -> None:
+async def test_bootstrap_connection_tries_the_next_broker(
+    tmp_path: Path, refusing_broker: BrokerScript
+) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([nobody, one, nobody]))
+        at.worker.apply(at.directory([refusing_broker, one, refusing_broker]))
         for number in range(4):
             reader, writer = await at.connect()
             writer.write(fetch(number))
@@ -586,7 +588,9 @@ async def test_worker_without_directory_uses_configured_brokers(tmp_path: Path) 
         # The address in the response is dialed once control has confirmed it.
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "it waits")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+        )
         at.worker.apply(at.directory([one]))
         assert await read_frame(reader) == response(2, b"answer")[4:]
         writer.close()
@@ -614,19 +618,21 @@ async def test_client_of_a_new_broker_waits_for_the_directory(tmp_path: Path) ->
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(2)
         writer.write(produce(1, acks=0) + produce(2, acks=1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "it waits")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].state is State.DIALING, "the bytes wait"
+        )
         writer.write(produce(3, acks=1))
         at.worker.apply(at.directory([one, two]))
         for number in (2, 3):
             assert await read_frame(reader) == response(number, b"answer")[4:]
-        assert two.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert two.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         assert one.accepted == 0
         writer.close()
 
 
-async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: BrokerScript) -> None:
-    async with running(tmp_path, [nobody.port]) as at:
-        at.worker.apply(at.directory([nobody]))
+async def test_broker_that_refuses_closes_the_client(tmp_path: Path, refusing_broker: BrokerScript) -> None:
+    async with running(tmp_path, [refusing_broker.port]) as at:
+        at.worker.apply(at.directory([refusing_broker]))
         for port in (1, BOOTSTRAP):
             reader, writer = await at.connect(port)
             writer.write(fetch(1))
@@ -636,10 +642,10 @@ async def test_broker_that_refuses_closes_the_client(tmp_path: Path, nobody: Bro
 
 
 async def test_invalid_broker_address_closes_the_client(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, nobody: BrokerScript
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refusing_broker: BrokerScript
 ) -> None:
-    async with running(tmp_path, [nobody.port]) as at:
-        directory = at.directory([nobody])
+    async with running(tmp_path, [refusing_broker.port]) as at:
+        directory = at.directory([refusing_broker])
         at.worker.apply(replace(directory, brokers={1: Broker(1, "real\ufffdbroker", 9092)}))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
@@ -667,7 +673,7 @@ async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("serves", "said"),
+    ("serves", "expected"),
     [
         ("foreign", "its certificate is refused: unable to get local issuer certificate"),
         ("misnamed", "its certificate is refused: IP address mismatch"),
@@ -676,7 +682,7 @@ async def test_unanswered_dial_closes_the_client_in_time(tmp_path: Path) -> None
     ],
 )
 async def test_untrusted_broker_counts_as_unreachable(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, said: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, serves: str, expected: str
 ) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if serves == "plaintext":
@@ -700,7 +706,7 @@ async def test_untrusted_broker_counts_as_unreachable(
         writer.close()
         assert at.worker.snapshot().upstream_up == {1: False}
     server.close()
-    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {said}" in caplog.text
+    assert f"cannot reach the broker at 127.0.0.1:{broker.port}: {expected}" in caplog.text
 
 
 async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
@@ -750,7 +756,7 @@ async def test_broker_that_resets_closes_the_client(tmp_path: Path, way: Way) ->
         writer.write(fetch(1))
         with contextlib.suppress(ConnectionResetError):
             assert await ends(reader) == b""
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         writer.close()
 
 
@@ -776,7 +782,7 @@ async def test_all_bytes_of_an_ended_client_are_delivered(tmp_path: Path, way: W
         assert broker.waiting_bytes
         one.reads.set()
         await eventually(lambda: one.ended, "the broker sees the end")
-        assert one.asked == [(PRODUCE, number) for number in range(sent)]
+        assert one.requests == [(PRODUCE, number) for number in range(sent)]
 
 
 async def never(script: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
@@ -789,7 +795,7 @@ async def test_client_that_closes_half_is_closed(tmp_path: Path) -> None:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request arrives")
+        await eventually(lambda: one.requests, "the request arrives")
         writer.write_eof()
         assert await ends(reader) == b""
         writer.close()
@@ -807,8 +813,8 @@ async def test_bytes_that_are_not_kafka_close_the_connection(
             writer.close()
         assert at.worker.snapshot().errors == {"oversize": 3}
         assert one.accepted == 0
-    said = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
-    assert len(said) == 1
+    lines = [each for each in caplog.messages if "closing the connection of client 127.0.0.1:" in each]
+    assert len(lines) == 1
 
 
 async def test_unrequested_response_is_logged_with_its_broker(
@@ -824,8 +830,8 @@ async def test_unrequested_response_is_logged_with_its_broker(
         assert await ends(reader) == b""
         assert at.worker.snapshot().errors == {"unknown_response": 1}
         host, port = writer.get_extra_info("sockname")
-        (said,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
-        assert said.startswith(
+        (line,) = [each for each in caplog.messages if each.startswith("closing the connection of client")]
+        assert line.startswith(
             f"closing the connection of client {host}:{port} to 127.0.0.1:{one.port}: broker: "
         )
         writer.close()
@@ -835,9 +841,9 @@ async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) ->
     """Found by fuzzing a running fleet: the end was not counted. An end between two requests is no error."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        for asked in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
+        for requests in (b"", fetch(1), fetch(1)[:-1], fetch(1) + fetch(2)[:3]):
             reader, writer = await at.connect(1)
-            writer.write(asked)
+            writer.write(requests)
             writer.write_eof()
             await ends(reader)
             writer.close()
@@ -905,7 +911,7 @@ async def test_broker_that_does_not_read_stops_the_client(tmp_path: Path, way: W
         one.reads.set()
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(5, b"answer")[4:]
-        assert one.asked == [(PRODUCE, 5)]
+        assert one.requests == [(PRODUCE, 5)]
         writer.close()
 
 
@@ -919,9 +925,11 @@ async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> No
         reader, writer = await at.connect(1)
         other_reader, other_writer = await at.connect(2)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
-        await eventually(lambda: [each for each in at.connections() if each.moving], "it is to leave")
+        await eventually(
+            lambda: [each for each in at.connections() if each.moving], "the connection has to leave"
+        )
         writer.write(fetch(2))
         await eventually(lambda: at.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet")
         other_writer.write(fetch(9))
@@ -938,14 +946,14 @@ async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
-        assert one.asked == [(FETCH, 1)]
+        assert one.requests == [(FETCH, 1)]
         writer.close()
 
 
@@ -958,10 +966,10 @@ async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
         writer.write(request(HEARTBEAT, 0, 1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        await eventually(lambda: at.connections()[0].moving, "the connection has to leave")
         writer.write(request(HEARTBEAT, 0, 2))
         assert await ends(reader) == build_not_coordinator(HEARTBEAT, 0, 2)
-        assert one.asked == [(HEARTBEAT, 1)]
+        assert one.requests == [(HEARTBEAT, 1)]
         writer.close()
 
 
@@ -971,7 +979,7 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> 
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: one.asked, "the broker has it")
+        await eventually(lambda: one.requests, "the broker has the request")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
@@ -979,7 +987,7 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(tmp_path: Path) -> 
         await writer.drain()
         writer.write(late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0))
         await eventually(lambda: one.ended, "the broker has had all that it is to have")
-        assert one.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
@@ -1008,17 +1016,19 @@ async def test_acks_0_reaches_a_broker_that_is_still_dialed(
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALING], "it dials")
+        await eventually(
+            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+        )
         (connection,) = at.connections()
         if draining:
             connection.drain(LIMIT_S)
         else:
             at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-            await eventually(lambda: connection.moving, "it is to leave")
+            await eventually(lambda: connection.moving, "the connection has to leave")
         assert connection.state is State.DIALING
         released.set()
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
 
 
@@ -1036,9 +1046,9 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
         assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         assert at.worker.snapshot().limited == {}
 
 
@@ -1064,7 +1074,7 @@ async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: 
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=0))
-        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "it waits")
+        await eventually(lambda: [len(each._queue) for each in at.connections()] == [1], "the bytes wait")
         (connection,) = at.connections()
         assert connection.transport.is_reading()
         writer.write(produce(2, acks=0))
@@ -1075,7 +1085,9 @@ async def test_at_most_two_reads_wait_for_a_broker(tmp_path: Path, monkeypatch: 
         await eventually(lambda: unread_bytes(connection.transport), "the third is left in the kernel")
         assert len(connection._queue) == 2
         released.set()
-        await eventually(lambda: one.asked == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all")
+        await eventually(
+            lambda: one.requests == [(PRODUCE, n) for n in (1, 2, 3)], "the broker has all requests"
+        )
         writer.write(fetch(4))
         assert await read_frame(reader) == response(4, b"answer")[4:]
         writer.close()
@@ -1089,19 +1101,20 @@ async def test_acks_0_first_while_leaving_reaches_the_broker(tmp_path: Path) -> 
         sent = produce(1, acks=0)
         writer.write(sent[:5])
         await eventually(
-            lambda: [each for each in at.connections() if each._unconsumed], "it has come in part"
+            lambda: [each for each in at.connections() if each._unconsumed],
+            "a part of the request has arrived",
         )
         at.connections()[0].move(LIMIT_S, LIMIT_S)
         writer.write(sent[5:])
         assert await ends(reader) == b""
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         writer.close()
 
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("acks", [0, 1])
 async def test_move_waits_for_a_slow_dial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: BrokerScript, refused: bool, acks: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing_broker: BrokerScript, refused: bool, acks: int
 ) -> None:
     """Found by reading: acks=0 was discarded at the deadline of the move. After the fix, requests with an
     answer had only the rest of another such deadline."""
@@ -1113,11 +1126,13 @@ async def test_move_waits_for_a_slow_dial(
 
     monkeypatch.setattr(ClientConnection, "_on_drain_deadline", counted)
     async with broker_script(never) as one, running(tmp_path, [one.port]) as at:
-        at.worker.apply(at.directory([nobody if refused else one]))
+        at.worker.apply(at.directory([refusing_broker if refused else one]))
         released = hold_dials(at, monkeypatch)
         reader, writer = await at.connect(1)
         writer.write(produce(1, acks=acks))
-        await eventually(lambda: [each.state for each in at.connections()] == [State.DIALING], "it dials")
+        await eventually(
+            lambda: [each.state for each in at.connections()] == [State.DIALING], "the dial has begun"
+        )
         (connection,) = at.connections()
         connection.drain(answer_s)
         await eventually(lambda: [state for state, _ in times] == [State.DIALING], "the time is up")
@@ -1126,13 +1141,13 @@ async def test_move_waits_for_a_slow_dial(
         released.set()
         assert await ends(reader) == b""
         if not refused:
-            await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
+            await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
         if not refused and acks:
             state, cut_s = times[-1]
             assert state is State.JOINED
             assert cut_s - released_s >= answer_s - 0.01  # the loop counts milliseconds
         writer.close()
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: not at.connections(), "the connection is closed")
 
 
 async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> None:
@@ -1152,8 +1167,8 @@ async def test_bytes_after_the_goodbye_are_read_to_the_end(tmp_path: Path) -> No
         async with asyncio.timeout(LIMIT_S):
             await writer.drain()
         writer.close()
-        await eventually(lambda: not at.connections(), "the client has gone, in order")
-        assert one.asked == [(FETCH, 1)]
+        await eventually(lambda: not at.connections(), "the client has left in order")
+        assert one.requests == [(FETCH, 1)]
 
 
 async def test_clients_leave_in_sequence(tmp_path: Path) -> None:
@@ -1176,7 +1191,9 @@ async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> N
         clients = [await at.connect(1) for _ in range(3)]
         await eventually(lambda: len(at.connections()) == 3, "all are connected")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: len([each for each in at.connections() if not each.moving]) == 2, "one goes")
+        await eventually(
+            lambda: len([each for each in at.connections() if not each.moving]) == 2, "a connection leaves"
+        )
         at.worker.apply(at.directory([one]))
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(1.0, later.set)
@@ -1279,7 +1296,7 @@ async def test_returning_clients_are_sent_away_again(tmp_path: Path) -> None:
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
-        await eventually(lambda: at.connections(), "it is connected")
+        await eventually(lambda: at.connections(), "the client is connected")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         back_reader, back_writer = await at.connect(1)
@@ -1334,7 +1351,7 @@ async def half_busy(tmp_path: Path, move_timeout_s: float) -> AsyncIterator[Half
         reader, writer = await greet(at, 1)
         quiet_reader, quiet_writer = await greet(at, 2)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         yield HalfBusy(at, one, two, reader, quiet_reader, quiet_writer)
         for each in (writer, quiet_writer):
             each.close()
@@ -1383,7 +1400,7 @@ async def test_fetch_does_not_delay_a_producer_of_the_same_id(tmp_path: Path) ->
         quiet_reader, quiet_writer = await greet(at, 2)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
         writer.write(fetch(1))
-        await eventually(lambda: (FETCH, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (FETCH, 1) in one.requests, "the request is in flight")
         assert await ends(quiet_reader) == b""
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
@@ -1405,7 +1422,7 @@ async def test_returning_librdkafka_has_no_produce_in_flight(tmp_path: Path) -> 
         back_reader, back_writer = await greet(at, 1)
         back_writer.write(produce(1, acks=1))
         assert await ends(back_reader) == b""
-        assert (PRODUCE, 1) not in one.asked
+        assert (PRODUCE, 1) not in one.requests
         again_reader, again_writer = await greet(at, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
@@ -1430,8 +1447,8 @@ async def test_withheld_requests_of_a_closed_librdkafka_do_not_run(tmp_path: Pat
         back_writer.write(produce(1, acks=1))
         await back_writer.drain()
         back_writer.close()
-        await eventually(lambda: not at.connections(), "it is gone")
-        assert (PRODUCE, 1) not in one.asked
+        await eventually(lambda: not at.connections(), "the connection is closed")
+        assert (PRODUCE, 1) not in one.requests
 
 
 async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
@@ -1448,7 +1465,7 @@ async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
         quiet_reader, quiet_writer = await greet(at, 2)
         later_reader, later_writer = await greet(at, 3)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
         await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "two are to leave")
         at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
@@ -1477,7 +1494,7 @@ async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path)
         back_writer.write(produce(1, acks=1))
         at.worker.apply(at.directory([one], advertised={1: ("p1",)}, revision=1))
         assert await ends(back_reader) == b""
-        assert (PRODUCE, 1) not in one.asked
+        assert (PRODUCE, 1) not in one.requests
         again_reader, again_writer = await greet(at, 1)
         again_writer.write(produce(2, acks=1))
         async with asyncio.timeout(LIMIT_S):
@@ -1539,11 +1556,11 @@ async def test_withheld_librdkafka_does_everything_but_produce(tmp_path: Path) -
         assert await ends(reader) == b""
         _, back_writer = await greet(at, 1)
         back_writer.write(request(FIND_COORDINATOR, 0, 1) + produce(2, acks=1) + request(LIST_GROUPS, 0, 3))
-        await eventually(lambda: (FIND_COORDINATOR, 1) in one.asked, "it may look for its coordinator")
+        await eventually(lambda: (FIND_COORDINATOR, 1) in one.requests, "FindCoordinator passes")
         for each in (writer, back_writer):
             each.close()
-        await eventually(lambda: not at.connections(), "that it has gone is seen while it waits")
-        assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.asked)
+        await eventually(lambda: not at.connections(), "the client's end is noticed while it is withheld")
+        assert not {(PRODUCE, 2), (LIST_GROUPS, 3)} & set(one.requests)
 
 
 async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
@@ -1555,7 +1572,7 @@ async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
         at.worker.apply(at.directory([one]))
         reader, writer = await greet(at, 1)
         writer.write(produce(1, acks=1))
-        await eventually(lambda: (PRODUCE, 1) in one.asked, "the request is in flight")
+        await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: all(each.draining for each in at.connections()), "nothing new passes")
         at.stop.set()
@@ -1586,7 +1603,7 @@ async def test_later_moves_do_not_delay_leaving_clients(tmp_path: Path) -> None:
         _, kept_writer = await at.connect(2)
         revision = 1
         while any(each.broker_id == 1 and each.state is not State.LEAVING for each in at.connections()):
-            assert revision < 5 * len(clients) / 3, "they leave one after the other, whatever moves"
+            assert revision < 5 * len(clients) / 3, "connections leave in sequence despite later moves"
             advertised = {1: ("p2",), 2: (f"p{1 + revision % 2}",)}
             at.worker.apply(at.directory([one, two], advertised=advertised, revision=revision))
             revision += 1
@@ -1604,7 +1621,7 @@ async def test_drain_ends_within_its_time(tmp_path: Path, caplog: pytest.LogCapt
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         # The client never closes its side: the worker does not wait forever.
@@ -1632,7 +1649,7 @@ async def test_stop_refuses_clients_only_after_they_have_left(tmp_path: Path) ->
         idle_reader, idle_writer = await at.connect()
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
-        await eventually(lambda: one.asked and len(at.connections()) == 2, "the request is in flight")
+        await eventually(lambda: one.requests and len(at.connections()) == 2, "the request is in flight")
         at.stop.set()
         assert await ends(idle_reader) == b""
         idle_writer.close()
@@ -1676,7 +1693,7 @@ class ControlScript:
     """Control's end of the socket."""
 
     path: Path
-    said: list[ipc.Message] = field(default_factory=list)
+    messages: list[ipc.Message] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     server: "asyncio.Server | None" = None
 
@@ -1684,7 +1701,7 @@ class ControlScript:
         channel = Channel(reader, writer)
         self.channels.append(channel)
         while (message := await channel.receive()) is not None:
-            self.said.append(message)
+            self.messages.append(message)
         channel.close()
 
     async def start(self) -> None:
@@ -1699,16 +1716,20 @@ class ControlScript:
         self.path.unlink()
 
     def seen(self) -> list[tuple[Broker, ...]]:
-        return [each.brokers for each in self.said if isinstance(each, BrokersSeenMessage) and each.brokers]
+        return [
+            each.brokers for each in self.messages if isinstance(each, BrokersSeenMessage) and each.brokers
+        ]
 
-    def wanted(self) -> set[int]:
-        return {one for each in self.said if isinstance(each, BrokersSeenMessage) for one in each.wanted}
+    def unknown(self) -> set[int]:
+        return {one for each in self.messages if isinstance(each, BrokersSeenMessage) for one in each.wanted}
 
     def lost(self) -> set[int]:
-        return {one for each in self.said if isinstance(each, BrokersLostMessage) for one in each.broker_ids}
+        return {
+            one for each in self.messages if isinstance(each, BrokersLostMessage) for one in each.broker_ids
+        }
 
     def counted(self) -> list[ipc.WorkerCounters]:
-        return [each.counters for each in self.said if isinstance(each, CountersMessage)]
+        return [each.counters for each in self.messages if isinstance(each, CountersMessage)]
 
 
 async def test_worker_follows_successive_control_processes(
@@ -1720,20 +1741,24 @@ async def test_worker_follows_successive_control_processes(
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
-        await eventually(lambda: control.said, "hello")
-        assert control.said[0] == Hello(0, os.getpid())
+        await eventually(lambda: control.messages, "hello")
+        assert control.messages[0] == Hello(0, os.getpid())
         control.channels[0].send(DirectoryMessage(at.directory([one], revision=7)))
-        await eventually(lambda: any(each.revision == 7 for each in control.counted()), "it is in use")
+        await eventually(
+            lambda: any(each.revision == 7 for each in control.counted()), "the directory is in use"
+        )
         control.die()
-        control.said.clear()
+        control.messages.clear()
         # Without control the worker serves the last directory.
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         await control.start()
-        await eventually(lambda: control.said, "hello to the next control process")
+        await eventually(lambda: control.messages, "hello to the next control process")
         control.channels[0].send(DirectoryMessage(at.directory([one], revision=2)))
-        await eventually(lambda: any(each.revision == 2 for each in control.counted()), "it is in use")
+        await eventually(
+            lambda: any(each.revision == 2 for each in control.counted()), "the directory is in use"
+        )
         assert control.counted()[-1].requests == {FETCH: 1}
         writer.close()
         control.die()
@@ -1746,7 +1771,7 @@ async def counting(folder: Path) -> AsyncIterator[tuple[ControlScript, Client]]:
     await control.start()
     async with broker_script() as one, running(folder, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        await eventually(lambda: control.said, "hello")
+        await eventually(lambda: control.messages, "hello")
         client = await at.connect(1)
         client[1].write(fetch(1))
         await read_frame(client[0])
@@ -1759,7 +1784,7 @@ async def test_counters_are_sent_when_control_asks(tmp_path: Path, monkeypatch: 
     async with counting(tmp_path) as (control, _):
         assert not control.counted()
         control.channels[0].send(CountMessage())
-        await eventually(control.counted, "what was asked for")
+        await eventually(control.counted, "the requested counters")
         control.channels[0].send(CountMessage())
         await eventually(lambda: len(control.counted()) == 2, "the same once more")
         assert control.counted()[-1].requests == {FETCH: 1}
@@ -1778,7 +1803,9 @@ async def test_final_counters_of_a_worker_are_sent(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(control_channel, "COUNTERS_INTERVAL_S", 2 * LIMIT_S)
     async with counting(tmp_path) as (control, _):
         pass
-    await eventually(lambda: len(control.counted()) == 2, "what it tells as a drain begins, and in the end")
+    await eventually(
+        lambda: len(control.counted()) == 2, "counters at the beginning and at the end of the drain"
+    )
     assert control.counted()[-1].requests == {FETCH: 1}
     assert control.counted()[-1].connections == {1: 0}
     control.die()
@@ -1794,7 +1821,7 @@ async def test_counters_are_resent_to_a_slow_control(tmp_path: Path, monkeypatch
     await control.start()
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
-        await eventually(lambda: control.said, "hello")
+        await eventually(lambda: control.messages, "hello")
         waiting_bytes = 1
         at.worker._draining = True
         at.worker._control_channel.send_counters()
@@ -1825,24 +1852,26 @@ async def test_brokers_of_a_passing_response_are_reported(tmp_path: Path) -> Non
         control.die()
 
 
-async def test_broker_that_closes_or_refuses_is_reported(tmp_path: Path, nobody: BrokerScript) -> None:
+async def test_broker_that_closes_or_refuses_is_reported(
+    tmp_path: Path, refusing_broker: BrokerScript
+) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, broker_script() as two, running(tmp_path, [one.port]) as at:
         await eventually(lambda: control.channels, "hello")
-        at.worker.apply(at.directory([one, nobody, two]))
+        at.worker.apply(at.directory([one, refusing_broker, two]))
         served = [await at.connect(broker_id) for broker_id in (1, 3)]
         for reader, writer in served:
             writer.write(fetch(1))
             assert await read_frame(reader) == response(1, b"answer")[4:]
         served[1][1].close()  # the end of a client is no evidence about its broker
-        await eventually(lambda: two.ended, "the client of broker 3 is gone")
+        await eventually(lambda: two.ended, "the client of broker 3 has left")
         reader, writer = await at.connect(2)
         writer.write(fetch(1))
         assert await reader.read() == b""
-        await eventually(lambda: control.lost() == {2}, "nobody listens there")
+        await eventually(lambda: control.lost() == {2}, "the refusing broker is reported")
         one.writers[0].close()
-        await eventually(lambda: control.lost() == {1, 2}, "it has ended a connection")
+        await eventually(lambda: control.lost() == {1, 2}, "the closing broker is reported")
         control.die()
 
 
@@ -1856,13 +1885,13 @@ async def test_broker_found_down_by_control_is_not_dialed(
         await eventually(lambda: control.channels, "hello")
         at.worker.apply(at.directory([one]))
         control.channels[0].send(ReachableMessage({1: False}))
-        await eventually(lambda: at.worker.snapshot().upstream_up == {1: False}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: False}, "the worker knows")
         reader, writer = await at.connect(1)
         writer.write(fetch(1))
         assert await reader.read() == b""
         assert one.accepted == 0
         control.channels[0].send(ReachableMessage({1: True}))
-        await eventually(lambda: at.worker.snapshot().upstream_up == {1: True}, "it has been told")
+        await eventually(lambda: at.worker.snapshot().upstream_up == {1: True}, "the worker knows")
         reader, writer = await at.connect(1)
         writer.write(fetch(2))
         assert await read_frame(reader) == response(2, b"answer")[4:]

@@ -181,7 +181,7 @@ async def test_a_client_that_does_not_speak_tls(
 
 
 @pytest.mark.parametrize(
-    ("first_bytes", "said"),
+    ("first_bytes", "expected"),
     [
         (fetch(1), "it speaks Kafka to the TLS listener external; set security.protocol=SSL or SASL_SSL"),
         (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP to the TLS listener external; send health checks"),
@@ -192,7 +192,11 @@ async def test_a_client_that_does_not_speak_tls(
     ],
 )
 async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
-    tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture, first_bytes: bytes, said: str
+    tmp_path: Path,
+    tls: ListenerTlsSettings,
+    caplog: pytest.LogCaptureFixture,
+    first_bytes: bytes,
+    expected: str,
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
         reader, writer = await at.connect(1)
@@ -200,7 +204,7 @@ async def test_first_bytes_in_place_of_tls_are_named_in_the_log(
         await reader.read()
         writer.close()
         await eventually(lambda: refused(at, caplog)[0] == 1, "it is counted")
-        assert f"client: it does not speak TLS: {said}" in refused(at, caplog)[1]
+        assert f"client: it does not speak TLS: {expected}" in refused(at, caplog)[1]
 
 
 async def test_http_within_tls_is_named_in_the_log(
@@ -239,7 +243,7 @@ async def test_a_connection_ends_with_its_last_reference(
             del reader, writer
             await eventually(
                 lambda: len(alive()) + len(handshaken()) == len(before),
-                "all that has to do with them is gone",
+                "no object of the connections is left",
             )
     finally:
         gc.enable()
@@ -293,8 +297,8 @@ async def test_last_bytes_reach_a_broker_that_is_still_dialed(
         await eventually(lambda: [each._ended for each in at.connections()] == [True], "its end is seen")
         assert [each.state for each in at.connections()] == [State.DIALING]
         released.set()
-        await eventually(lambda: one.asked == [(PRODUCE, 1)], "the broker has it")
-        await eventually(lambda: not at.connections(), "the connection is gone")
+        await eventually(lambda: one.requests == [(PRODUCE, 1)], "the broker has the request")
+        await eventually(lambda: not at.connections(), "the connection is closed")
         assert at.worker.snapshot().limited == {}
         assert "no effect" not in caplog.text
 
@@ -318,14 +322,14 @@ async def test_acks_0_is_forwarded_until_the_clients_goodbye(
         at.worker.apply(at.directory([one]))
         sock = await asyncio.to_thread(connect)
         await asyncio.to_thread(sock.sendall, produce(1, acks=0))
-        await eventually(lambda: one.asked, "the broker has it")
+        await eventually(lambda: one.requests, "the broker has the request")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await asyncio.to_thread(sock.recv, 1) == b""
         late = produce(2, acks=0, records_bytes=2 * DATA_BYTES)
         for each in (late[:15], late[15:] + produce(3, acks=0) + produce(4, acks=1) + produce(5, acks=0)):
             await asyncio.to_thread(sock.sendall, each)
         await eventually(lambda: one.ended, "the broker has had all that it is to have")
-        assert one.asked == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
+        assert one.requests == [(PRODUCE, 1), (PRODUCE, 2), (PRODUCE, 3)]
         sock.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
@@ -346,15 +350,18 @@ async def test_idle_handshakes_do_not_block_other_clients(
             writer.close()
 
 
-@pytest.mark.parametrize("wanted", ["allowed", "required"])
+@pytest.mark.parametrize("client_certificates", ["allowed", "required"])
 async def test_certificates_of_clients(
-    tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, wanted: Literal["allowed", "required"]
+    tmp_path: Path,
+    tls: ListenerTlsSettings,
+    authority: Authority,
+    client_certificates: Literal["allowed", "required"],
 ) -> None:
-    asking = replace(tls, client_ca=authority.certificate, client_certificates=wanted)
+    asking = replace(tls, client_ca=authority.certificate, client_certificates=client_certificates)
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
         at.worker.apply(at.directory([one]))
         assert await is_served(at, trusting(authority, authority.issue("app")))
-        assert await is_served(at, trusting(authority)) == (wanted == "allowed")
+        assert await is_served(at, trusting(authority)) == (client_certificates == "allowed")
         stranger = Authority(tmp_path / "else", "others").issue("app")
         assert not await is_served(at, trusting(authority, stranger))
         expired = authority.issue("late", until=datetime.now(UTC) - timedelta(hours=1))
@@ -381,9 +388,9 @@ async def test_refused_client_gets_an_alert(
 
     asking = replace(tls, client_ca=authority.certificate, client_certificates="required")
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=asking) as at:
-        with pytest.raises(ssl.SSLError) as told:
+        with pytest.raises(ssl.SSLError) as caught:
             await asyncio.to_thread(met)
-        assert told.value.reason.endswith(reason)
+        assert caught.value.reason.endswith(reason)
 
 
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
@@ -442,14 +449,14 @@ async def test_leaving_clients_get_their_answers_and_a_goodbye(
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1, trusting(authority))
         writer.write(produce(1, acks=0) + fetch(2))
-        await eventually(lambda: len(one.asked) == 2, "they are with the broker")
+        await eventually(lambda: len(one.requests) == 2, "the requests are at the broker")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
         assert await ends(reader) == response(2, b"answer")
-        assert one.asked == [(PRODUCE, 1), (FETCH, 2)]
+        assert one.requests == [(PRODUCE, 1), (FETCH, 2)]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
 
@@ -495,9 +502,9 @@ async def test_a_worker_that_stops_sends_its_clients_away_in_order(
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1, trusting(authority))
         writer.write(fetch(1))
-        await eventually(lambda: one.asked, "the request is in flight")
+        await eventually(lambda: one.requests, "the request is in flight")
         at.stop.set()
-        await eventually(lambda: at.connections()[0].moving, "it is to leave")
+        await eventually(lambda: at.connections()[0].moving, "the connection has to leave")
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()
@@ -521,7 +528,7 @@ async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[byt
     answer = await read_frame(reader)
     served = [key for key, count in at.worker.snapshot().connections.items() if count]
     writer.close()
-    await eventually(lambda: not at.connections(), "it has gone")
+    await eventually(lambda: not at.connections(), "the connection is closed")
     return answer, served
 
 
@@ -536,14 +543,14 @@ async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Au
         one.known = two.known = [Broker(1, "127.0.0.1", one.port), Broker(2, "127.0.0.1", two.port)]
         at.worker.apply(at.directory([one, two]))
         proxied = metadata([Broker(each, f"broker-{each}.proxy1.example", 9100) for each in (1, 2)])
-        for name, broker_id, asked in (
+        for name, broker_id, requests in (
             ("broker-2.proxy1.example", 2, (0, 1)),
             ("BROKER-1.proxy1.example", 1, (1, 1)),
             ("proxy1.example", BOOTSTRAP, None),
         ):
             answer, served = await asked_for(at, trusting(authority), name)
             assert (answer, served) == (response(8, proxied)[4:], [broker_id])
-            assert asked in (None, (len(one.asked), len(two.asked)))
+            assert requests in (None, (len(one.requests), len(two.requests)))
 
 
 @pytest.mark.parametrize("name", ["broker-9.proxy1.example", "elsewhere.example", None])

@@ -137,19 +137,19 @@ def test_no_part_of_an_address_remains() -> None:
 
 @pytest.mark.parametrize("quorum", [QUORUMS[name] for name in SPLIT], ids=SPLIT)
 def test_every_split_gives_the_same_result(quorum: Quorum) -> None:
-    raw, wanted = quorum.frame(), quorum.frame(blanked=True)
+    raw, expected = quorum.frame(), quorum.frame(blanked=True)
     for cut in range(1, len(raw)):
-        assert received(raw, [cut]) == wanted
-    assert received(raw, range(len(raw))) == wanted
+        assert received(raw, [cut]) == expected
+    assert received(raw, range(len(raw))) == expected
 
 
 @pytest.mark.parametrize("quorum", QUORUMS.values(), ids=QUORUMS)
 def test_slices_give_the_same_result(quorum: Quorum) -> None:
-    raw, wanted = quorum.frame(), quorum.frame(blanked=True)
+    raw, expected = quorum.frame(), quorum.frame(blanked=True)
     for slice_bytes in (1, 7, 100):
         with small_slices(slice_bytes):
-            assert received(raw) == wanted
-            assert received(raw, range(0, len(raw), 50)) == wanted
+            assert received(raw) == expected
+            assert received(raw, range(0, len(raw), 50)) == expected
 
 
 def test_long_response_is_patched_in_slices() -> None:

@@ -53,15 +53,15 @@ def test_layouts_leave_room_for_a_correlation_id() -> None:
             response_layout = -1 - response_layout
         assert response_layout & CORRELATION_MASK == 0
         layout = LAYOUTS[response_layout >> LAYOUT_SHIFT]
-        wanted = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
+        expected = [row for row in PATCHED if row[0] == api >> 16 and row[1] <= api & 0xFFFF <= row[2]]
         if api >> 16 == 18:
             assert layout is not None
             assert layout.name == ("api_versions_v3" if api & 0xFFFF >= 3 else "api_versions_v0")
         else:
-            assert (layout and layout.name) == (wanted[0][3].name if wanted else None)
+            assert (layout and layout.name) == (expected[0][3].name if expected else None)
             asks_again = api >> 16 == 10 and api & 0xFFFF <= 2
-            assert (layout is (wanted[0][3] if wanted else None)) is not asks_again
-            assert API_KEYS[response_layout >> LAYOUT_SHIFT] == (api >> 16 if wanted else API_KEYS[0])
+            assert (layout is (expected[0][3] if expected else None)) is not asks_again
+            assert API_KEYS[response_layout >> LAYOUT_SHIFT] == (api >> 16 if expected else API_KEYS[0])
     unknown = LAYOUTS[UNKNOWN_API_VERSIONS >> LAYOUT_SHIFT]
     assert unknown is not None
     assert unknown.name == "api_versions_unknown"
