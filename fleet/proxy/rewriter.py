@@ -47,7 +47,7 @@ PIECE_BYTES: Final = 64 * 1024
 
 # Shared by all rewriters that have not rewritten yet. Most never look up an address, thanks to cached heads.
 _NO_ADDRESSES: Final = Addresses()
-_NOTHING: Final = bytearray()
+_NOTHING_COLLECTED: Final = bytearray()
 
 
 class Rewriter:
@@ -102,7 +102,7 @@ class Rewriter:
         self._observe = observe
         self._book: AddressBook | None = None
         self._addresses: Addresses = _NO_ADDRESSES
-        self._collected = _NOTHING
+        self._collected = _NOTHING_COLLECTED
         self._stream: Stream | None = None
         self._known_moves: dict[BrokerId, int] | None = None
         self._sliced: SlicedPatch | None = None
@@ -294,7 +294,7 @@ class Rewriter:
         """Release the response that is held."""
         self._sliced = None
         self.working = False
-        self._collected = _NOTHING
+        self._collected = _NOTHING_COLLECTED
         self.busy = False
 
     def _patch(

@@ -53,7 +53,7 @@ from fleet.proxy.wire.requests import (
     RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
-    VERSIONS,
+    VERSIONS_PER_API,
     read_request_header,
 )
 
@@ -74,7 +74,7 @@ MANY_IN_FLIGHT: Final = 256
 """Requests in flight above which the worker limits them with those of all clients; each takes 40 bytes."""
 
 # Reasons to leave the ordinary path of receive_from_client. Bits; none is set on a connection in normal use.
-_FIRST: Final = 1
+_FIRST_REQUEST: Final = 1
 _DRAINING: Final = 2
 _REDIRECTING: Final = 4
 _WATCHING_FETCHES: Final = 8
@@ -90,7 +90,7 @@ _NOT_A_RESPONSE_LAYOUT: Final = CORRELATION_MASK | _SAMPLED
 """Bits left in an entry minus the received correlation id, if the ids differ or the answer is timed."""
 
 # Verdicts on a frame; other values are the position where the frame ends.
-_WAIT: Final = -1
+_INCOMPLETE: Final = -1
 _ORDINARY: Final = -2
 _NO_RESPONSE: Final = -3
 
@@ -170,7 +170,7 @@ class Session:
     ) -> None:
         # First the attributes that each read uses, so that they share cache lines: all caches are cold then.
         self._client_left: i64 = 0
-        self._mode: i64 = _FIRST
+        self._mode: i64 = _FIRST_REQUEST
         self._max_request_bytes: i64 = limits.max_request_bytes
         self._oldest: i64 = _NO_REQUEST
         """The entry of the oldest request in flight; ``_queue`` has the entries of the others."""
@@ -344,7 +344,7 @@ class Session:
             if mode:
                 after = self._handle_exceptional(data, pos, end)
                 mode = self._mode
-                if after == _WAIT:
+                if after == _INCOMPLETE:
                     return pos
                 if after != _ORDINARY:
                     if after >= end:
@@ -365,10 +365,10 @@ class Session:
                 raise _size_error(size, self._max_request_bytes)
             if client_id_length > size - 10 or client_id_length < -1:
                 raise MalformedFrame("client", f"client id of {client_id_length} bytes in {size}")
-            place: i64 = api_key * VERSIONS + version
+            place: i64 = api_key * VERSIONS_PER_API + version
             response_layout = (
                 RESPONSE_LAYOUT_TABLE[place]
-                if 0 <= version < VERSIONS and 0 <= place < _TABLE_LENGTH
+                if 0 <= version < VERSIONS_PER_API and 0 <= place < _TABLE_LENGTH
                 else UNLISTED
             )
             if response_layout == UNLISTED:
@@ -390,7 +390,7 @@ class Session:
                     response_layout = self._read_beyond_header(
                         response_layout, frame, api_key, version, size, client_id_length
                     )
-                    if response_layout == _WAIT:
+                    if response_layout == _INCOMPLETE:
                         return pos
                     mode = self._mode
             self._requests[api_key] += 1
@@ -555,7 +555,7 @@ class Session:
     def _handle_exceptional(self, data: bytes, pos: int, end: int) -> int:
         """Judge a frame of a connection that is new, has to leave, or has returned.
 
-        Returns: the position behind the frame if it is handled; else _WAIT or _ORDINARY.
+        Returns: the position behind the frame if it is handled; else _INCOMPLETE or _ORDINARY.
         """
         mode = self._mode
         if mode & _LEAVING:
@@ -567,26 +567,26 @@ class Session:
                 passes = self._passes_drain(data, pos, end)
                 if not passes:
                     self.refuses = passes is False
-                    return _WAIT
-        if mode & _FIRST:
-            return self._first(data, pos, end)
+                    return _INCOMPLETE
+        if mode & _FIRST_REQUEST:
+            return self._receive_first(data, pos, end)
         if mode & _REDIRECTING and not pos and not self.in_flight:
             return self._redirect(data, end)
         return _ORDINARY
 
-    def _first(self, data: bytes, pos: int, end: int) -> int:
+    def _receive_first(self, data: bytes, pos: int, end: int) -> int:
         """Learn the client id from the first request, and answer ApiVersions of an unknown version here.
 
         Clients find out versions with it, and members probe each other with it, so it must not need a broker.
         Behind a request that went to the broker the answer must keep its place, so the broker gives it.
         """
         if end - pos < REQUEST_HEADER_BYTES:
-            return _WAIT
+            return _INCOMPLETE
         size: int = read_i32_be(data, pos)
         after = pos + 4 + size
         if read_i16_be(data, pos + 4) == API_VERSIONS and 10 <= size <= PROBE_LIMIT_BYTES - 4:
             if after > end:
-                return _WAIT
+                return _INCOMPLETE
             if keeps_coordinators(read_software_name(memoryview(data)[pos:after])):
                 self._rewriter.remember_coordinators()
             if int(read_i32_be(data, pos + 4)) not in RESPONSE_LAYOUTS:
@@ -603,16 +603,16 @@ class Session:
         start = pos + REQUEST_HEADER_BYTES
         ends = start + max(int(read_i16_be(data, pos + 12)), 0)
         if ends > end and ends <= after:
-            return _WAIT
+            return _INCOMPLETE
         rewriter = self._rewriter
         rewriter.client_key = b"\0".join((rewriter.client_key, data[start:ends]))
-        self._mode &= ~_FIRST
+        self._mode &= ~_FIRST_REQUEST
         return _ORDINARY
 
     def _redirect(self, data: bytes, end: int) -> int:
         """Answer a heartbeat in the coordinator's place, if the frame is one."""
         if end < REQUEST_HEADER_BYTES:
-            return _WAIT
+            return _INCOMPLETE
         size, api, correlation_id, _ = read_request_header(data)
         if (
             api >> 16 not in HEARTBEATS
@@ -622,7 +622,7 @@ class Session:
             return _ORDINARY
         after = 4 + int(size)
         if after > end:
-            return _WAIT
+            return _INCOMPLETE
         self.local_replies.append(build_not_coordinator(api >> 16, api & 0xFFFF, correlation_id))
         self.discard_bytes = after
         self._counters.local_replies += 1
@@ -656,7 +656,7 @@ class Session:
         """Read more than the header of Produce or ApiVersions, and note heartbeats.
 
         Args:    frame: the request, as far as it has arrived.
-        Returns: the layout of the response; _WAIT; or _NO_RESPONSE.
+        Returns: the layout of the response; _INCOMPLETE; or _NO_RESPONSE.
         """
         response_layout = -1 - response_layout
         if key in HEARTBEATS:
@@ -671,13 +671,13 @@ class Session:
                 return _NO_RESPONSE if acks == 0 else response_layout
             if size + 4 > HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key} of {size} bytes")
-            return response_layout if complete else _WAIT
+            return response_layout if complete else _INCOMPLETE
         except OUT_OF_BYTES:
             if len(frame) == HEADER_LIMIT_BYTES:
                 raise OversizeFrame("client", f"request {key}: acks is not in the first bytes") from None
             if complete:
                 raise TruncatedFrame("client", f"request {key} of {size} bytes") from None
-            return _WAIT
+            return _INCOMPLETE
 
 
 def _unlisted_response_layout(api_key: int, version: int) -> int:

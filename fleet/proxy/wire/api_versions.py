@@ -24,7 +24,7 @@ API_VERSIONS: Final = 18
 UNSUPPORTED_VERSION: Final = 35
 NAMES_SOFTWARE_FROM: Final = 3
 
-LISTED_FROM_BELOW: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
+APIS_WITH_BROKER_MINIMUM: Final = frozenset((PRODUCE, SASL_HANDSHAKE))
 """APIs whose lowest listed version stays the broker's, although the fleet refuses this version.
 
 librdkafka derives its compression codecs from Produce v0, so brokers list v0 and reject it (KAFKA-18659).
@@ -76,7 +76,7 @@ def offered_range(key: int, low: int, high: int) -> tuple[int, int] | None:
         return None
     if max(low, api.min_version) > min(high, api.max_version):
         return None
-    return low if key in LISTED_FROM_BELOW else max(low, api.min_version), min(high, api.max_version)
+    return low if key in APIS_WITH_BROKER_MINIMUM else max(low, api.min_version), min(high, api.max_version)
 
 
 def _patch_classic(buf: memoryview, parts: Parts) -> int:

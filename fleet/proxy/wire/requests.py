@@ -56,14 +56,14 @@ def _layouts() -> tuple[tuple[Layout | Streamed | None, ...], dict[int, int]]:
 _BUILT: Final = _layouts()
 LAYOUTS: Final = _BUILT[0]
 RESPONSE_LAYOUTS: Final = _BUILT[1]
-VERSIONS: Final = 32
+VERSIONS_PER_API: Final = 32
 """Number of versions of each API in the table below."""
 UNLISTED: Final = -(1 << 62)
 """In place of a response layout: the request is not in the tables."""
 RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
     RESPONSE_LAYOUTS.get(key << 16 | version, UNLISTED)
     for key in range(max(APIS) + 1)
-    for version in range(VERSIONS)
+    for version in range(VERSIONS_PER_API)
 ]
 """``RESPONSE_LAYOUTS`` by key times VERSIONS plus version: a list look-up creates no number object."""
 UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT

@@ -404,7 +404,7 @@ async def test_close_before_the_handshake_sends_nothing(make: Callable[[], Conne
 # ---- peers that do not read, and peers that request new keys again and again
 
 
-def wants_new_keys(made: Connection, count: int) -> bytes:
+def request_new_keys(made: Connection, count: int) -> bytes:
     """Return a number of KeyUpdates of the other side, as they would arrive from the network."""
     for _ in range(count):
         ask_for_new_keys(made.other)
@@ -422,7 +422,7 @@ ONLY_CLIENT = pytest.mark.parametrize("make", ["client"], indirect=True)
 async def test_key_updates_between_data_are_answered(made: Connection) -> None:
     for number in range(50):
         made.other.write(b"%d" % number)
-        made.tls.data_received(wants_new_keys(made, 1))
+        made.tls.data_received(request_new_keys(made, 1))
         made.tls.write(b"answer")
         assert made.other_reads(6) == b"answer"
     assert b"".join(made.carried.received) == b"".join(b"%d" % number for number in range(50))
@@ -433,7 +433,7 @@ async def test_key_updates_between_data_are_answered(made: Connection) -> None:
 @pytest.mark.parametrize("size_bytes", [1_000, 300_000])
 async def test_key_updates_without_data_cut_the_connection(made: Connection, size_bytes: int) -> None:
     """Found: 250 KB of them took 0.2 s of CPU, and the same number of bytes of answers was held."""
-    flood = wants_new_keys(made, 2_000)
+    flood = request_new_keys(made, 2_000)
     flood *= size_bytes // len(flood) + 1
     for at in range(0, len(flood), size_bytes):
         made.tls.data_received(flood[at : at + size_bytes])
@@ -448,7 +448,7 @@ async def test_key_updates_without_data_cut_the_connection(made: Connection, siz
 async def test_key_updates_between_single_bytes_are_cut(made: Connection) -> None:
     """Found: one byte of data in each read was enough to continue forever."""
     for _ in range(20):
-        flood = wants_new_keys(made, 500)
+        flood = request_new_keys(made, 500)
         made.other.write(b"x")
         made.tls.data_received(flood + made.wire())
         if made.tls.is_closing():
@@ -462,7 +462,7 @@ async def test_unread_answers_of_tls_are_limited(made: Connection) -> None:
     kept = len(made.socket.written)
     for _ in range(UNREAD_ANSWER_BYTES // 27 + 2):
         made.other.write(b"x")
-        made.tls.data_received(wants_new_keys(made, 1))
+        made.tls.data_received(request_new_keys(made, 1))
     assert made.tls.is_closing()
     assert len(made.socket.written) - kept <= UNREAD_ANSWER_BYTES + 100
 

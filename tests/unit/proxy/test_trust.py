@@ -217,7 +217,7 @@ async def test_known_address_in_a_response_asks_nothing(cluster: Cluster) -> Non
         assert not watch._asked.is_set()
 
 
-async def test_wanted_broker_is_requested_until_it_is_known(cluster: Cluster) -> None:
+async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -> None:
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     async with running(watch):

@@ -112,7 +112,7 @@ async def test_frames_of_any_size_pass_in_both_directions(
             assert await read_frame(reader) == response(2 * number + 1, great)[4:]
         writer.close()
         await eventually(lambda: not at.connections(), "the client has gone")
-        await eventually(lambda: one.ended, "and the broker has been told")
+        await eventually(lambda: one.ended, "and the broker sees the end")
 
 
 @asynccontextmanager
@@ -475,7 +475,7 @@ async def test_a_client_that_is_quiet_leaves_at_once(
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         assert await ends(reader) == b""
         writer.close()
-        await eventually(lambda: one.ended, "the broker has been told")
+        await eventually(lambda: one.ended, "the broker sees the end")
 
 
 async def test_a_client_that_never_answers_the_goodbye_is_cut(

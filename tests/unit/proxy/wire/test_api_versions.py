@@ -119,7 +119,7 @@ def test_no_range_is_empty_or_inverted() -> None:
                 assert low <= both[0]
                 assert both[1] <= min(high, api.max_version)
                 assert key in (0, 17) or both[0] >= api.min_version
-    assert offered_range(0, 0, 13) == (0, 13), "KAFKA-18659: librdkafka wants v0 listed"
+    assert offered_range(0, 0, 13) == (0, 13), "KAFKA-18659: librdkafka requires v0"
 
 
 def test_sasl_handshake_stays_listed_from_v0_on() -> None:

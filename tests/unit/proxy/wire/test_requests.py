@@ -23,7 +23,7 @@ from fleet.proxy.wire.requests import (
     RESPONSE_LAYOUTS,
     UNKNOWN_API_VERSIONS,
     UNLISTED,
-    VERSIONS,
+    VERSIONS_PER_API,
 )
 from tests.property.wire_fleet import produce, request
 
@@ -39,7 +39,7 @@ def test_exactly_the_offered_versions_have_a_layout() -> None:
 
 def test_layout_table_has_exactly_the_offered_versions() -> None:
     found = {
-        place // VERSIONS << 16 | place % VERSIONS: response_layout
+        place // VERSIONS_PER_API << 16 | place % VERSIONS_PER_API: response_layout
         for place, response_layout in enumerate(RESPONSE_LAYOUT_TABLE)
         if response_layout != UNLISTED
     }
