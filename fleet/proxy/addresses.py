@@ -21,8 +21,7 @@ OnBrokerSeen = Callable[[Broker], None]
 
 
 class Head:
-    """A response from its correlation id (excluded) to its last address, and the rewritten form of these
-    bytes."""
+    """The bytes of a response from behind its correlation id to its last address, and the new form."""
 
     __slots__ = ("original", "rewritten")
 
@@ -40,8 +39,7 @@ class AddressBook:
         me: the member that is advertised for every broker that the directory does not know, if the member has
             a port for the broker.
         on_broker_seen: called with the real address of a broker that the directory does not know, or knows
-            under another address. The book calls it once for each address, and a new directory calls it
-            again.
+            under another address; once for each address and book.
         counters: shared by all books of the worker.
         moves: broker id → number of the update that last changed the owner, for recent moves.
 
@@ -147,8 +145,7 @@ class AddressBook:
         self._on_broker_seen(Broker(broker_id, host, port, rack))
 
     def _address(self, broker_id: BrokerId, owner: ProxyId) -> Address | None:
-        """Return the address that one member advertises for a broker id; encode the address at its first
-        use."""
+        """Return the address that one member advertises for a broker id, encoded at its first use."""
         encoded = self._encoded.get((broker_id, owner))
         if encoded is None:
             member = self._directory.members.get(owner)
@@ -231,8 +228,7 @@ class AddressSource:
         self._counters = counters
         self._moves: Mapping[BrokerId, int] = {}
         self._updates = 0
-        """Number of updates; numbers the moves. Revisions restart with each control process, workers do
-        not."""
+        """Numbers the moves, because revisions restart with each control process, and workers do not."""
         self.book = self._make_book(directory)
 
     def update(self, directory: Directory) -> int:
@@ -260,8 +256,7 @@ class AddressSource:
             self._publish(self.book.directory)
 
     def _publish(self, directory: Directory) -> None:
-        # An idle connection keeps a reference to the book of its last response, and never uses its heads
-        # again.
+        # An idle connection keeps the book of its last response, and never uses its heads again.
         self.book.heads.clear()
         self.book = self._make_book(directory)
 

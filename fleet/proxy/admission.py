@@ -78,8 +78,7 @@ class Admission(Generic[GuestT]):
         return len(self._over_limit)
 
     def silent_guests(self, now_s: float) -> list[tuple[GuestT, LimitExceeded]]:
-        """Return the connections above a limit that were silent for too long, each with the reason to close
-        it."""
+        """Return the connections above a limit that were silent too long, with reasons."""
         return [
             (guest, error)
             for guest, (error, since_s) in self._over_limit.items()

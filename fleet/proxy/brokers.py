@@ -43,8 +43,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Down:
-    """An unreachable address: the failures in a row, the time of the last one, and whether an attempt
-    runs."""
+    """An unreachable address: its failures in a row, the time of the last, and whether an attempt runs."""
 
     failures: int
     failed_at_s: float

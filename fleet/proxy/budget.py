@@ -80,8 +80,7 @@ class MemoryBudget(Generic[ReaderT]):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Evict readers; scan them once only, because one large reader may drive out thousands of small
-        ones."""
+        """Evict readers after a single scan: one large reader may drive out thousands of small ones."""
         by_source: dict[str, list[ReaderT]] = {}
         sums: dict[str, int] = {}
         for each, held_bytes in self._held.items():
@@ -182,8 +181,7 @@ class Backlogs(Generic[ReaderT]):
         self.check()
 
     def check(self) -> None:
-        """Schedule the closing of readers when too much is held. The current reader must not close just
-        now."""
+        """Schedule the closing of readers when too much is held; the current reader must not close now."""
         if self.total_bytes > self.limit_bytes and not self._is_relieved_soon:
             self._is_relieved_soon = True
             self._loop.call_soon(self._relieve)

@@ -6,11 +6,11 @@ Only the session parses bytes. Nothing is awaited between receiving bytes and wr
       └──────────┴──────────────────────┴──idle, drained──► LEAVING ──client's end, or time──► CLOSED
 
 A client that ends its sending half is closed, as Kafka brokers do. When a broker closes, its client is closed
-after the bytes that the broker sent before. A connection that has to leave ends in order: at a
-moment when nothing is in flight, or else after the requests in flight are answered, with no further request
-forwarded. While a broker is dialed there is neither such a moment nor an end: the received bytes go to the
-broker first, or the dial fails. Then the client gets an end of file, and its bytes are still read. Closing
-with unread bytes would reset the connection and lose responses in transit. Of these bytes Produce with acks=0
+after the bytes that the broker sent before. A connection that has to leave ends in order: at a moment when
+nothing is in flight, or else after the requests in flight are answered, with no further request forwarded.
+While a broker is dialed there is neither such a moment nor an end: the received bytes go to the broker first,
+or the dial fails. Then the client gets an end of file, and its bytes are still read. Closing with unread
+bytes would reset the connection and lose responses in transit. Of these bytes Produce with acks=0
 still goes to the broker, because its sender counts it as delivered. Other requests never ran, and are
 discarded. TLS works the same way: its end of file is close_notify. A client that resets is closed at once.
 """
@@ -167,8 +167,7 @@ class ClientConnection(asyncio.Protocol):
         self._progress_count = 0
         self.timeout = ClientTimeout()
         self._broker_buffer_checks = 0
-        """Checks since the broker fell behind, one for each read: an upper bound of waiting writes. Else
-        0."""
+        """Checks since the broker fell behind, one for each read: an upper bound of waiting writes; or 0."""
         self._backlog_checks = 0
         """Checks since the client fell behind; 0 if the client keeps up."""
         self._answer_s = 0.0
@@ -318,8 +317,8 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.state = State.JOINED
         self.broker = broker
-        # From now on bytes that wait keep a whole read in memory. Found: 400 clients that left 2.9 KB of 40
-        # KB unread took 13.7 MB.
+        # From now on bytes that wait keep a whole read in memory. Found: 400 clients that left 2.9 KB of
+        # 40 KB unread took 13.7 MB.
         self.transport.set_write_buffer_limits(0)
         if self._held & _CLIENT_IS_FULL:
             # The client's transport reported the full buffer before there was a broker, and reports it only
@@ -589,8 +588,7 @@ class ClientConnection(asyncio.Protocol):
             self.advance()
 
     def _check_in_flight(self) -> None:
-        """Pause at too many requests in flight, and resume at half: a broker answers all of them, or
-        closes."""
+        """Pause at too many requests in flight, and resume at half: a broker answers all, or closes."""
         session, requests = self.session, self.host.requests
         in_flight = session.in_flight
         session.crowded = in_flight > MANY_IN_FLIGHT // 2

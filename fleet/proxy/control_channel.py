@@ -33,14 +33,12 @@ log = logging.getLogger(__name__)
 
 RECONNECT_S: Final = 0.1
 COUNTERS_INTERVAL_S = 30.0  # not Final: tests change it, and a compiler would write its value into the code
-"""The interval of counters. A killed worker loses what it counted since the last message, at most this
-long."""
+"""The interval of counters. A killed worker loses the counts since its last message."""
 TRAFFIC_INTERVAL_S = 1.0  # not Final, for the same reason
 RESEND_COUNTERS_S = 1.0  # not Final, for the same reason
 """How long after a failed attempt counters are sent again."""
 REPORT_DELAY_S: Final = 0.05
-"""Brokers seen or lost within this time are reported together: every client's first Metadata lists all
-brokers."""
+"""Brokers seen or lost within this time are reported together: each client's Metadata lists all brokers."""
 
 
 class ControlChannel:

@@ -58,8 +58,7 @@ class Departures(Generic[LeaverT]):
         return len(self._clients)
 
     def add(self, connections: Iterable[LeaverT]) -> None:
-        """Add connections that have to leave. A connection gets the turn of its client, which keeps its
-        place."""
+        """Add connections that have to leave; a client that waits already keeps its turn for all of them."""
         for each in sorted(connections, key=_since_s):
             session = each.session
             alone = not session.drops_moved or session.coordinates

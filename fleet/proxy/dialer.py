@@ -85,8 +85,7 @@ class Dialer:
             self._unknown.pop(broker_id).set()
 
     async def _dial(self, connection: ClientConnection) -> None:
-        """Try one broker after the other, in a single coroutine: every turn of the loop resumes all nested
-        ones."""
+        """Try one broker after the other, in one coroutine: each turn of the loop resumes all nested ones."""
         try:
             began_s = time.monotonic()
             candidates = self._candidates(connection, began_s)

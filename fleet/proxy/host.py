@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 BODY_PASSES: Final = 1
-"""Reason to pause reading from a client: the kernel passes on a body. A bit next to those of
-``connection``."""
+"""Reason to pause reading from a client: the kernel passes a body. A bit next to those of ``connection``."""
 
 
 class Host(Protocol):

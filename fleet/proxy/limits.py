@@ -55,8 +55,7 @@ class ConnectionLimiter:
         self._last_sweep_s = asyncio.get_running_loop().time()
         self._rare_sweeps: PeriodicCallback | None = None
         self._frequent_sweeps: PeriodicCallback | None = None
-        """Runs while there are new clients. Most other connections owe nothing, and sweeps wake up the
-        worker."""
+        """Runs while there are new clients; others mostly owe nothing, and sweeps wake up the worker."""
         self._is_sweeping = False
         self._has_new_clients = False
         self._to_broker = Quotas(limits.to_broker_bytes_per_second, member.workers)

@@ -302,8 +302,7 @@ class Rewriter:
     ) -> Parts | None:
         """Rewrite one response, as far as it has arrived.
 
-        Args:    frame: the response from its size field on; frame_bytes: its whole length, size field
-        included.
+        Args:    frame: the response from its size field on; frame_bytes: its length with the size field.
         Returns: the segments to send for ``frame``; empty if nothing changes; None if more bytes are needed.
         Raises:  WireError: the response cannot be made safe.
         """
@@ -458,8 +457,7 @@ class SlicedPatch:
 
 
 def _oversize_error(name: str, frame_bytes: int) -> OversizeFrame:
-    """Return the error for a response above int32: a host of one byte may become 253 bytes, and the response
-    18 times as long."""
+    """Return the error for a response above int32: new hosts may make a response 18 times as long."""
     detail = f"{name} response of {frame_bytes} bytes is above int32 with the fleet's addresses"
     return OversizeFrame("broker", f"{detail}; request less at once, or advertise shorter host names")
 

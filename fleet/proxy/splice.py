@@ -24,13 +24,11 @@ LARGE_BODY_BYTES: Final = 128 * 1024
 Reasoned, not measured.
 """
 MAX_SPLICED_BODIES: Final = 64
-"""How many bodies a worker splices at a time; each serves one direction of a connection, with two open
-files."""
+"""Splices of a worker at a time: each serves one direction of a connection, and has two open files."""
 HEAD_READ_BYTES: Final = 16 * 1024
 """How many bytes are read at a time between two bodies."""
 MAX_HEAD_READS: Final = 3
-"""How many reads between two bodies before the transport reads again: a Fetch response's end may come
-alone."""
+"""Reads behind a body before the transport reads again: the end of a Fetch response may arrive alone."""
 PIPE_BYTES: Final = 64 * 1024
 """The capacity of a Linux pipe. With a larger one, reading from a broker costs a quarter more."""
 PIPE_FILLS_PER_TURN: Final = 16
@@ -137,8 +135,7 @@ class SpliceOwner(Protocol):
         """Stop the splice and read by the transport: no large body is in transit, or the target is slow."""
 
     def side_failed(self, error: OSError, broker: bool) -> None:
-        """A side failed; the kernel reported the error here, and does not report it to the transport
-        again."""
+        """A side failed: the kernel reported the error here, and does not report it to the transport."""
 
 
 class SplicedBody:

@@ -72,8 +72,7 @@ class Stream:
     def receive(self, view: memoryview, run: int, pos: int, end: int, write: Write) -> int:
         """Take the bytes that have arrived.
 
-        Args:    run: start of the bytes that are not written yet; pos: where the response begins or
-        continues;
+        Args:    run: start of the bytes that are not written yet; pos: where the response begins or goes on;
                  end: end of the bytes that have arrived.
         Returns: the new start of the bytes that are not written yet. If the response continues, these are
                  fewer than five bytes, or any number if it ``pauses``. The caller presents them again.
@@ -118,8 +117,7 @@ class Stream:
         return stop
 
     def _pause(self, view: memoryview, run: int, pos: int, after: int, write: Write) -> int:
-        """Write the bytes up to ``pos``; the caller presents the rest again in a later turn of the event
-        loop."""
+        """Write the bytes up to ``pos``; the caller presents the rest again in a later turn of the loop."""
         if pos > run:
             # Each pause copies the unconsumed bytes; a view would keep every one of these copies in memory.
             write(bytes(view[run:pos]))
@@ -129,8 +127,7 @@ class Stream:
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:
         """Scan the bytes that have arrived; returns where to continue, perhaps beyond them."""
-        # The scanner refers to its chunk until the next one, perhaps for long: a released view holds no
-        # memory.
+        # The scanner keeps its chunk until the next one, perhaps for long: a released view holds no memory.
         with view[:stop] as chunk:
             try:
                 if self._scan is None:

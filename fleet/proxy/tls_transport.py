@@ -24,8 +24,7 @@ from fleet.proxy.deadlines import Deadlines
 RECORD_BYTES: Final = 16 * 1024
 """The longest plaintext of one record. Source: RFC 8446, section 5.1"""
 PIECE_BYTES: Final = 64 * 1024
-"""The most bytes that are encrypted at a time: a buffer of this size stays in a cache. Reasoned, not
-measured."""
+"""The most bytes that are encrypted at a time: such a buffer stays in a cache. Reasoned, not measured."""
 SLICE_BYTES: Final = 32 * 1024
 """The most bytes that are decrypted before the result is checked."""
 MAX_BYTES_WITHOUT_DATA: Final = 32 * 1024
@@ -169,8 +168,7 @@ class TlsTransport(asyncio.Protocol):
         return self._end()
 
     def pause_writing(self) -> None:
-        """Pause reading from a client that does not read, even in its handshake: TLS itself writes answers,
-        too.
+        """Pause reading from a client that does not read, even in its handshake: TLS itself writes, too.
 
         Reading from a broker continues: a broker may read nothing more before it has written.
         """
@@ -294,8 +292,7 @@ class TlsTransport(asyncio.Protocol):
         return b"".join(plain)
 
     def _decrypt(self, data: bytes) -> bytes:
-        """Return the plaintext of received bytes; notes the other side's goodbye, and bytes that are not
-        TLS."""
+        """Return the plaintext of received bytes; notes the other side's goodbye and invalid records."""
         incoming, tls = self._shared.incoming, self._tls
         incoming.write(data)
         plain = b""

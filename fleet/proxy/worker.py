@@ -72,8 +72,7 @@ CLIENT_RETURN_S: Final = 1.0
 """How long clients may come back after they were sent away: some do so once, and learn the new address
 meanwhile. A stopping worker listens for this long. A running worker sends them away again after this time."""
 MOVE_AGAIN_WINDOW_S: Final = 10.0
-"""How long after a move returning clients are sent away again; a client that returns later has no
-alternative."""
+"""How long after a move returning clients are sent away again; later ones have no alternative."""
 HELD_LONGEST_RESPONSES: Final = 2
 """How many responses of the greatest allowed size all connections of a worker may hold at a time."""
 BACKLOG_WRITE_BUFFERS: Final = 4
@@ -140,8 +139,7 @@ class Worker(Host):
         self._withheld: set[ClientConnection] = set()
         """The connections whose Produce is withheld."""
         self._recent_moves: deque[tuple[float, AddressSource, int]] = deque()
-        """For each directory and listener: when the directory arrived, the source, and the number of the
-        update."""
+        """For each directory and listener: its time of arrival, the source, and the number of the update."""
         self._leaving_connections: set[ClientConnection] = set()
         self._all_left = asyncio.Event()
         self._directory = Directory(members={self._me.proxy_id: self._me})
@@ -247,8 +245,7 @@ class Worker(Host):
                 del self._withheld_until_s[broker_id]
 
     def _move_away(self, broker_ids: Collection[BrokerId]) -> None:
-        """Let the clients of identities leave one after the other, so that they do not all reconnect at
-        once."""
+        """Let the clients of identities leave one by one, so that they do not all reconnect at once."""
         leaving: list[ClientConnection] = []
         for broker_id in broker_ids:
             served = self._connections[broker_id]
@@ -313,8 +310,7 @@ class Worker(Host):
         return broker_id is None or self._me.proxy_id in self._directory.advertised.get(broker_id, ())
 
     def _report_broker(self, broker: Broker) -> None:
-        """Report a broker whose address in a response differs from the directory; control asks the
-        cluster."""
+        """Report a broker with another address in a response than in the directory; control checks it."""
         self._control_channel.report_brokers([broker])
 
     def _note_reachable(self, reachable: Mapping[BrokerId, bool]) -> None:
@@ -401,8 +397,7 @@ class Worker(Host):
             self._loop.call_later(CLIENT_RETURN_S, self._move_again, connection)
 
     def client_returned(self, connection: ClientConnection) -> None:
-        """Withhold Produce of a client that returns although it was just sent away, and that drops
-        connections.
+        """Withhold Produce of a returning client that was just sent away, and that drops connections.
 
         Metadata with the new address is in transit, or the client requests it here. When it arrives the
         client drops the connection, and requests in flight would run twice.
@@ -461,7 +456,7 @@ class Worker(Host):
             f"responses held for all clients exceed {self.responses.limit_bytes} bytes, and this client's "
             f"response of {held_bytes} bytes is the largest of its address; request less, or raise the limit"
         )
-        # In a later turn: the bytes of this connection may be being processed just now.
+        # In a later turn: this connection's bytes may be in processing now.
         self._loop.call_soon(connection.evict, LimitExceeded("max_patched_response_bytes", detail))
 
     def _evict_reader(self, connection: ClientConnection, held_bytes: int) -> None:

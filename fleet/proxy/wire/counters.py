@@ -1,5 +1,4 @@
-"""Counters of the sessions of one worker: plain numbers, without labels, locks and look-ups on the hot
-path."""
+"""Counters of a worker's sessions: plain numbers, without labels, locks and look-ups on the hot path."""
 
 from __future__ import annotations
 

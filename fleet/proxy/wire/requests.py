@@ -65,7 +65,7 @@ RESPONSE_LAYOUT_TABLE: Final[list[int]] = [
     for key in range(max(APIS) + 1)
     for version in range(VERSIONS_PER_API)
 ]
-"""``RESPONSE_LAYOUTS`` by key times VERSIONS plus version: a list look-up creates no number object."""
+"""``RESPONSE_LAYOUTS`` by key times VERSIONS_PER_API plus version: a list look-up creates no object."""
 UNKNOWN_API_VERSIONS: Final = len(LAYOUTS) - 1 << LAYOUT_SHIFT
 
 API_KEYS: Final = tuple(
