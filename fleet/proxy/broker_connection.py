@@ -74,11 +74,11 @@ class BrokerConnection(asyncio.Protocol):
             self._unconsumed = data[consumed:]
         elif session.passing_to_client >= LARGE_BODY_BYTES:
             client.splice_body(self, False, len(data))
-        if session.holding:
+        if session.is_holding:
             written_bytes = self._hold_response(client)
-            if client.alert:
+            if client.is_alert:
                 client.attend(len(data) + written_bytes)
-        elif client.alert:
+        elif client.is_alert:
             client.attend(len(data))
 
     def eof_received(self) -> None:
@@ -111,7 +111,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._client_is_full = False
-        if self._client is not None and self._client.session.working:
+        if self._client is not None and self._client.session.is_working:
             self._work_later()
         self.read_on()
 
@@ -120,7 +120,7 @@ class BrokerConnection(asyncio.Protocol):
         client = self._client
         if self._client_is_full or self.transport.is_closing():
             return
-        if client is None or not (client.has_response_bodies or client.session.working):
+        if client is None or not (client.has_response_bodies or client.session.is_working):
             self.transport.resume_reading()
 
     def _hold_response(self, client: ClientConnection) -> int:
@@ -129,7 +129,7 @@ class BrokerConnection(asyncio.Protocol):
         Returns: how many bytes of the response may be in the client's transport as views, not as copies.
         """
         written_bytes = client.note_response()
-        if client.session.working:
+        if client.session.is_working:
             self.transport.pause_reading()
             self._work_later()
         return written_bytes
@@ -141,16 +141,16 @@ class BrokerConnection(asyncio.Protocol):
     def _work(self) -> None:
         """Take a step with the response that is held, and resume reading after the last step."""
         client = self._client
-        if client is None or not client.session.working or self._client_is_full:
+        if client is None or not client.session.is_working or self._client_is_full:
             return
         try:
             client.session.work(client.write)
         except WireError as error:
             client.refuse(error)
             return
-        if client.alert:
+        if client.is_alert:
             client.attend(PIECE_BYTES)
-        if client.session.working:
+        if client.session.is_working:
             self._work_later()
             return
         client.note_response()

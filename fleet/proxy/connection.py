@@ -88,19 +88,19 @@ class ClientConnection(asyncio.Protocol):
         "_sampling",
         "_timer",
         "_unconsumed",
-        "alert",
         "answered",
         "bodies",
         "broker",
         "broker_id",
-        "draining",
         "end",
         "has_broker_sent",
         "has_client_sent",
         "has_returned",
         "host",
+        "is_alert",
+        "is_draining",
+        "is_moving",
         "listener",
-        "moving",
         "number",
         "party",
         "session",
@@ -136,10 +136,10 @@ class ClientConnection(asyncio.Protocol):
         self.has_client_sent = False
         self.has_broker_sent = False
         """Whether the broker has sent bytes since the last call of ``active_timeout``."""
-        self.alert = False
+        self.is_alert = False
         """Whether `attend` must follow each read."""
-        self.moving = False
-        self.draining = False
+        self.is_moving = False
+        self.is_draining = False
         self.has_returned = False
         """Whether the client came although its identity has just moved to another member."""
         self.party: Party | None = None
@@ -241,9 +241,9 @@ class ClientConnection(asyncio.Protocol):
                 broker.write(piece)
                 if session.passing_to_broker >= LARGE_BODY_BYTES:
                     self.splice_body(broker, True, passes)
-        if session.crowded:
-            self.alert = True
-        if self.alert:
+        if session.is_crowded:
+            self.is_alert = True
+        if self.is_alert:
             self.attend()
 
     def eof_received(self) -> bool:
@@ -252,7 +252,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         # A drain keeps whole requests, too.
         cut_off = self._unconsumed or not self.session.at_boundary
-        if cut_off and not self.draining and self.state is not State.LEAVING:
+        if cut_off and not self.is_draining and self.state is not State.LEAVING:
             error = TruncatedFrame("client", "connection closed inside a request")
             self.host.refused(self, self._explain(error, self._unconsumed))
         self.close()
@@ -264,7 +264,7 @@ class ClientConnection(asyncio.Protocol):
             self.hold(_CLIENT_IS_FULL)
             return
         self.host.backlogs.begin(self)
-        self.alert = True
+        self.is_alert = True
         self._backlog_checks = 0
         self._check_backlog()
 
@@ -290,7 +290,7 @@ class ClientConnection(asyncio.Protocol):
         self._stop_bodies()
         self.drop_response()
         self.host.backlogs.end(self)
-        if self.session.crowded:
+        if self.session.is_crowded:
             self.host.requests.note(self, 0)
         self.state = State.CLOSED
         self._cancel_timer()
@@ -333,8 +333,8 @@ class ClientConnection(asyncio.Protocol):
         if self._ended:
             self.eof_received()
             return True
-        if self.alert:
-            if self.draining:
+        if self.is_alert:
+            if self.is_draining:
                 self._start_drain_timer()
             self.attend()
         return True
@@ -371,7 +371,7 @@ class ClientConnection(asyncio.Protocol):
 
     def broker_is_behind(self) -> None:
         """Note that the broker reads more slowly than the worker writes to it."""
-        self.alert = True
+        self.is_alert = True
         self._check_broker_buffer()
 
     def broker_has_caught_up(self) -> None:
@@ -456,12 +456,12 @@ class ClientConnection(asyncio.Protocol):
         """
         if self.state in (State.LEAVING, State.CLOSED):
             return
-        if self.draining:
+        if self.is_draining:
             self._answer_s = min(self._answer_s, idle_wait_s + answer_s)
             self._start_drain_timer()
             return
-        self.moving = self.alert = True
-        if self.session.coordinates:
+        self.is_moving = self.is_alert = True
+        if self.session.is_group_member:
             self.session.redirect()
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(idle_wait_s, self.drain, answer_s)
@@ -469,9 +469,9 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self, answer_s: float) -> None:
         """Forward no new request, wait for the answers in flight up to a limit, and leave in order."""
-        if self.draining or self.state in (State.LEAVING, State.CLOSED):
+        if self.is_draining or self.state in (State.LEAVING, State.CLOSED):
             return
-        self.moving = self.draining = self.alert = True
+        self.is_moving = self.is_draining = self.is_alert = True
         self.session.drain()
         self._answer_s = answer_s
         self._start_drain_timer()
@@ -479,7 +479,7 @@ class ClientConnection(asyncio.Protocol):
 
     def mark_returned(self) -> None:
         """Note that the identity has just moved away: report the connection once its client id is known."""
-        self.has_returned = self.alert = True
+        self.has_returned = self.is_alert = True
 
     def withhold_produce(self) -> None:
         """Forward no records of the client until `drain`."""
@@ -572,7 +572,7 @@ class ClientConnection(asyncio.Protocol):
 
         Args: written_bytes: length of the piece of which bytes were just written to the client.
         """
-        if self.session.crowded:
+        if self.session.is_crowded:
             self._check_in_flight()
         if self in self.host.backlogs:
             self.host.backlogs.note(self, written_bytes)
@@ -584,15 +584,15 @@ class ClientConnection(asyncio.Protocol):
             self.has_returned = False
             self._set_alert()
             self.host.client_returned(self)
-        if self.moving:
+        if self.is_moving:
             self.advance()
 
     def _check_in_flight(self) -> None:
         """Pause at too many requests in flight, and resume at half: a broker answers all, or closes."""
         session, requests = self.session, self.host.requests
         in_flight = session.in_flight
-        session.crowded = in_flight > MANY_IN_FLIGHT // 2
-        requests.note(self, IN_FLIGHT_BYTES * in_flight if session.crowded else 0)
+        session.is_crowded = in_flight > MANY_IN_FLIGHT // 2
+        requests.note(self, IN_FLIGHT_BYTES * in_flight if session.is_crowded else 0)
         most = max(MANY_IN_FLIGHT, in_flight_limit(requests.limit_bytes, len(requests)))
         if in_flight >= most:
             self.hold(_TOO_MANY_IN_FLIGHT)
@@ -602,14 +602,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _set_alert(self) -> None:
         behind = self._broker_buffer_checks > 0 or self in self.host.backlogs
-        self.alert = self.moving or self.session.crowded or behind or self.has_returned
+        self.is_alert = self.is_moving or self.session.is_crowded or behind or self.has_returned
 
     def note_response(self) -> int:
         """Account for the bytes held for a response and behind it; returns how many were released."""
         before_bytes = self.host.responses.held_bytes(self)
         held_bytes = self.session.held_bytes
-        if not held_bytes and not self.session.working:
-            self.session.holding = False
+        if not held_bytes and not self.session.is_working:
+            self.session.is_holding = False
         elif self.broker is not None:
             held_bytes += self.broker.unconsumed_bytes
         self.host.responses.note(self, held_bytes)
@@ -618,30 +618,30 @@ class ClientConnection(asyncio.Protocol):
 
     def drop_response(self) -> None:
         """Drop the response that is held: no more of it goes to the client."""
-        if self.session.holding:
+        if self.session.is_holding:
             self.session.drop_response()
             self.note_response()
 
     def advance(self) -> None:
         """Advance a move if this is the moment to leave."""
         if self.state is State.LEAVING:
-            if self.session.refuses:
+            if self.session.is_refusing:
                 self._detach_broker()
         elif self.state is State.DIALING:
             return  # the bytes that wait may be Produce with acks=0, which is never in flight
         elif self.party is not None:
             self.party.advance(self)
-        elif self.may_leave:
+        elif self.can_leave:
             self.leave()
 
     @property
-    def may_leave(self) -> bool:
+    def can_leave(self) -> bool:
         """Whether the connection can leave now without cutting off a request; True after it has left."""
         if self.state in (State.LEAVING, State.CLOSED):
             return True
         session = self.session
         return self.state is not State.DIALING and (
-            session.drained or session.redirected or self._can_leave_idle()
+            session.is_drained or session.is_redirected or self._can_leave_idle()
         )
 
     def _can_leave_idle(self) -> bool:
@@ -649,7 +649,7 @@ class ClientConnection(asyncio.Protocol):
         look for the coordinator again only after the answer that this broker is not the coordinator.
         """
         session = self.session
-        is_quiet = session.is_idle and not session.coordinates
+        is_quiet = session.is_idle and not session.is_group_member
         return is_quiet and not self._unconsumed and not unread_bytes(self.transport)
 
     def _start_drain_timer(self) -> None:
@@ -670,11 +670,11 @@ class ClientConnection(asyncio.Protocol):
             return
         self._stop_bodies()
         self.state = State.LEAVING
-        self.moving = self.alert = True
+        self.is_moving = self.is_alert = True
         self.end = "unanswered" if self.session.in_flight else "moved"
         self.drop_response()
         self.session.drain()
-        if self.session.refuses:
+        if self.session.is_refusing:
             self._detach_broker()
         self._cancel_timer()
         self.transport.write_eof()

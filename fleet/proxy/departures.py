@@ -30,7 +30,7 @@ class Leaver(Hashable, Protocol):
     party: Party | None
 
     @property
-    def may_leave(self) -> bool:
+    def can_leave(self) -> bool:
         """Whether the connection can leave now without cutting off a request; True after it has left."""
 
     def leave(self) -> None:
@@ -61,7 +61,7 @@ class Departures(Generic[LeaverT]):
         """Add connections that have to leave; a client that waits already keeps its turn for all of them."""
         for each in sorted(connections, key=_since_s):
             session = each.session
-            alone = not session.drops_moved or session.coordinates
+            alone = not session.drops_moved or session.is_group_member
             client: Hashable = each if alone else session.client_key
             by_broker = self._clients.setdefault(client, {})
             by_broker.setdefault(each.broker_id, OrderedDict())[each] = None
@@ -108,10 +108,10 @@ class Party:
     def advance(self, connection: Leaver) -> None:
         """Leave if all connections may; called when the state of one of them has changed."""
         session = connection.session
-        if session.fetches or session.coordinates:
+        if session.has_fetched or session.is_group_member:
             self.drop(connection)
             connection.advance()
-        elif connection.may_leave:
+        elif connection.can_leave:
             self._leave_if_ready()
 
     def drop(self, connection: Leaver) -> None:
@@ -131,7 +131,7 @@ class Party:
     def _leave_if_ready(self) -> None:
         connections = self._connections
         for place, each in enumerate(connections):
-            if not each.may_leave:  # check this connection first the next time: it is likely the last again
+            if not each.can_leave:  # check this connection first the next time: it is likely the last again
                 connections[0], connections[place] = each, connections[0]
                 return
         self._connections = []

@@ -106,7 +106,7 @@ class LargeBodies:
             client.has_broker_sent = True
             client.traffic.to_client_bytes += size_bytes
             client.session.passed_to_client(size_bytes)
-        if client.alert:
+        if client.is_alert:
             client.attend(0 if to_broker else PIPE_BYTES)
 
     def head_received(self, data: bytes, to_broker: bool) -> None:

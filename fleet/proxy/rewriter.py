@@ -55,7 +55,7 @@ class Rewriter:
 
     Args: see ``fleet.proxy.session.Session``.
 
-    ``busy`` is whether a response has arrived in part and needs more work. ``working`` is whether the
+    ``is_busy`` is whether a response has arrived in part and needs more work. ``is_working`` is whether the
     response needs `work` before more of it is presented. Once the rewriter is not busy, ``left_bytes`` is the
     rest of the response, which passes unchanged. ``client_key`` identifies the client.
     """
@@ -75,10 +75,10 @@ class Rewriter:
         "_sliced",
         "_source",
         "_stream",
-        "busy",
         "client_key",
+        "is_busy",
+        "is_working",
         "left_bytes",
-        "working",
     )
 
     _index: int
@@ -109,8 +109,8 @@ class Rewriter:
         self._budget: FieldBudget | None = None
         """None until the first response that is scanned."""
         self.client_key = client_key
-        self.busy = False
-        self.working = False
+        self.is_busy = False
+        self.is_working = False
         self.left_bytes = 0
 
     @property
@@ -168,8 +168,8 @@ class Rewriter:
             run = stream.receive(view, run, pos, end, write)
             if stream.left_bytes:
                 self._stream = stream
-                self.busy = True
-                self.working = stream.pauses
+                self.is_busy = True
+                self.is_working = stream.is_paused
             return run
         complete = after <= end
         # Measured from the beginning of the read, which may bring many responses, each of them short.
@@ -188,7 +188,7 @@ class Rewriter:
             self._collected = bytearray(frame)
             self._index = index
             self._next_attempt_bytes = 2 * len(frame)
-            self.busy = True
+            self.is_busy = True
             if complete:
                 self._begin_slices()
         else:
@@ -227,10 +227,10 @@ class Rewriter:
             return self._collect(view, start, end, write)
         after = start + stream.left_bytes
         taken = stream.receive(view, start, start, end, write)
-        self.working = stream.pauses
+        self.is_working = stream.is_paused
         if not stream.left_bytes:
             self._stream = None
-            self.busy = False
+            self.is_busy = False
             self.left_bytes = after - taken
         return taken
 
@@ -267,7 +267,7 @@ class Rewriter:
         assert isinstance(layout, Layout)
         self._take_newest_book()
         self._sliced = SlicedPatch(layout, memoryview(self._collected), self._addresses)
-        self.working = True
+        self.is_working = True
 
     def work(self, write: Write) -> None:
         """Take a step: patch or write a slice of the held response, or let a paused stream continue.
@@ -278,14 +278,14 @@ class Rewriter:
         if sliced is None:
             assert self._budget is not None
             self._budget.renew()
-            self.working = False
+            self.is_working = False
             return
         began_s = self._clock() if self._clock is not None else 0.0
         if sliced.step(write):
             if self._clock is not None:
                 sliced.spent_s += self._clock() - began_s
             return
-        if sliced.replaces:
+        if sliced.has_replacements:
             self._rewritten(self._index, began_s - sliced.spent_s)
         self.drop()
         self.left_bytes = 0
@@ -293,9 +293,9 @@ class Rewriter:
     def drop(self) -> None:
         """Release the response that is held."""
         self._sliced = None
-        self.working = False
+        self.is_working = False
         self._collected = _NOTHING_COLLECTED
-        self.busy = False
+        self.is_busy = False
 
     def _patch(
         self, index: int, layout: Layout, frame: memoryview, frame_bytes: int, complete: bool
@@ -364,7 +364,7 @@ class SlicedPatch:
 
     Args:    layout: one with slices; frame: the whole response, from its size field on; addresses: to write.
 
-    ``replaces`` is whether anything was replaced so far. The caller keeps its time in ``spent_s``.
+    ``has_replacements`` is whether anything was replaced so far. The caller keeps its time in ``spent_s``.
     """
 
     __slots__ = (
@@ -376,7 +376,7 @@ class SlicedPatch:
         "_pieces",
         "_size",
         "_slices",
-        "replaces",
+        "has_replacements",
         "spent_s",
     )
 
@@ -390,7 +390,7 @@ class SlicedPatch:
         self._size = 0
         self._slices: Slices | None = self._walk()
         self._measures = True
-        self.replaces = False
+        self.has_replacements = False
         self.spent_s = 0.0
 
     def step(self, write: Write) -> bool:
@@ -427,15 +427,15 @@ class SlicedPatch:
             detail = f"{self._layout.name} response of {len(self._frame)} bytes"
             raise TruncatedFrame("broker", detail) from None
         if self._measures:
-            self.replaces = self.replaces or len(parts) > 1
+            self.has_replacements = self.has_replacements or len(parts) > 1
             self._size += sum(map(len, parts))
             if self._size > MAX_INT32:
                 raise _oversize_error(self._layout.name, len(self._frame))
             parts.clear()
             if ended:
                 self._measures = False
-                self._slices = self._walk() if self.replaces else None
-                if self.replaces:
+                self._slices = self._walk() if self.has_replacements else None
+                if self.has_replacements:
                     self._pieces.append(pack_int32(self._size))
                 else:
                     self._queue_pieces(self._frame)

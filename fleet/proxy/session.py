@@ -125,14 +125,14 @@ class Session:
         observe_answer: called (if there is a clock) when the answer to a sampled request begins, with the API
             key, the sizes of request and answer in bytes, and the seconds between request and answer.
 
-    ``coordinates`` is whether a member of a group has sent heartbeats on the connection.
+    ``is_group_member`` is whether a member of a group has sent heartbeats on the connection.
 
     ``local_replies`` are frames for the client that answer requests without a broker. The shell empties the
     list before the next call. While the list has any, the first ``discard_bytes`` of the consumed bytes must
-    not be forwarded. ``refuses`` is whether a request has arrived in a drain that will not be forwarded, nor
-    anything after it. ``crowded`` is whether ``MANY_IN_FLIGHT`` requests were in flight; the shell resets it
-    when few enough are. ``holding`` is whether a response has been held, or waits for `work`; the shell
-    resets it afterwards. While the session is ``working``, on a held response or on many tagged fields,
+    not be forwarded. ``is_refusing`` is whether a request has arrived in a drain that will not be forwarded,
+    nor anything after it. ``is_crowded`` is whether ``MANY_IN_FLIGHT`` requests were in flight; the shell
+    resets it when few enough are. ``is_holding`` is whether a response was held, or waits for `work`; the
+    shell resets it afterwards. While the session ``is_working``, on a held response or on many tagged fields,
     the shell calls `work` once in each turn of the event loop, and presents no more bytes of the broker.
     """
 
@@ -150,12 +150,12 @@ class Session:
         "_requests",
         "_rewriter",
         "_sample",
-        "coordinates",
-        "crowded",
         "discard_bytes",
-        "holding",
+        "is_crowded",
+        "is_group_member",
+        "is_holding",
+        "is_refusing",
         "local_replies",
-        "refuses",
     )
 
     def __init__(
@@ -180,7 +180,7 @@ class Session:
         self._broker_left: i64 = 0
         self._expected_padding: i64 = 0
         """Number of zero bytes with which the rest of the broker's frame must end."""
-        self.holding = False
+        self.is_holding = False
         self._rewriter = Rewriter(
             addresses,
             limits.max_patched_response_bytes,
@@ -194,9 +194,9 @@ class Session:
         self._observe_answer = observe_answer
         self._sample: tuple[int, int, float] | None = None
         self.discard_bytes = 0
-        self.refuses = False
-        self.crowded = False
-        self.coordinates = False
+        self.is_refusing = False
+        self.is_crowded = False
+        self.is_group_member = False
 
     @property
     def in_flight(self) -> int:
@@ -226,12 +226,12 @@ class Session:
         return self._rewriter.remembers_coordinators
 
     @property
-    def fetches(self) -> bool:
+    def has_fetched(self) -> bool:
         """Whether the client has requested records since `watch_fetches`."""
         return bool(self._mode & _FETCHED)
 
     @property
-    def redirected(self) -> bool:
+    def is_redirected(self) -> bool:
         """Whether a member of a group was sent to look for its coordinator again."""
         return bool(self._mode & _REDIRECTED)
 
@@ -243,12 +243,12 @@ class Session:
     @property
     def in_response(self) -> bool:
         """Whether a response of the broker has arrived in part."""
-        return self._broker_left > 0 or self._rewriter.busy
+        return self._broker_left > 0 or self._rewriter.is_busy
 
     @property
-    def working(self) -> bool:
+    def is_working(self) -> bool:
         """Whether a response needs `work` before more of it is presented."""
-        return self._rewriter.working
+        return self._rewriter.is_working
 
     @property
     def held_bytes(self) -> int:
@@ -317,7 +317,7 @@ class Session:
         self._mode = (self._mode | _DRAINING) & ~_WITHHOLDING_PRODUCE
 
     @property
-    def drained(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether the connection can be closed without cutting anything off."""
         return bool(self._mode & _DRAINING) and self.is_idle
 
@@ -412,7 +412,7 @@ class Session:
             self._queue = deque()
         self._queue.append(entry)
         if len(self._queue) >= MANY_IN_FLIGHT:
-            self.crowded = True
+            self.is_crowded = True
 
     def receive_sampled(self, data: bytes) -> int:
         """Like ``receive_from_client``, and time the answer to the first request in ``data``.
@@ -453,19 +453,19 @@ class Session:
 
         Args:    write: called with the bytes for the client.
         Returns: the number of consumed bytes. The rest must be presented again; it is shorter than 8 bytes
-                 unless the session is ``working``.
+                 unless the session ``is_working``.
         Raises:  WireError: the broker is at fault, or a response cannot be made safe; close the connection.
         """
         end: i64 = len(data)
         run: i64 = 0
         rewriter = self._rewriter
-        if rewriter.busy:
-            if rewriter.working:
+        if rewriter.is_busy:
+            if rewriter.is_working:
                 return 0
             run = rewriter.continue_response(memoryview(data), 0, end, write)
-            if rewriter.busy:
-                if rewriter.working:
-                    self.holding = True
+            if rewriter.is_busy:
+                if rewriter.is_working:
+                    self.is_holding = True
                 return run
             self._broker_left = rewriter.left_bytes
         pos: i64 = run + self._broker_left
@@ -506,9 +506,9 @@ class Session:
                         passes = self._is_passthrough_prefix(known, data, pos, after, end)
                     if not passes:
                         run = rewriter.rewrite(index, data, run, pos, after, end, write)
-                        if rewriter.busy:
-                            if rewriter.working or rewriter.held_bytes:  # an earlier one may have been held
-                                self.holding = True
+                        if rewriter.is_busy:
+                            if rewriter.is_working or rewriter.held_bytes:  # perhaps of an earlier one
+                                self.is_holding = True
                             return run
             if after >= end:
                 if after > end:
@@ -566,7 +566,7 @@ class Session:
             if mode & (_DRAINING | _WITHHOLDING_PRODUCE):
                 passes = self._passes_drain(data, pos, end)
                 if not passes:
-                    self.refuses = passes is False
+                    self.is_refusing = passes is False
                     return _INCOMPLETE
         if mode & _FIRST_REQUEST:
             return self._receive_first(data, pos, end)
@@ -660,7 +660,7 @@ class Session:
         """
         response_layout = -1 - response_layout
         if key in HEARTBEATS:
-            self.coordinates = True
+            self.is_group_member = True
             return response_layout
         complete = len(frame) == 4 + size
         if len(frame) > HEADER_LIMIT_BYTES:

@@ -30,7 +30,7 @@ class Stream:
         rewrite: called with the whole tail; returns the new tail, or None if the tail has no address.
         budget: for tagged fields and tails, shared by all responses of the connection.
 
-    ``pauses`` is whether the budget was used up before all arrived bytes were taken. ``left_bytes`` is the
+    ``is_paused`` is whether the budget was used up before all arrived bytes were taken. ``left_bytes`` is the
     number of bytes that have not been taken. A stream keeps the tail and little else, at most
     ``TAIL_LIMIT_BYTES``.
     """
@@ -44,11 +44,11 @@ class Stream:
         "_scan",
         "_scanned",
         "_tail",
+        "is_paused",
         "left_bytes",
-        "pauses",
     )
 
-    pauses: bool
+    is_paused: bool
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Stream:
         Args:    run: start of the bytes that are not written yet; pos: where the response begins or goes on;
                  end: end of the bytes that have arrived.
         Returns: the new start of the bytes that are not written yet. If the response continues, these are
-                 fewer than five bytes, or any number if it ``pauses``. The caller presents them again.
+                 fewer than five bytes, or any number if it ``is_paused``; they must be presented again.
         Raises:  TruncatedFrame, MalformedFrame: see the scanner and ``wire.tail``.
         """
         after = pos + self.left_bytes
         stop = min(after, end)
         pos += self._ahead_bytes
-        self.pauses = False
+        self.is_paused = False
         if not self._scanned and pos < stop:
             budget = self._budget
             if budget.left > 0:
@@ -122,7 +122,7 @@ class Stream:
             # Each pause copies the unconsumed bytes; a view would keep every one of these copies in memory.
             write(bytes(view[run:pos]))
         self._ahead_bytes, self.left_bytes = 0, after - pos
-        self.pauses = True
+        self.is_paused = True
         return pos
 
     def _walk(self, view: memoryview, pos: int, stop: int) -> int:

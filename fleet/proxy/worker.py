@@ -267,7 +267,7 @@ class Worker(Host):
 
     def _has_to_leave(self, connection: ClientConnection) -> bool:
         """Whether a connection has to leave, and has not been sent away yet."""
-        if connection.moving or connection.state is State.CLOSED or connection in self._withheld:
+        if connection.is_moving or connection.state is State.CLOSED or connection in self._withheld:
             return False
         return not self._owns(connection)
 
@@ -291,14 +291,14 @@ class Worker(Host):
     def _send_away(self, connections: list[ClientConnection], idle_wait_s: float, answer_s: float) -> None:
         """Send connections away; several of them leave together."""
         soon_s = min(idle_wait_s, LIBRDKAFKA_IDLE_WAIT_S)
-        together = [each for each in connections if not each.moving and each.party is None]
+        together = [each for each in connections if not each.is_moving and each.party is None]
         if len(together) > 1:
             party = Party(together)
             self._loop.call_later(soon_s + min(answer_s, LIBRDKAFKA_IDLE_WAIT_S), party.end)
         until_s = self._loop.time() + soon_s + self._timing.move_timeout_s
         for connection in connections:
             broker_id, session = connection.broker_id, connection.session
-            if not session.drops_moved or session.coordinates:
+            if not session.drops_moved or session.is_group_member:
                 connection.move(idle_wait_s, answer_s)
                 continue
             if broker_id in self._withheld_until_s:
@@ -420,7 +420,7 @@ class Worker(Host):
             connection.drain(self._timing.move_timeout_s)
 
     def _move_again(self, connection: ClientConnection) -> None:
-        if connection not in self._withheld and not connection.moving and not self._owns(connection):
+        if connection not in self._withheld and not connection.is_moving and not self._owns(connection):
             connection.move(self._timing.move_timeout_s, self._timing.move_timeout_s)
 
     def closed(self, connection: ClientConnection) -> None:
@@ -543,7 +543,7 @@ class Worker(Host):
             connection.session.watch_fetches(on=connection.session.drops_moved)
             party = parties.get(connection.session.client_key)
             # A connection that leaves by itself must not end a party early; other clients have no party.
-            if party is not None and connection.session.drops_moved and not connection.moving:
+            if party is not None and connection.session.drops_moved and not connection.is_moving:
                 party.add(connection)
         self._departures.add(connections)
         number = 0

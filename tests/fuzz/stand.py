@@ -418,7 +418,7 @@ class Stand:
             frame = response(1, configs(copies_for(HELD_BYTES)))
             scene.feed("broker", frame[: len(frame) // 2] if state == S.HELD else frame)
             assert scene.connection.session.held_bytes
-            assert scene.connection.session.working == (state == S.WORKING)
+            assert scene.connection.session.is_working == (state == S.WORKING)
         elif state in (S.DRAINING, S.LEAVING):
             scene.connection.drain(DRAIN_S)
             if state == S.LEAVING:

@@ -220,7 +220,7 @@ class Conversation:
 
     def redirect(self) -> None:
         """As in a move: only a group's member, which has sent a heartbeat, is sent elsewhere."""
-        if self.play.session.coordinates:
+        if self.play.session.is_group_member:
             self.play.session.redirect()
             self._is_redirecting = True
 

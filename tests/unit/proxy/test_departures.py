@@ -14,8 +14,8 @@ from fleet.proxy.departures import MAX_PARTY_CONNECTIONS, Departures, Party
 class SessionStub:
     client_key: bytes = b"host\0app"
     drops_moved: bool = True
-    fetches: bool = False
-    coordinates: bool = False
+    has_fetched: bool = False
+    is_group_member: bool = False
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class ConnectionStub:
     session: SessionStub = field(default_factory=SessionStub)
     since_s: float = 0.0
     party: Any = None
-    may_leave: bool = False
+    can_leave: bool = False
     left: bool = False
 
     def leave(self) -> None:
@@ -35,7 +35,7 @@ class ConnectionStub:
     def advance(self) -> None:
         """Leave like a connection without a party."""
         assert self.party is None
-        if self.may_leave:
+        if self.can_leave:
             self.leave()
 
 
@@ -60,33 +60,33 @@ def happens(connection: ConnectionStub) -> None:
 def test_party_leaves_when_its_last_connection_may() -> None:
     first, second = ConnectionStub(1), ConnectionStub(2)
     party(first, second)
-    first.may_leave = True
+    first.can_leave = True
     happens(first)
     assert not first.left
-    second.may_leave = True
+    second.can_leave = True
     happens(second)
     assert first.left
     assert second.left
 
 
 def test_past_moment_to_leave_does_not_count() -> None:
-    first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
+    first, second = ConnectionStub(1, can_leave=True), ConnectionStub(2)
     party(first, second)
     happens(first)
-    first.may_leave, second.may_leave = False, True
+    first.can_leave, second.can_leave = False, True
     happens(second)
     assert not first.left
     assert not second.left
 
 
-@pytest.mark.parametrize("what", ["fetches", "coordinates"])
+@pytest.mark.parametrize("what", ["has_fetched", "is_group_member"])
 def test_a_consumers_connection_leaves_alone(what: str) -> None:
     """A request for records may wait for half a second, and belongs to another client."""
     first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(2)
     party(first, second, third)
     setattr(second.session, what, True)
     happens(second)
-    first.may_leave = third.may_leave = True
+    first.can_leave = third.can_leave = True
     happens(third)
     assert first.left
     assert third.left
@@ -94,7 +94,7 @@ def test_a_consumers_connection_leaves_alone(what: str) -> None:
 
 
 def test_party_does_not_wait_for_a_closed_connection() -> None:
-    first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
+    first, second = ConnectionStub(1, can_leave=True), ConnectionStub(2)
     party(first, second)
     second.party.drop(second)
     assert first.left
@@ -103,7 +103,7 @@ def test_party_does_not_wait_for_a_closed_connection() -> None:
 
 
 def test_dissolved_party_lets_ready_connections_leave() -> None:
-    first, second = ConnectionStub(1, may_leave=True), ConnectionStub(2)
+    first, second = ConnectionStub(1, can_leave=True), ConnectionStub(2)
     party(first, second).end()
     assert first.left
     assert not second.left
@@ -116,13 +116,13 @@ def test_party_checks_its_last_blocker_first() -> None:
 
     class Counted(ConnectionStub):
         @property
-        def may_leave(self) -> bool:
+        def can_leave(self) -> bool:
             nonlocal looks
             looks += 1
             return self.broker_id != 999
 
-        @may_leave.setter
-        def may_leave(self, value: bool) -> None: ...
+        @can_leave.setter
+        def can_leave(self, value: bool) -> None: ...
 
     connections = [Counted(each) for each in range(1_000)]
     party(*connections)
@@ -135,7 +135,7 @@ def test_only_clients_that_drop_connections_leave_together() -> None:
     one, other = ConnectionStub(1), ConnectionStub(2)
     elsewhere = ConnectionStub(1, SessionStub(b"host2\0app"))
     java = [ConnectionStub(each, SessionStub(drops_moved=False)) for each in (1, 2)]
-    member = ConnectionStub(1, SessionStub(coordinates=True))
+    member = ConnectionStub(1, SessionStub(is_group_member=True))
     found = turns(one, java[0], elsewhere, other, java[1], member)
     assert [one, other] in found
     assert sorted(map(len, found)) == [1, 1, 1, 1, 2]

@@ -95,8 +95,8 @@ def _most_instructions(size_bytes: int) -> int:
     for begin in range(0, len(frame), DATA_BYTES):
         piece = frame[begin : begin + DATA_BYTES]
         most = max(most, instructions(partial(session.receive_from_broker, piece, written.append)))
-    assert session.working
-    while session.working:
+    assert session.is_working
+    while session.is_working:
         before = len(written)
         most = max(most, instructions(lambda: session.work(written.append)))
         assert sum(map(len, written[before:])) <= 2 * PIECE_BYTES
@@ -112,12 +112,12 @@ def test_bytes_behind_a_held_response_wait() -> None:
     assert len(frame) > AT_ONCE_BYTES
     session = play.session
     assert session.receive_from_broker(frame + behind, written.append) == len(frame)
-    assert session.holding
+    assert session.is_holding
     assert session.held_bytes == len(frame)
     assert session.receive_from_broker(behind, written.append) == 0
     assert session.in_flight == 2
     assert not written
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     assert session.held_bytes == 0
     assert session.in_flight == 1
@@ -131,9 +131,9 @@ def test_many_short_responses_are_patched_in_several_turns() -> None:
     count = DATA_BYTES // len(frame)
     play.ask(*[(DESCRIBE_CONFIGS, 4, 1)] * count)
     read, session, most = frame * count, play.session, 0
-    while read or session.working:
+    while read or session.is_working:
         before = len(written)
-        if session.working:
+        if session.is_working:
             session.work(written.append)
         else:
             read = read[session.receive_from_broker(read, written.append) :]
@@ -156,7 +156,7 @@ def test_all_slices_use_the_same_directory() -> None:
     for _ in range(20):
         session.work(written.append)
     play.source.update(play.source.book.directory.__class__())
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     received = b"".join(written)
     assert received.count(b"a-proxy-with-a-name") == count
@@ -224,7 +224,7 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
     )
     if not is_refused:
         patched.step(list[object]().append)
-        assert patched.replaces
+        assert patched.has_replacements
         return
     with pytest.raises(OversizeFrame) as caught:
         patched.step(list[object]().append)
@@ -267,11 +267,11 @@ async def test_other_connections_progress_while_patching_in_slices(
         other_reader, other = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         writer.write(ask(2) + fetch(3))
         await eventually(
-            lambda: any(each.session.working for each in at.connections()), "the response is being patched"
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being patched"
         )
         first = asyncio.create_task(read_frame(reader))
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(fetch(answered))
             await read_frame(other_reader)
             answered += 1
@@ -302,13 +302,13 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
         await eventually(lambda: not len(at.worker.turns), "nothing more is written")
-        assert connection.session.working
+        assert connection.session.is_working
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(8, configs(copies_for(8 * MIB), b""))[4:]
         await eventually(lambda: connection not in at.worker.backlogs, "the client has caught up")
-        assert not connection.alert
+        assert not connection.is_alert
         writer.close()
 
 
@@ -317,7 +317,9 @@ async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, as
     at.worker.turns = TurnQueue(list[object]().append)
     _, writer = await at.connect(1)
     writer.write(requests)
-    await eventually(lambda: any(each.session.working for each in at.connections()), "the bytes have arrived")
+    await eventually(
+        lambda: any(each.session.is_working for each in at.connections()), "the bytes have arrived"
+    )
     (connection,) = at.connections()
     return connection, writer
 

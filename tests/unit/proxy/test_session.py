@@ -80,7 +80,7 @@ def test_incomplete_body_passes() -> None:
     sent = produce(9, 1, 1, b"r" * 100_000)
     play.client(sent[:1_000])
     assert len(play.to_broker) == 1_000
-    assert not play.session.drained
+    assert not play.session.is_drained
     play.client(sent[1_000:])
     assert bytes(play.to_broker) == sent
     big = response(1, b"f" * 100_000)
@@ -585,16 +585,16 @@ def test_a_drain_lets_answers_through_and_no_further_request() -> None:
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1))
     play.session.drain()
-    assert not play.session.drained
+    assert not play.session.is_drained
     later = request(HEARTBEAT, 4, 2)
     play.client(later)
     assert play.client_rest == later
     assert play.session.in_flight == 1
     answer = response(1, b"y" * 100)
     play.broker(answer[:50])
-    assert not play.session.drained
+    assert not play.session.is_drained
     play.broker(answer[50:])
-    assert play.session.drained
+    assert play.session.is_drained
     assert play.to_client == answer
 
 
@@ -611,9 +611,9 @@ def test_withheld_client_forwards_no_produce_with_a_response(size: int) -> None:
     play.client(b"")
     assert bytes(play.to_broker) == passes
     for correlation_id in (2, 4):
-        assert not play.session.drained
+        assert not play.session.is_drained
         play.broker(response(correlation_id))
-    assert play.session.drained
+    assert play.session.is_drained
 
 
 def test_a_drain_finishes_the_request_that_was_begun() -> None:
@@ -621,10 +621,10 @@ def test_a_drain_finishes_the_request_that_was_begun() -> None:
     sent = produce(9, 1, 0, b"r" * 1_000)
     play.client(sent[:100])
     play.session.drain()
-    assert not play.session.drained
+    assert not play.session.is_drained
     play.client(sent[100:] + request(HEARTBEAT, 4, 2))
     assert bytes(play.to_broker) == sent
-    assert play.session.drained
+    assert play.session.is_drained
 
 
 def test_drain_forwards_requests_without_a_response() -> None:
@@ -637,8 +637,8 @@ def test_drain_forwards_requests_without_a_response() -> None:
     play.client(silent + silent + loud + silent)
     assert play.to_broker.endswith(silent + silent)
     assert play.client_rest == loud + silent
-    assert play.session.drained
-    assert play.session.refuses
+    assert play.session.is_drained
+    assert play.session.is_refusing
 
 
 def test_drain_waits_for_an_incomplete_header() -> None:
@@ -649,19 +649,19 @@ def test_drain_waits_for_an_incomplete_header() -> None:
     silent = produce(9, 2, 0, b"r" * 50)
     for end in range(1, len(silent)):
         play.client(silent[end - 1 : end])
-        assert not play.session.refuses
+        assert not play.session.is_refusing
     play.client(silent[-1:] + request(HEARTBEAT, 4, 3)[:13])
     assert play.to_broker.endswith(silent)
-    assert not play.session.refuses
+    assert not play.session.is_refusing
     play.client(request(HEARTBEAT, 4, 3)[13:])
-    assert play.session.refuses
+    assert play.session.is_refusing
 
 
 def test_a_new_session_is_drained_at_once() -> None:
     play = Play.new()
-    assert not play.session.drained
+    assert not play.session.is_drained
     play.session.drain()
-    assert play.session.drained
+    assert play.session.is_drained
     assert play.session.receive_from_client(request(HEARTBEAT, 4, 1)) == 0
 
 
@@ -672,17 +672,17 @@ def test_a_new_session_is_drained_at_once() -> None:
 def test_heartbeat_is_redirected_when_nothing_is_in_flight(key: int) -> None:
     play = Play.new()
     play.ask((key, 1, 1))
-    assert play.session.coordinates
+    assert play.session.is_group_member
     play.session.redirect()
     play.ask((key, 1, 2))
-    assert not play.session.redirected, "something was in flight"
+    assert not play.session.is_redirected, "something was in flight"
     play.broker(response(1) + response(2))
     forwarded, answered = bytes(play.to_broker), bytes(play.to_client)
     heartbeat = request(key, 1, 3, b"x" * 50)
     play.client(heartbeat[:30])
-    assert not play.session.redirected
+    assert not play.session.is_redirected
     play.client(heartbeat[30:])
-    assert play.session.redirected
+    assert play.session.is_redirected
     assert play.to_broker == forwarded
     assert play.to_client == answered + build_not_coordinator(key, 1, 3)
     play.client(request(key, 1, 4))
@@ -702,5 +702,5 @@ def test_other_requests_pass_before_a_redirected_heartbeat() -> None:
     play.session.redirect()
     play.ask((3, 12, 1), (8, 2, 2))
     assert play.session.in_flight == 2
-    assert not play.session.coordinates
-    assert not play.session.redirected
+    assert not play.session.is_group_member
+    assert not play.session.is_redirected

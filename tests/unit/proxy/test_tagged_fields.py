@@ -81,11 +81,11 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
         taken += session.receive_from_broker(raw[taken:], written.append)
 
     while taken < len(raw):
-        act: Callable[[], object] = partial(session.work, written.append) if session.working else receive
+        act: Callable[[], object] = partial(session.work, written.append) if session.is_working else receive
         most = max(most, instructions(act))
         turns += 1
     assert session.in_flight == 0
-    assert not session.working
+    assert not session.is_working
     return b"".join(written), turns, most
 
 
@@ -144,10 +144,10 @@ async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -
         other_reader, other = await at.connect(1)
         writer.write(ask(1) + ask(2))
         await eventually(
-            lambda: any(each.session.working for each in at.connections()), "the response is being scanned"
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being scanned"
         )
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(ask(3))
             async with asyncio.timeout(LIMIT_S):
                 assert await other_reader.readexactly(14) == framed(b"\0other", 3)
@@ -156,7 +156,7 @@ async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -
         async with asyncio.timeout(LIMIT_S):
             assert await reader.readexactly(len(MANY)) == MANY
         assert at.worker.responses.total_bytes == 0
-        assert not any(each.session.holding for each in at.connections())
+        assert not any(each.session.is_holding for each in at.connections())
 
 
 async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:

@@ -228,7 +228,10 @@ async def test_client_with_thousands_in_flight_is_paused(
         at.worker.apply(at.directory([one]))
         reader, writer = await connect_narrow(at, 1, client)
         writer.write(b"".join(request(LIST_GROUPS, 0, number) for number in range(count)))
-        await eventually(lambda: at.connections() and at.connections()[0].session.crowded, "crowded")
+        await eventually(
+            lambda: at.connections() and at.connections()[0].session.is_crowded,
+            "the client has many requests in flight",
+        )
         (connection,) = at.connections()
         await eventually(lambda: not connection.transport.is_reading(), "reading has paused")
         assert connection.session.in_flight <= MAX_IN_FLIGHT + DATA_BYTES // len(request(LIST_GROUPS, 0, 1))
@@ -239,7 +242,7 @@ async def test_client_with_thousands_in_flight_is_paused(
                 assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert connection.session.in_flight <= MAX_IN_FLIGHT // 2
         assert connection.transport.is_reading()
-        assert not connection.alert
+        assert not connection.is_alert
         writer.close()
 
 
@@ -280,7 +283,7 @@ async def test_clients_with_many_in_flight_share_a_limit(tmp_path: Path) -> None
                 for number in range(count):
                     assert (await read_frame(reader))[:4] == struct.pack(">i", number)
         assert not at.worker.requests.total_bytes
-        assert not any(each.alert for each in at.connections())
+        assert not any(each.is_alert for each in at.connections())
         assert all(each.transport.is_reading() for each in at.connections())
         assert not at.worker.snapshot().limited
         for _, writer in waiting:
@@ -346,7 +349,7 @@ async def test_waiting_bytes_count_with_their_whole_read(tmp_path: Path) -> None
         async with asyncio.timeout(LIMIT_S):
             assert len(await read_frame(reader)) == 4 + size
         await eventually(lambda: not at.worker.backlogs.total_bytes, "the client has caught up")
-        assert not connection.alert
+        assert not connection.is_alert
         writer.close()
 
 
@@ -425,7 +428,7 @@ async def test_bytewise_body_to_a_slow_broker_is_paused(tmp_path: Path, draining
         one.writers[0].transport.resume_reading()  # type: ignore[attr-defined]
         await eventually(connection.transport.is_reading, "reading has resumed")
         assert not broker.waiting_bytes
-        assert connection.alert == draining
+        assert connection.is_alert == draining
         writer.close()
 
 

@@ -928,7 +928,7 @@ async def test_clients_of_a_moved_identity_leave_when_idle(tmp_path: Path) -> No
         await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(replace(before, advertised={1: ("p2",), 2: ("p1",)}))
         await eventually(
-            lambda: [each for each in at.connections() if each.moving], "the connection has to leave"
+            lambda: [each for each in at.connections() if each.is_moving], "the connection has to leave"
         )
         writer.write(fetch(2))
         await eventually(lambda: at.worker.snapshot().requests[FETCH] == 2, "there was no such moment yet")
@@ -948,7 +948,7 @@ async def test_busy_clients_are_drained_in_order(tmp_path: Path) -> None:
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
+        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(2) + produce(3, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
@@ -966,7 +966,7 @@ async def test_group_member_leaves_with_not_coordinator(tmp_path: Path) -> None:
         writer.write(request(HEARTBEAT, 0, 1))
         assert await read_frame(reader) == response(1, b"answer")[4:]
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].moving, "the connection has to leave")
+        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
         writer.write(request(HEARTBEAT, 0, 2))
         assert await ends(reader) == build_not_coordinator(HEARTBEAT, 0, 2)
         assert one.requests == [(HEARTBEAT, 1)]
@@ -1024,7 +1024,7 @@ async def test_acks_0_reaches_a_broker_that_is_still_dialed(
             connection.drain(LIMIT_S)
         else:
             at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-            await eventually(lambda: connection.moving, "the connection has to leave")
+            await eventually(lambda: connection.is_moving, "the connection has to leave")
         assert connection.state is State.DIALING
         released.set()
         assert await ends(reader) == b""
@@ -1192,13 +1192,13 @@ async def test_clients_stay_if_the_identity_returns_in_time(tmp_path: Path) -> N
         await eventually(lambda: len(at.connections()) == 3, "all are connected")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
         await eventually(
-            lambda: len([each for each in at.connections() if not each.moving]) == 2, "a connection leaves"
+            lambda: len([each for each in at.connections() if not each.is_moving]) == 2, "a connection leaves"
         )
         at.worker.apply(at.directory([one]))
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(1.0, later.set)
         await later.wait()
-        assert len([each for each in at.connections() if not each.moving]) == 2
+        assert len([each for each in at.connections() if not each.is_moving]) == 2
         for _, writer in clients:
             writer.close()
 
@@ -1374,7 +1374,7 @@ async def test_librdkafka_connections_leave_together(tmp_path: Path) -> None:
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
         await leaves_together(client)
 
 
@@ -1384,7 +1384,7 @@ async def test_waiting_connection_leaves_with_later_moves(tmp_path: Path) -> Non
         at, one, two = client.at, client.one, client.two
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p1",)}))
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}, revision=1))
-        await eventually(lambda: all(each.moving for each in at.connections()), "both are to leave")
+        await eventually(lambda: all(each.is_moving for each in at.connections()), "both are to leave")
         await leaves_together(client)
 
 
@@ -1467,7 +1467,7 @@ async def test_later_move_does_not_cut_off_a_party(tmp_path: Path) -> None:
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory(brokers, advertised={1: ("p2",), 2: ("p2",), 3: ("p1",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "two are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "two are to leave")
         at.worker.apply(at.directory(brokers, advertised=dict.fromkeys((1, 2, 3), ("p2",)), revision=1))
         assert await ends(later_reader) == b""
         left = [each.broker_id for each in at.connections() if each.state is State.LEAVING]
@@ -1509,7 +1509,7 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         at, one, two = client.at, client.one, client.two
         bootstrap_reader, bootstrap_writer = await greet(at, BOOTSTRAP)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
         end = asyncio.create_task(ends(client.quiet_reader))
         bootstrap_end = asyncio.create_task(ends(bootstrap_reader))
@@ -1531,7 +1531,7 @@ async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path)
         async with asyncio.timeout(LIMIT_S):
             await read_frame(java_reader)
         at.worker.apply(at.directory([one, two], advertised={1: ("p2",), 2: ("p2",)}))
-        await eventually(lambda: sum(each.moving for each in at.connections()) == 2, "both are to leave")
+        await eventually(lambda: sum(each.is_moving for each in at.connections()) == 2, "both are to leave")
         at.stop.set()
         quiet_end = asyncio.create_task(ends(client.quiet_reader))
         assert await ends(java_reader) == b""
@@ -1574,7 +1574,7 @@ async def test_stopping_worker_shortens_running_moves(tmp_path: Path) -> None:
         writer.write(produce(1, acks=1))
         await eventually(lambda: (PRODUCE, 1) in one.requests, "the request is in flight")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: all(each.draining for each in at.connections()), "nothing new passes")
+        await eventually(lambda: all(each.is_draining for each in at.connections()), "nothing new passes")
         at.stop.set()
         assert await ends(reader) == b""
         writer.close()

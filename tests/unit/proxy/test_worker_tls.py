@@ -451,7 +451,7 @@ async def test_leaving_clients_get_their_answers_and_a_goodbye(
         writer.write(produce(1, acks=0) + fetch(2))
         await eventually(lambda: len(one.requests) == 2, "the requests are at the broker")
         at.worker.apply(at.directory([one], advertised={1: ("p2",)}))
-        await eventually(lambda: at.connections()[0].draining, "the time for a quiet moment is over")
+        await eventually(lambda: at.connections()[0].is_draining, "the time for a quiet moment is over")
         # Unread bytes would turn the goodbye into a reset, and lose the answer.
         writer.write(fetch(3) + produce(4, acks=1, records_bytes=4 * DATA_BYTES))
         one.released.set()
@@ -504,7 +504,7 @@ async def test_a_worker_that_stops_sends_its_clients_away_in_order(
         writer.write(fetch(1))
         await eventually(lambda: one.requests, "the request is in flight")
         at.stop.set()
-        await eventually(lambda: at.connections()[0].moving, "the connection has to leave")
+        await eventually(lambda: at.connections()[0].is_moving, "the connection has to leave")
         one.released.set()
         assert await ends(reader) == response(1, b"answer")
         writer.close()

@@ -162,7 +162,7 @@ def test_long_response_is_patched_in_slices() -> None:
     written: list[bytes | memoryview] = []
     play.session.receive_from_broker(raw, written.append)
     turns = 0
-    while play.session.working:
+    while play.session.is_working:
         play.session.work(written.append)
         turns += 1
     assert b"".join(written) == long.frame(blanked=True)
