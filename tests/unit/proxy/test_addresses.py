@@ -87,7 +87,7 @@ def test_identity_without_own_port_goes_to_a_live_member() -> None:
     assert book(directory).client(b"k")[101].compact == compact("c.example", 19_002)
 
 
-def test_an_id_without_any_port_gets_port_0_and_is_counted() -> None:
+def test_id_without_any_port_gets_port_0_and_is_counted() -> None:
     counters = WireCounters()
     seen: list[Broker] = []
     client = AddressBook(DIRECTORY, "external", "b", seen.append, counters).client(b"k")
@@ -134,7 +134,7 @@ def test_real_addresses_are_reported_once_for_each_directory() -> None:
     assert seen[4:] == [Broker(5, "real-5", 9092, "r5")]
 
 
-def test_a_source_swaps_the_whole_book() -> None:
+def test_source_swaps_the_whole_book() -> None:
     source = AddressSource(DIRECTORY, "external", "a")
     before = source.book
     source.update(replace(DIRECTORY, advertised={1: ("b",)}))
@@ -179,7 +179,7 @@ def test_moves_of_a_new_control_process_are_reported() -> None:
     assert source.book.client(b"k", {}).has_unreported_move(1), "a later move of a lower revision"
 
 
-def test_the_first_directory_with_a_generation_is_no_move() -> None:
+def test_first_directory_with_a_generation_is_no_move() -> None:
     source = AddressSource(replace(DIRECTORY, generation=0), "external", "a")
     source.update(replace(DIRECTORY, generation=1, revision=2, advertised={1: ("b",)}))
     assert not source.book.client(b"k").has_unreported_move(1)

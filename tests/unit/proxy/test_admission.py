@@ -35,7 +35,7 @@ def test_connections_within_the_limit_get_a_broker() -> None:
     assert refusal(admission, fourth) == "max_connections: 3 connections are open"
 
 
-def test_a_source_has_a_limit_of_its_own() -> None:
+def test_source_has_a_limit_of_its_own() -> None:
     admission: Admission[Guest] = Admission(10, 2, 5)
     many, other = entered(admission, 3), entered(admission, 1, B)
     assert [refusal(admission, each) for each in (*many[:2], *other)] == [None] * 3

@@ -80,7 +80,7 @@ def test_past_moment_to_leave_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("what", ["has_fetched", "is_group_member"])
-def test_a_consumers_connection_leaves_alone(what: str) -> None:
+def test_consumers_connection_leaves_alone(what: str) -> None:
     """A request for records may wait for half a second, and belongs to another client."""
     first, second, third = ConnectionStub(1), ConnectionStub(2), ConnectionStub(2)
     party(first, second, third)

@@ -166,18 +166,18 @@ async def test_client_tries_the_next_broker_after_a_timeout() -> None:
     """A task that is cancelled by the time limit continues, because the client has not ended."""
     at = Dialling(timeout_s=0.05)
     at.upstreams.commit({each: Broker(each, "127.0.0.1", each) for each in (1, 2)})
-    dialled: list[Candidate] = []
+    dialed: list[Candidate] = []
 
     async def connect(connection: ClientConnection, candidate: Candidate) -> None:
-        dialled.append(candidate)
-        if len(dialled) == 1:
+        dialed.append(candidate)
+        if len(dialed) == 1:
             await at.answers.wait()
 
     at.dialer.connect = connect
     connection = at.client(broker_id=None)
     await eventually(lambda: at.open == 0, "the dial has ended")
-    assert len({each.endpoint for each in dialled}) == 2
-    assert at.lost == [dialled[0].broker_id]
+    assert len({each.endpoint for each in dialed}) == 2
+    assert at.lost == [dialed[0].broker_id]
     assert not is_closed(connection)
 
 

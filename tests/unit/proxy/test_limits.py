@@ -127,7 +127,7 @@ async def test_sweep_failure_after_the_first_turn_is_reported(
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_source"])
-async def test_a_client_above_a_limit_is_closed_at_its_first_request(
+async def test_client_above_a_limit_is_closed_at_its_first_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(**{limit: 2})) as at:
@@ -216,7 +216,7 @@ async def test_client_without_a_request_is_closed(
         await require_served(busy, 2)
 
 
-async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
+async def test_connection_that_members_hold_stays(tmp_path: Path, by_hand: None) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=10)) as at:
         answers: list[None] = []
         pace = HoldPace(LIMIT_S, 0.01, LIMIT_S)
@@ -233,7 +233,7 @@ async def test_a_connection_that_members_hold_stays(tmp_path: Path, by_hand: Non
 
 
 @pytest.mark.parametrize("sent", [6, 40, 200])
-async def test_a_request_that_stops_in_its_midst_is_closed(
+async def test_request_that_stops_in_its_midst_is_closed(
     tmp_path: Path, by_hand: None, caplog: pytest.LogCaptureFixture, sent: int
 ) -> None:
     """In the header, and in the body, which is forwarded as it arrives."""
@@ -314,7 +314,7 @@ async def test_time_does_not_run_while_the_broker_takes_no_more(tmp_path: Path, 
         writer.close()
 
 
-async def test_time_does_not_run_while_a_broker_is_dialled(
+async def test_time_does_not_run_while_a_broker_is_dialed(
     tmp_path: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_script() as one, serving(tmp_path, one, Limits(first_request_timeout_s=5)) as at:

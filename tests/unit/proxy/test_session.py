@@ -239,21 +239,21 @@ def test_unoffered_api_or_version_is_refused(key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize("correlation_id", [0, 2, 3, -1])
-def test_a_response_out_of_turn_is_refused(correlation_id: int) -> None:
+def test_response_out_of_turn_is_refused(correlation_id: int) -> None:
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1), (3, 12, 2))
     with pytest.raises(UnknownResponse):
         play.broker(response(correlation_id))
 
 
-def test_a_patched_response_out_of_turn_is_refused() -> None:
+def test_patched_response_out_of_turn_is_refused() -> None:
     play = Play.new()
     play.ask((3, 12, 2), (HEARTBEAT, 4, 1))
     with pytest.raises(UnknownResponse):
         play.broker(response(1))
 
 
-def test_a_response_to_nothing_is_refused() -> None:
+def test_response_to_nothing_is_refused() -> None:
     with pytest.raises(UnknownResponse):
         Play.new().broker(response(0))
 
@@ -304,7 +304,7 @@ def test_metadata_tail_is_forwarded_before_it_is_complete() -> None:
     assert play.to_client.endswith(b"t" * 100_000)
 
 
-def test_a_new_directory_counts_from_the_next_response_on() -> None:
+def test_new_directory_counts_from_the_next_response_on() -> None:
     play = Play.new()
     play.ask((3, 12, 1), (3, 12, 2))
     play.broker(metadata_frame(1))
@@ -329,7 +329,7 @@ def test_responses_that_must_be_whole_are_limited() -> None:
     assert "raise limits.max_patched_response_bytes" in str(caught.value)
 
 
-def test_the_head_of_metadata_is_limited() -> None:
+def test_head_of_metadata_is_limited() -> None:
     play = Play.new()
     play.ask((3, 12, 1))
     brokers = (struct.pack(">i", -1) + b"\x01" + struct.pack(">i", -1) + b"\0\0") * 100_000
@@ -388,7 +388,7 @@ def test_rewriting_is_timed() -> None:
     assert took_s == [0.5, 0.25]
 
 
-def test_the_answer_to_a_sampled_request_is_timed() -> None:
+def test_answer_to_a_sampled_request_is_timed() -> None:
     """Every second read is sampled: the first request that begins in it, if none is timed yet."""
     play = Play.new()
     metadata, offsets = request(3, 12, 7, b"m" * 30), request(LIST_OFFSETS, 5, 8)
@@ -581,7 +581,7 @@ def test_bytes_of_a_clients_choice_are_never_read_as_addresses() -> None:
 # Drain
 
 
-def test_a_drain_lets_answers_through_and_no_further_request() -> None:
+def test_drain_lets_answers_through_and_no_further_request() -> None:
     play = Play.new()
     play.ask((HEARTBEAT, 4, 1))
     play.session.drain()
@@ -616,7 +616,7 @@ def test_withheld_client_forwards_no_produce_with_a_response(size: int) -> None:
     assert play.session.is_drained
 
 
-def test_a_drain_finishes_the_request_that_was_begun() -> None:
+def test_drain_finishes_the_request_that_was_begun() -> None:
     play = Play.new()
     sent = produce(9, 1, 0, b"r" * 1_000)
     play.client(sent[:100])
@@ -657,7 +657,7 @@ def test_drain_waits_for_an_incomplete_header() -> None:
     assert play.session.is_refusing
 
 
-def test_a_new_session_is_drained_at_once() -> None:
+def test_new_session_is_drained_at_once() -> None:
     play = Play.new()
     assert not play.session.is_drained
     play.session.drain()

@@ -93,7 +93,7 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
 @pytest.mark.parametrize(
     "make", [of_header, of_header_with_long_varints, of_transactions, of_short_responses]
 )
-def test_a_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
+def test_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
     """Found: one read took 807 ms of the event loop."""
     raw = make(DATA_BYTES // 4)
     written, turns, most = walk(raw, raw.count(framed(b"")[4:8]) if make is of_short_responses else 1)

@@ -187,7 +187,7 @@ async def test_records_of_one_read_are_delivered_together(made: Connection) -> N
     assert made.carried.received == [sent + b"and another"]
 
 
-async def test_the_rest_of_a_record_comes_with_the_next(made: Connection) -> None:
+async def test_rest_of_a_record_comes_with_the_next(made: Connection) -> None:
     made.other.write(b"one")
     made.other.write(b"two")
     wire = made.wire()
@@ -337,7 +337,7 @@ async def test_invalid_record_ends_the_connection_with_an_alert(made: Connection
     assert made.carried.calls == ["made", "data", "lost"]
 
 
-async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
+async def test_end_of_a_handshake(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     connection.shake_hands()
@@ -351,7 +351,7 @@ async def test_the_end_of_a_handshake(make: Callable[[], Connection]) -> None:
     assert connection.carried.calls == []
 
 
-async def test_a_handshake_that_is_not_tls_fails(make: Callable[[], Connection]) -> None:
+async def test_handshake_that_is_not_tls_fails(make: Callable[[], Connection]) -> None:
     connection = make()
     waiting = asyncio.create_task(connection.tls.handshake())
     connection.tls.data_received(b"SSH-2.0-OpenSSH_9.2p1\r\n")

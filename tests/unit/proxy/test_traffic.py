@@ -23,7 +23,7 @@ PRODUCE, FETCH = 0, 1
 @pytest.mark.parametrize(
     ("took_s", "bucket"), [(0.0, 0), (1e-6, 0), (1.19e-6, 1), (2e-6, 4), (1e-3, 39), (1.0, 79), (3600.0, 126)]
 )
-def test_a_bucket_is_a_quarter_of_an_octave(took_s: float, bucket: int) -> None:
+def test_bucket_is_a_quarter_of_an_octave(took_s: float, bucket: int) -> None:
     assert bucket_of(took_s) == bucket
     assert took_s <= 1e-6 or 2 ** (bucket / 4) <= took_s * 1e6 < 2 ** ((bucket + 1) / 4)
 

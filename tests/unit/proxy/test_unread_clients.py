@@ -202,7 +202,7 @@ async def test_large_first_request_pauses_reading_while_dialing(
         reader, writer = await connect_narrow(at, 1, None)
         sent = request(LIST_GROUPS, 0, 1, bytes(4 * MIB))
         writer.write(sent)
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
         (connection,) = at.connections()
         assert not connection.transport.is_reading()
         assert sum(map(len, connection._queue)) <= DATA_BYTES
@@ -441,7 +441,7 @@ async def test_small_request_behind_replies_keeps_no_large_read(
         released = hold_dials(at, monkeypatch)
         _, writer = await at.connect(1)
         writer.write(request(API_VERSIONS, 32767, 1, bytes(3_000)) * 20 + fetch(1))
-        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialled")
+        await eventually(lambda: at.connections() and at.connections()[0].state is State.DIALING, "dialed")
         assert [type(piece) for piece in at.connections()[0]._queue] == [bytes]
         released.set()
         writer.close()

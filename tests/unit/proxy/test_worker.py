@@ -420,7 +420,7 @@ async def test_identity_port_reaches_its_broker_through_proxies(tmp_path: Path, 
         await eventually(lambda: two.ended == 1, "the broker sees the end")
 
 
-async def test_a_connection_ends_with_its_last_reference(
+async def test_connection_ends_with_its_last_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker's garbage collector looks for reference cycles only once in 50,000 objects."""
@@ -837,7 +837,7 @@ async def test_unrequested_response_is_logged_with_its_broker(
         writer.close()
 
 
-async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
+async def test_client_that_ends_inside_a_request_is_counted(tmp_path: Path) -> None:
     """Found by fuzzing a running fleet: the end was not counted. An end between two requests is no error."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
@@ -851,7 +851,7 @@ async def test_a_client_that_ends_inside_a_request_is_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("unconsumed_bytes", [3, 10])
-async def test_a_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, unconsumed_bytes: int) -> None:
+async def test_broker_that_ends_inside_a_response_is_counted(tmp_path: Path, unconsumed_bytes: int) -> None:
     async def cut_off(_: BrokerScript, key: int, correlation_id: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(correlation_id, b"answer")[:unconsumed_bytes])
         writer.close()
@@ -1236,9 +1236,7 @@ async def test_move_is_reported_for_a_limited_time(tmp_path: Path, monkeypatch: 
                 pass
 
 
-async def test_a_directory_leaves_no_timer_in_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_directory_leaves_no_timer_in_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: a timer of ten minutes for each listener gave each wait of the loop a limit, a timer to set."""
     async with broker_script() as one, running(tmp_path, [one.port]) as at:
         loop = asyncio.get_running_loop()
@@ -1503,7 +1501,7 @@ async def test_withheld_librdkafka_is_served_if_identity_returns(tmp_path: Path)
             each.close()
 
 
-async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
+async def test_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> None:
     """Found: idle connections of a client ended at once while another connection had requests in flight."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two
@@ -1522,7 +1520,7 @@ async def test_a_stopping_worker_does_not_cut_off_a_party(tmp_path: Path) -> Non
         bootstrap_writer.close()
 
 
-async def test_a_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
+async def test_stopping_worker_adds_no_other_client_to_a_party(tmp_path: Path) -> None:
     """A Java client may have the same host and client id as a librdkafka client."""
     async with half_busy(tmp_path, LIMIT_S) as client:
         at, one, two = client.at, client.one, client.two

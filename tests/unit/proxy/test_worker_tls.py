@@ -165,7 +165,7 @@ async def test_renegotiation_is_refused(
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_a_client_that_does_not_speak_tls(
+async def test_client_that_does_not_speak_tls(
     tmp_path: Path, tls: ListenerTlsSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_script() as one, running(tmp_path, [one.port], listener_tls=tls) as at:
@@ -219,7 +219,7 @@ async def test_http_within_tls_is_named_in_the_log(
         assert "client: it speaks HTTP to the TLS listener external; send health checks" in caplog.text
 
 
-async def test_a_connection_ends_with_its_last_reference(
+async def test_connection_ends_with_its_last_reference(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same as without TLS, with and without a complete handshake."""
@@ -394,7 +394,7 @@ async def test_refused_client_gets_an_alert(
 
 
 @pytest.mark.parametrize("lowest", ["1.2", "1.3"])
-async def test_the_lowest_version(
+async def test_lowest_version(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority, lowest: Literal["1.2", "1.3"]
 ) -> None:
     old = trusting(authority)
@@ -461,7 +461,7 @@ async def test_leaving_clients_get_their_answers_and_a_goodbye(
         await eventually(lambda: not at.connections(), "the client has gone")
 
 
-async def test_a_client_that_is_quiet_leaves_at_once(
+async def test_client_that_is_quiet_leaves_at_once(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -478,7 +478,7 @@ async def test_a_client_that_is_quiet_leaves_at_once(
         await eventually(lambda: one.ended, "the broker sees the end")
 
 
-async def test_a_client_that_never_answers_the_goodbye_is_cut(
+async def test_client_that_never_answers_the_goodbye_is_cut(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with (
@@ -495,7 +495,7 @@ async def test_a_client_that_never_answers_the_goodbye_is_cut(
         writer.transport.abort()
 
 
-async def test_a_worker_that_stops_sends_its_clients_away_in_order(
+async def test_worker_that_stops_sends_its_clients_away_in_order(
     tmp_path: Path, tls: ListenerTlsSettings, authority: Authority
 ) -> None:
     async with broker_script(never) as one, running(tmp_path, [one.port], listener_tls=tls) as at:
@@ -532,7 +532,7 @@ async def asked_for(at: Running, client: ssl.SSLContext, name: str) -> tuple[byt
     return answer, served
 
 
-async def test_the_server_name_says_which_identity(tmp_path: Path, authority: Authority) -> None:
+async def test_server_name_selects_the_identity(tmp_path: Path, authority: Authority) -> None:
     pair = authority.issue("external", ["proxy1.example", "*.proxy1.example"])
     tls = ListenerTlsSettings(pair.certificate, pair.key)
     async with (

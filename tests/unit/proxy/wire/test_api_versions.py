@@ -67,7 +67,7 @@ def test_ranges_are_cut_and_the_rest_is_kept(version: int, split: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> None:
+def test_broker_that_does_not_know_the_version_answers_in_v0(version: int) -> None:
     play = Play.new()
     play.ask((API_VERSIONS, version, 5))
     play.broker(response(0, [(18, 0, 9)], ErrorCode.unsupported_version))

@@ -44,7 +44,7 @@ def test_any_tags_are_skipped() -> None:
     assert skip_tags(memoryview(b"?" + section + b"rest"), 1) == 1 + len(section)
 
 
-def test_a_giant_count_of_tags_is_refused() -> None:
+def test_giant_count_of_tags_is_refused() -> None:
     for count in (b"\xff\xff\xff\xff\x07", encode_varint(MAX_TAGS_PER_SECTION + 1)):
         with pytest.raises(MalformedFrame, match="tagged fields in one section"):
             skip_tags(memoryview(count + b"\0" * 64), 0)

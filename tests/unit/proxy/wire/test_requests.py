@@ -95,7 +95,7 @@ def test_acks_that_has_not_arrived() -> None:
                 produce_acks(memoryview(whole)[:cut], version, 6)
 
 
-def test_a_transactional_id_of_negative_length_is_refused() -> None:
+def test_transactional_id_of_negative_length_is_refused() -> None:
     with pytest.raises(MalformedFrame) as caught:
         produce_acks(memoryview(request(0, 8, 1, struct.pack(">hh", -2, 1), None)), 8, -1)
     assert caught.value.peer == "client"
