@@ -206,7 +206,7 @@ class Dialer:
             self._on_lost(candidate.broker_id)
         if self._upstreams.failed(candidate, time.monotonic()):
             why = explain_dial(error)
-            log.warning("cannot reach the broker at %s: %s", candidate.endpoint, why)
+            log.warning("the broker at %s cannot be reached: %s", candidate.endpoint, why)
 
     def _cancel_attempt(self, connection: ClientConnection) -> None:
         task = self._tasks.get(connection)

@@ -706,7 +706,7 @@ async def test_untrusted_broker_counts_as_unreachable(
         writer.close()
         assert at.worker.snapshot().upstream_up == {1: False}
     server.close()
-    assert f"cannot reach the broker at 127.0.0.1:{broker.port}: {expected}" in caplog.text
+    assert f"the broker at 127.0.0.1:{broker.port} cannot be reached: {expected}" in caplog.text
 
 
 async def test_broker_that_closes_has_its_last_answer_delivered(tmp_path: Path, way: Way) -> None:
