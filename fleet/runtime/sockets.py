@@ -25,7 +25,7 @@ UNIX_PATH_LIMIT_BYTES: Final = 107
 FIRST_UNPRIVILEGED_PORT: Final = 1024
 SPARE_FDS: Final = 64
 BODY_FDS: Final = 130
-"""For large bodies: a pipe, and two for each of `fleet.proxy.splice.MOST`."""
+"""For large bodies: a pipe, and two for each of `fleet.proxy.splice.MAX_SPLICED_BODIES`."""
 SPARE_CONNECTIONS: Final = 256
 """Above the limit of connections: how many may wait until it shows that they are not other members'."""
 

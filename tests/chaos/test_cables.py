@@ -26,7 +26,7 @@ from tests.integration.wire import Connection
 pytestmark = pytest.mark.size("test-all")
 
 SILENT_S = 1.0
-VANISHED = "has not answered for as long, and has not said that it ends (vanished_timeout_s; "
+VANISHED = "the host stopped answering without closing the connection (vanished_timeout_s; "
 VANISHED_TIMEOUT_S = 8.0
 LOSES_ONE_IN = 20
 LOSES_FOR_S = 15.0

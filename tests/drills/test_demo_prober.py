@@ -59,7 +59,7 @@ def test_brokers_are_read_from_what_kio_writes(rack: str | None) -> None:
 
 
 def test_an_answer_to_another_question_is_refused() -> None:
-    with pytest.raises(MalformedFrame, match="answer to 5, asked 6"):
+    with pytest.raises(MalformedFrame, match="correlation id 5, expected 6"):
         brokers_of(response(5, {1: P1}), 6)
 
 

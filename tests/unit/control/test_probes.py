@@ -30,7 +30,7 @@ from fleet.control.probes import (
 )
 from fleet.core.liveness import ProbeOutcome
 from fleet.core.model import Endpoint
-from fleet.proxy.wire.api_versions import error_reply
+from fleet.proxy.wire.api_versions import build_error_reply
 from fleet.runtime.outbound import LocalFailure, Resolver
 from fleet.tls.brokers import to_brokers
 from tests.certificates import Authority
@@ -130,7 +130,7 @@ async def ask_member(targets: Iterable[Target], timeout_s: float) -> ProbeOutcom
 
 
 async def test_member_probe_needs_no_broker() -> None:
-    async with serving(raw(error_reply)) as (server, endpoint):
+    async with serving(raw(build_error_reply)) as (server, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
     (frame,) = server.asked
     header, size = entity_reader(RequestHeaderV2)(frame, 0)
@@ -171,7 +171,7 @@ async def test_half_an_answer_in_time_is_none() -> None:
 
 
 async def test_every_listener_must_answer_and_the_worst_counts(nobody: Endpoint) -> None:
-    async with serving(raw(error_reply)) as (server, alive), serving(silence) as (_, frozen):
+    async with serving(raw(build_error_reply)) as (server, alive), serving(silence) as (_, frozen):
         assert await ask_member([Target(alive), Target(alive)], PATIENT_S) is ProbeOutcome.ANSWERED
         assert len(server.asked) == 2
         assert await ask_member([Target(alive), Target(frozen)], HASTY_S) is ProbeOutcome.TIMED_OUT
@@ -186,7 +186,7 @@ async def test_listeners_are_asked_at_the_same_time() -> None:
 
     async def wait_for_the_other(frame: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await both_asked.wait()
-        writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+        writer.write(build_error_reply(struct.unpack_from(">hhi", frame)[2]))
 
     async with serving(wait_for_the_other) as (_, one), serving(wait_for_the_other) as (_, other):
         assert await ask_member([Target(one), Target(other)], PATIENT_S) is ProbeOutcome.ANSWERED
@@ -209,7 +209,7 @@ def no_descriptors() -> Iterator[Callable[[], None]]:
 async def test_missing_descriptors_are_no_refusal_of_the_member(
     no_descriptors: Callable[[], None],
 ) -> None:
-    async with serving(raw(error_reply)) as (_, endpoint):
+    async with serving(raw(build_error_reply)) as (_, endpoint):
         assert await ask_member([Target(endpoint)], PATIENT_S) is ProbeOutcome.ANSWERED
         targets = await resolve([Target(endpoint)], Resolver(), PATIENT_S)
         no_descriptors()
@@ -363,7 +363,7 @@ def answering(stop: asyncio.Event, then: Callable[[asyncio.StreamWriter], None])
 
     async def script(frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not stop.is_set():
-            writer.write(error_reply(struct.unpack_from(">hhi", frame)[2]))
+            writer.write(build_error_reply(struct.unpack_from(">hhi", frame)[2]))
             frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         then(writer)
 

@@ -1,4 +1,4 @@
-"""Responses that must be seen whole: work in slices, and one limit for all clients of a worker together."""
+"""Responses that must be complete before patching: work in slices, and a common limit for all clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.unit.proxy.test_worker_tls import tls_settings, trusting
 DESCRIBE_CONFIGS, FIND_COORDINATOR, FETCH = 32, 10, 1
 REAL = b"PLAINTEXT://real-broker-1.hidden:9092"
 REAL_SEGMENT_BYTES = 1460
-"""With it the kernel takes 74 KB of an answer that nobody reads, and megabytes without. Measured."""
+"""With it the kernel takes 74 KB of an unread response, and megabytes without. Measured."""
 ROOM = SessionLimits(max_patched_response_bytes=64 * MIB)
 
 
@@ -53,13 +53,13 @@ def compact(text: bytes) -> bytes:
 
 
 def config(name: bytes, value: bytes) -> bytes:
-    """One of DescribeConfigs v4, with a synonym."""
+    """A configuration of DescribeConfigs v4, with a synonym."""
     synonym = compact(name) + compact(value) + b"\x05\0"
     return compact(name) + compact(value) + b"\0\x05\0" + b"\x02" + synonym + b"\x01\0\0"
 
 
 def configs(copies: int, value: bytes = REAL) -> bytes:
-    """A body of DescribeConfigs v4 that answers a request for the same broker so many times."""
+    """A body of DescribeConfigs v4 that answers a request with the same broker many times."""
     entries = [config(b"some.broker.config.name.%d" % number, b"value") for number in range(100)]
     broker = (
         bytes(2) + b"\0\x04\x021" + encode_varint(102) + b"".join((*entries, config(b"listeners", value)))
@@ -79,8 +79,8 @@ def copies_for(size_bytes: int) -> int:
 
 
 @pytest.mark.interpreted
-def test_no_turn_looks_at_more_than_a_slice() -> None:
-    """Found: 30 MB, asked for with 8 KB, took 0.93 s in one turn of the event loop."""
+def test_each_turn_patches_at_most_a_slice() -> None:
+    """Found: 30 MB, requested with 8 KB, took 0.93 s in one turn of the event loop."""
     of_slice = _most_instructions(4 * SLICE_BYTES + AT_ONCE_BYTES)
     of_many = _most_instructions(MIB // 2)
     assert of_many <= 2 * of_slice
@@ -95,8 +95,8 @@ def _most_instructions(size_bytes: int) -> int:
     for begin in range(0, len(frame), DATA_BYTES):
         piece = frame[begin : begin + DATA_BYTES]
         most = max(most, instructions(partial(session.receive_from_broker, piece, written.append)))
-    assert session.working
-    while session.working:
+    assert session.is_working
+    while session.is_working:
         before = len(written)
         most = max(most, instructions(lambda: session.work(written.append)))
         assert sum(map(len, written[before:])) <= 2 * PIECE_BYTES
@@ -105,35 +105,35 @@ def _most_instructions(size_bytes: int) -> int:
     return most
 
 
-def test_bytes_behind_a_held_response_wait_for_it() -> None:
+def test_bytes_behind_a_held_response_wait() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((DESCRIBE_CONFIGS, 4, 1), (FIND_COORDINATOR, 3, 2))
     frame, behind = response(1, configs(20)), response(2, bytes(4))
     assert len(frame) > AT_ONCE_BYTES
     session = play.session
     assert session.receive_from_broker(frame + behind, written.append) == len(frame)
-    assert session.holding
+    assert session.is_holding
     assert session.held_bytes == len(frame)
     assert session.receive_from_broker(behind, written.append) == 0
     assert session.in_flight == 2
     assert not written
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     assert session.held_bytes == 0
     assert session.in_flight == 1
 
 
 @pytest.mark.interpreted
-def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
-    """Found: 200 clients that each asked 100 times for 15 KB had a turn of the event loop take 2.4 s."""
+def test_many_short_responses_are_patched_in_several_turns() -> None:
+    """Found: 200 clients that each requested 15 KB 100 times made a turn of the event loop take 2.4 s."""
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     frame = response(1, configs(copies_for(AT_ONCE_BYTES // 2)))
     count = DATA_BYTES // len(frame)
     play.ask(*[(DESCRIBE_CONFIGS, 4, 1)] * count)
     read, session, most = frame * count, play.session, 0
-    while read or session.working:
+    while read or session.is_working:
         before = len(written)
-        if session.working:
+        if session.is_working:
             session.work(written.append)
         else:
             read = read[session.receive_from_broker(read, written.append) :]
@@ -142,7 +142,7 @@ def test_many_short_responses_of_one_read_are_patched_in_turns() -> None:
     assert b"".join(written) == response(1, configs(copies_for(AT_ONCE_BYTES // 2), b"")) * count
 
 
-def test_one_directory_serves_all_slices() -> None:
+def test_all_slices_use_the_same_directory() -> None:
     play, written = Play.new(limits=ROOM), list[bytes | memoryview]()
     play.ask((FIND_COORDINATOR, 4, 1))
     coordinator = (
@@ -156,14 +156,14 @@ def test_one_directory_serves_all_slices() -> None:
     for _ in range(20):
         session.work(written.append)
     play.source.update(play.source.book.directory.__class__())
-    while session.working:
+    while session.is_working:
         session.work(written.append)
     received = b"".join(written)
     assert received.count(b"a-proxy-with-a-name") == count
     assert b"real" not in received
 
 
-def test_response_without_addresses_is_written_as_it_is() -> None:
+def test_response_without_addresses_is_unchanged() -> None:
     play = Play.new(limits=ROOM)
     play.ask((DESCRIBE_CONFIGS, 4, 1))
     frame = response(1, configs(50, b""))
@@ -173,7 +173,7 @@ def test_response_without_addresses_is_written_as_it_is() -> None:
 
 
 def test_tagged_field_of_addresses_is_limited() -> None:
-    """It cannot be paused in: its length, which stands before it, changes."""
+    """The field cannot be sliced, because its length comes first and changes."""
     play = Play.new(limits=ROOM)
     play.ask((PRODUCE, 10, 1))
     endpoints = encode_varint(2) + bytes(TAG_LIMIT_BYTES)
@@ -189,7 +189,7 @@ def test_tagged_field_of_addresses_is_limited() -> None:
 def test_size_above_int32_in_a_response_of_brokers_is_refused(
     is_pattern_known: bool, size: int, is_refused: bool
 ) -> None:
-    """Found: struct.error, or a size below 0 that went to the client."""
+    """Found: struct.error, or a size below 0 was sent to the client."""
     play = Play.new(ONE_OWNER_EACH)
     play.ask((METADATA, 12, 1), (METADATA, 12, 2))
     broker = struct.pack(">i", 1) + compact(b"h") + struct.pack(">i", 9092) + b"\0\0"
@@ -201,7 +201,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
     sent_bytes = len(play.to_client)
     begin = struct.pack(">ii", size, number) + brokers
     if is_refused:
-        with pytest.raises(OversizeFrame, match="is above an int32 with the fleet's addresses"):
+        with pytest.raises(OversizeFrame, match="is above int32 with the fleet's addresses"):
             play.broker(begin)
         assert len(play.to_client) == sent_bytes
     else:
@@ -211,7 +211,7 @@ def test_size_above_int32_in_a_response_of_brokers_is_refused(
 
 @pytest.mark.parametrize(("times", "is_refused"), [(31, False), (32, True)])
 def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: bool) -> None:
-    """Found: struct.error, and nothing ended the connection. 120 MB of coordinators would become 2 GiB."""
+    """Found: struct.error, and the connection stayed open. 120 MB of coordinators would become 2 GiB."""
     long_host = bytes(64 * MIB)
 
     def slices(frame: memoryview, addresses: Addresses, parts: Parts) -> Slices:
@@ -224,13 +224,13 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
     )
     if not is_refused:
         patched.step(list[object]().append)
-        assert patched.replaces
+        assert patched.has_replacements
         return
     with pytest.raises(OversizeFrame) as caught:
         patched.step(list[object]().append)
     assert str(caught.value) == (
-        "broker: sample response of 100 bytes is above an int32 with the fleet's addresses: "
-        "ask for less at once, or advertise shorter names"
+        "broker: sample response of 100 bytes is above int32 with the fleet's addresses; "
+        "request less at once, or advertise shorter host names"
     )
 
 
@@ -238,7 +238,7 @@ def test_size_above_int32_of_a_held_response_is_refused(times: int, is_refused: 
 
 
 async def answer_configs(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
-    """With as many MiB as the correlation id says."""
+    """Answer with as many MiB as the correlation id."""
     body = configs(copies_for(number * MIB)) if key == DESCRIBE_CONFIGS else b"answer"
     writer.write(response(number, body))
     await writer.drain()
@@ -254,7 +254,7 @@ def secured(
     return tls_settings(authority), trusting(authority)
 
 
-async def test_others_have_their_turn_while_a_response_is_patched(
+async def test_other_connections_progress_while_patching_in_slices(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
     listener, client = secured or (None, None)
@@ -266,10 +266,12 @@ async def test_others_have_their_turn_while_a_response_is_patched(
         reader, writer = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         other_reader, other = await asyncio.open_connection("127.0.0.1", at.ports[1], limit=MIB, ssl=client)
         writer.write(ask(2) + fetch(3))
-        await eventually(lambda: any(each.session.working for each in at.connections()), "it is worked on")
+        await eventually(
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being patched"
+        )
         first = asyncio.create_task(read_frame(reader))
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(fetch(answered))
             await read_frame(other_reader)
             answered += 1
@@ -286,7 +288,7 @@ async def test_others_have_their_turn_while_a_response_is_patched(
 async def test_held_response_waits_for_a_client_that_does_not_read(
     tmp_path: Path, secured: tuple[ListenerTlsSettings, ssl.SSLContext] | None
 ) -> None:
-    """Found: all of it was given to the transport at once."""
+    """Found: the whole response was written to the transport at once."""
     listener, client = secured or (None, None)
     limits = Limits(write_buffer_bytes=128 * 1024)
     async with (
@@ -300,28 +302,30 @@ async def test_held_response_waits_for_a_client_that_does_not_read(
         await eventually(lambda: at.connections() and at.connections()[0].waiting_bytes, "something waits")
         (connection,) = at.connections()
         await eventually(lambda: not len(at.worker.turns), "nothing more is written")
-        assert connection.session.working
+        assert connection.session.is_working
         assert connection.waiting_bytes <= limits.write_buffer_bytes + 2 * PIECE_BYTES
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         async with asyncio.timeout(LIMIT_S):
             assert await read_frame(reader) == response(8, configs(copies_for(8 * MIB), b""))[4:]
-        await eventually(lambda: connection not in at.worker.backlogs, "it has caught up")
-        assert not connection.alert
+        await eventually(lambda: connection not in at.worker.backlogs, "the client has caught up")
+        assert not connection.is_alert
         writer.close()
 
 
 async def await_work(at: Running, requests: bytes) -> tuple[ClientConnection, asyncio.StreamWriter]:
-    """Have the answer to a client's requests come, and nobody get a turn to work on it."""
+    """Let the response to a client's requests arrive, without a turn to work on it."""
     at.worker.turns = TurnQueue(list[object]().append)
     _, writer = await at.connect(1)
     writer.write(requests)
-    await eventually(lambda: any(each.session.working for each in at.connections()), "it has come")
+    await eventually(
+        lambda: any(each.session.is_working for each in at.connections()), "the bytes have arrived"
+    )
     (connection,) = at.connections()
     return connection, writer
 
 
-async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> None:
-    """Found: 850 clients had 33 KB counted for each, and 165 KB more kept."""
+async def test_bytes_behind_a_held_response_count_as_held(tmp_path: Path) -> None:
+    """Found: 850 clients counted with 33 KB each, and held 165 KB more."""
 
     async def both(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         if key == DESCRIBE_CONFIGS:
@@ -332,15 +336,15 @@ async def test_bytes_behind_a_held_response_count_with_it(tmp_path: Path) -> Non
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + fetch(2))
         assert connection.broker is not None
-        kept_bytes = connection.broker.kept_bytes
-        assert kept_bytes
-        assert at.worker.responses.total_bytes == connection.session.held_bytes + kept_bytes
+        unconsumed_bytes = connection.broker.unconsumed_bytes
+        assert unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.session.held_bytes + unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path) -> None:
+async def test_memory_is_released_when_the_client_leaves(tmp_path: Path) -> None:
     async with broker_script(answer_configs) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         _, writer = await connect_narrow(at, 1, None)
@@ -348,12 +352,12 @@ async def test_client_that_leaves_gives_back_what_was_held_for_it(tmp_path: Path
         writer.write(ask(8))
         await eventually(lambda: at.worker.responses.total_bytes, "a response is held")
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0
 
 
-async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_path: Path) -> None:
-    """Found: the Fetch response is not held, so nobody told the worker that nothing was held any more."""
+async def test_held_response_is_released_before_a_long_fetch(tmp_path: Path) -> None:
+    """Found: the Fetch response is not held, so the worker never learned that the memory was released."""
     goes_on = asyncio.Event()
     size, version = MIB, 16
 
@@ -378,8 +382,8 @@ async def test_held_response_is_given_back_where_a_long_fetch_is_behind_it(tmp_p
         writer.close()
 
 
-async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path) -> None:
-    """Found: the limit was one for each connection."""
+async def test_greatest_held_response_is_evicted_above_the_limit(tmp_path: Path) -> None:
+    """Found: the limit applied to each connection alone."""
     goes_on = asyncio.Event()
 
     async def in_part(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
@@ -397,14 +401,14 @@ async def test_greatest_held_response_goes_where_all_are_too_many(tmp_path: Path
         clients[3][1].write(ask(3))
         async with asyncio.timeout(LIMIT_S):
             assert await clients[0][0].read() == b""
-        assert at.worker.count().limited == {"max_patched_response_bytes": 1}
+        assert at.worker.snapshot().limited == {"max_patched_response_bytes": 1}
         assert at.worker.responses.total_bytes <= at.worker.responses.limit_bytes
         assert len(at.connections()) == 3
         goes_on.set()
 
 
 async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: a thousand of them could each have a megabyte kept."""
+    """Found: a thousand of them could each hold a megabyte."""
 
     async def much(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(64 * 1024)))
@@ -425,7 +429,7 @@ async def test_clients_that_read_nothing_have_a_limit_together(tmp_path: Path) -
 
 
 async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path) -> None:
-    """Found: what waited for each was below 64 KiB and went unnoticed, and kept a read of up to 256 KiB."""
+    """Found: less than 64 KiB waited for each client, unnoticed, and held a read of up to 256 KiB."""
 
     async def once(script: BrokerScript, key: int, number: int, writer: asyncio.StreamWriter) -> None:
         writer.write(response(number, bytes(100_000)))
@@ -447,9 +451,9 @@ async def test_clients_that_leave_a_little_have_a_limit_together(tmp_path: Path)
 
 
 async def are_too_many(at: Running) -> None:
-    """Wait until some were closed for what is held, and look at what is held for the others."""
+    """Wait until some clients were closed for their memory, and check the memory of the others."""
     backlogs = at.worker.backlogs
-    await eventually(lambda: at.worker.count().limited.get("write_buffer_bytes"), "some are closed")
+    await eventually(lambda: at.worker.snapshot().limited.get("write_buffer_bytes"), "some are closed")
     await eventually(lambda: not backlogs._is_relieved_soon, "enough of them")
     assert backlogs.total_bytes <= backlogs.limit_bytes
     assert at.connections()

@@ -1,4 +1,4 @@
-"""Fetch responses with many tagged fields: a turn of the event loop passes a limited number of them."""
+"""Fetch responses with many tagged fields: each turn of the event loop skips a limited number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from benchmarks.instruction_counts import instructions
 from fleet.core.errors import MalformedFrame
 from fleet.proxy.wire.primitives import encode_varint
-from fleet.proxy.wire.scan import FIELDS_AT_ONCE
-from fleet.proxy.wire.tail import MOST_FIELDS
+from fleet.proxy.wire.scan import FIELDS_PER_TURN
+from fleet.proxy.wire.tail import MAX_TAIL_FIELDS
 from tests.property.test_stream import before_tail
 from tests.property.test_tail import array, endpoint, section, tagged
 from tests.property.wire_fleet import Play, request
@@ -30,7 +30,7 @@ from tests.unit.proxy.test_worker import (
 
 FETCH, VERSION = 1, 16
 MOST_INSTRUCTIONS = 110_000
-"""In one turn, as `tests.fuzz.cost` has it; 256 KB of tagged fields took 13 million."""
+"""The limit of one turn, like in `tests.fuzz.cost`; 256 KB of tagged fields took 13 million."""
 FIELD = tagged(9, b"")
 LONG_VARINTS = b"\x89\x80\x80\x80\0" + b"\x80\x80\x80\x80\0"
 END = b"\0"
@@ -63,13 +63,14 @@ def of_transactions(size_bytes: int) -> bytes:
 
 
 def of_short_responses(size_bytes: int) -> bytes:
-    """None has as many fields as are passed at once."""
-    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_AT_ONCE - 1))) + END)
+    """No section has as many fields as are skipped in one turn."""
+    one = framed(before_tail(FETCH, header=fields(len(FIELD) * (FIELDS_PER_TURN - 1))) + END)
     return one * (size_bytes // len(one))
 
 
 def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
-    """Have a session receive it in one read; what it writes, its turns, and the most instructions of one."""
+    """Let a session receive bytes in one read; returns its output, its turns, and the most instructions of
+    one."""
     play, written = Play.new(), list[bytes | memoryview]()
     play.ask(*[(FETCH, VERSION, 1)] * responses)
     session, turns, most = play.session, 0, 0
@@ -80,11 +81,11 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
         taken += session.receive_from_broker(raw[taken:], written.append)
 
     while taken < len(raw):
-        act: Callable[[], object] = partial(session.work, written.append) if session.working else receive
+        act: Callable[[], object] = partial(session.work, written.append) if session.is_working else receive
         most = max(most, instructions(act))
         turns += 1
     assert session.in_flight == 0
-    assert not session.working
+    assert not session.is_working
     return b"".join(written), turns, most
 
 
@@ -92,7 +93,7 @@ def walk(raw: bytes, responses: int = 1) -> tuple[bytes, int, int]:
 @pytest.mark.parametrize(
     "make", [of_header, of_header_with_long_varints, of_transactions, of_short_responses]
 )
-def test_a_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
+def test_read_full_of_tagged_fields_takes_many_turns(make: Callable[[int], bytes]) -> None:
     """Found: one read took 807 ms of the event loop."""
     raw = make(DATA_BYTES // 4)
     written, turns, most = walk(raw, raw.count(framed(b"")[4:8]) if make is of_short_responses else 1)
@@ -109,14 +110,14 @@ def test_long_tails_take_a_turn_each() -> None:
 
 
 def test_fields_of_a_tail_are_limited() -> None:
-    """They are copied: 64 KB of them took 65 ms."""
+    """The fields are copied: 64 KB of them took 65 ms."""
     play = Play.new()
     play.ask((FETCH, VERSION, 1), (FETCH, VERSION, 2))
-    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MOST_FIELDS))
+    allowed = framed(before_tail(FETCH) + section(*[FIELD] * MAX_TAIL_FIELDS))
     play.broker(allowed)
     assert bytes(play.to_client) == allowed
-    with pytest.raises(MalformedFrame, match=f"{MOST_FIELDS + 1} tagged fields"):
-        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MOST_FIELDS + 1)), 2))
+    with pytest.raises(MalformedFrame, match=f"{MAX_TAIL_FIELDS + 1} tagged fields"):
+        play.broker(framed(before_tail(FETCH) + section(*[FIELD] * (MAX_TAIL_FIELDS + 1)), 2))
 
 
 # ---- a worker
@@ -136,17 +137,17 @@ def ask(correlation_id: int) -> bytes:
     )
 
 
-async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: Path) -> None:
+async def test_other_connections_progress_during_tagged_fields(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         reader, writer = await at.connect(1)
         other_reader, other = await at.connect(1)
         writer.write(ask(1) + ask(2))
         await eventually(
-            lambda: any(each.session.working for each in at.connections()), "it is walked through"
+            lambda: any(each.session.is_working for each in at.connections()), "the response is being scanned"
         )
         answered = 0
-        while any(each.session.working for each in at.connections()):
+        while any(each.session.is_working for each in at.connections()):
             other.write(ask(3))
             async with asyncio.timeout(LIMIT_S):
                 assert await other_reader.readexactly(14) == framed(b"\0other", 3)
@@ -155,16 +156,16 @@ async def test_others_have_their_turn_while_tagged_fields_are_passed(tmp_path: P
         async with asyncio.timeout(LIMIT_S):
             assert await reader.readexactly(len(MANY)) == MANY
         assert at.worker.responses.total_bytes == 0
-        assert not any(each.session.holding for each in at.connections())
+        assert not any(each.session.is_holding for each in at.connections())
 
 
-async def test_what_is_kept_of_tagged_fields_counts_as_a_held_response(tmp_path: Path) -> None:
+async def test_unconsumed_tagged_fields_count_as_held(tmp_path: Path) -> None:
     async with broker_script(answer) as one, running(tmp_path, [one.port]) as at:
         at.worker.apply(at.directory([one]))
         connection, writer = await await_work(at, ask(1) + ask(2))
         assert connection.broker is not None
-        assert connection.broker.kept_bytes
-        assert at.worker.responses.total_bytes == connection.broker.kept_bytes
+        assert connection.broker.unconsumed_bytes
+        assert at.worker.responses.total_bytes == connection.broker.unconsumed_bytes
         writer.transport.abort()
-        await eventually(lambda: not at.connections(), "the client is gone")
+        await eventually(lambda: not at.connections(), "the client is closed")
         assert at.worker.responses.total_bytes == 0

@@ -1,4 +1,4 @@
-"""An address in a passing response is no evidence: nobody dials, lists, commits or logs in at it."""
+"""An address in a passing response is no evidence: no process dials, lists, commits or logs in at it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MOVED_B1 = Broker(1, "evil.example", 9220, "a")
 # ---- in a worker
 
 
-async def test_seen_address_is_not_dialled_for_its_identity(tmp_path: Path) -> None:
+async def test_seen_address_is_not_dialed_for_its_identity(tmp_path: Path) -> None:
     async with (
         broker_script() as one,
         broker_script() as evil,
@@ -72,7 +72,7 @@ async def test_seen_address_is_not_dialled_for_its_identity(tmp_path: Path) -> N
         other_writer.close()
 
 
-async def test_seen_address_does_not_replace_a_known_one(tmp_path: Path) -> None:
+async def test_seen_address_does_not_replace_a_known_address(tmp_path: Path) -> None:
     async with (
         broker_script() as one,
         broker_script() as evil,
@@ -93,14 +93,14 @@ async def test_seen_address_does_not_replace_a_known_one(tmp_path: Path) -> None
         assert evil.accepted == 0
 
 
-async def test_client_that_waits_has_control_asked_for_its_broker(tmp_path: Path) -> None:
+async def test_waiting_client_makes_control_look_for_its_broker(tmp_path: Path) -> None:
     control = ControlScript(tmp_path / "control.sock")
     await control.start()
     async with broker_script() as one, running_worker(tmp_path, [one.port]) as served:
         await eventually(lambda: control.channels, "hello")
         _, writer = await served.connect(2)
         writer.write(fetch(1))
-        await eventually(lambda: control.wanted() == {2}, "control is asked")
+        await eventually(lambda: control.unknown() == {2}, "control gets the request")
         writer.close()
         control.die()
 
@@ -116,10 +116,10 @@ async def test_client_that_waits_has_control_asked_for_its_broker(tmp_path: Path
         ("a\n", 9092),
     ],
 )
-def test_seen_address_where_nobody_can_be_dialled_is_not_reported(host: str, port: int) -> None:
+def test_undialable_seen_address_is_not_reported(host: str, port: int) -> None:
     seen: list[Broker] = []
     source = AddressSource(DIRECTORY, "external", "a", seen.append)
-    source.book.client(b"k").saw(5, host, port, None, True)
+    source.book.client(b"k").report_address(5, host, port, None, True)
     assert seen == []
 
 
@@ -154,7 +154,7 @@ def test_address_is_a_host_name_or_an_ip_address(host: str, is_good: bool) -> No
 def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -> None:
     if is_address(host, port):
         assert host.isprintable()
-        host.encode("idna")  # as getaddrinfo does
+        host.encode("idna")  # like getaddrinfo
         socket.getaddrinfo("127.0.0.1", port, flags=socket.AI_NUMERICHOST)
         assert 0 < port < 65536
 
@@ -163,7 +163,7 @@ def test_every_address_that_is_accepted_can_be_looked_up(host: str, port: int) -
 
 
 async def test_seen_address_is_not_known_listed_probed_or_asked(cluster: Cluster) -> None:
-    """These are what workers and their file, reports and with them Raft, events and weights are made of."""
+    """Workers and their file, reports and so Raft, events and weights use only these brokers."""
     cluster.listed, cluster.up = (B1,), {at(B1), at(EVIL), at(MOVED_B1)}
     watch = BrokerWatch(settings(), Changes())
     async with running(watch):
@@ -187,7 +187,7 @@ async def test_seen_address_changes_nothing(cluster: Cluster) -> None:
     assert changes.count == 1
 
 
-async def test_seen_address_has_the_cluster_asked_at_once_and_then_less_and_less_often(
+async def test_seen_address_asks_the_cluster_with_backoff(
     cluster: Cluster,
 ) -> None:
     cluster.listed = (B1,)
@@ -207,7 +207,7 @@ async def test_seen_address_has_the_cluster_asked_at_once_and_then_less_and_less
         assert loop.time() - began_s <= 20 * DISCOVERY_MAX_INTERVAL_S
 
 
-async def test_known_address_that_passes_asks_nothing(cluster: Cluster) -> None:
+async def test_known_address_in_a_response_asks_nothing(cluster: Cluster) -> None:
     cluster.listed = (B1,)
     timing = Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)
     watch = BrokerWatch(settings(timing), Changes())
@@ -217,7 +217,7 @@ async def test_known_address_that_passes_asks_nothing(cluster: Cluster) -> None:
         assert not watch._discovery_requested.is_set()
 
 
-async def test_wanted_broker_is_asked_for_until_the_cluster_knows_it(cluster: Cluster) -> None:
+async def test_unknown_broker_is_requested_until_it_is_known(cluster: Cluster) -> None:
     cluster.listed = (B1,)
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     async with running(watch):
@@ -229,8 +229,8 @@ async def test_wanted_broker_is_asked_for_until_the_cluster_knows_it(cluster: Cl
         assert watch._awaited_until_s == {}
 
 
-async def test_cluster_that_tells_nobody_is_not_asked_more_often_for_what_passes(cluster: Cluster) -> None:
-    """Each question may be a failed login."""
+async def test_refusing_cluster_is_not_asked_more_often(cluster: Cluster) -> None:
+    """Each request may be a failed login."""
     cluster.refuses = True
     watch = BrokerWatch(settings(Timing(broker_refresh_s=NEVER_S, probe_interval_s=NEVER_S)), Changes())
     watch.confirm([B1])
@@ -242,10 +242,10 @@ async def test_cluster_that_tells_nobody_is_not_asked_more_often_for_what_passes
     assert len(cluster.asked) == 1
 
 
-async def test_without_metadata_only_configured_addresses_are_believed(
+async def test_without_metadata_only_configured_addresses_count(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The operator has named them; what passes says only which of them is which broker."""
+    """The operator configured the addresses; traffic only shows which broker has which address."""
     cluster.refuses = True
     watch = BrokerWatch(settings(SELDOM), Changes())
     named = Broker(7, BOOTSTRAP.host.upper(), BOOTSTRAP.port)
