@@ -37,7 +37,7 @@ def test_help_names_every_option_and_mistakes_are_usage_errors() -> None:
     runner = CliRunner()
     shown = runner.invoke(command, ["--help"])
     assert shown.exit_code == 0
-    options = "proxies brokers-count brokers kill rounds client duration data-dir keep json"
+    options = "proxies brokers-count brokers kill rounds client duration data-dir kafka-home fetch keep json"
     for option in options.split():
         assert f"--{option}" in shown.output
     assert runner.invoke(command, ["--kill", "p9"]).exit_code == 2

@@ -26,13 +26,12 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-import fleet
 from fleet.core.errors import DemoError
 from fleet.core.model import Broker, BrokerId, Endpoint
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS, JAR_PATTERN, has_kafka
 from fleet.drills.cluster.ports import free_ports
 from fleet.drills.cluster.spawn import end, spawn, tail
 
-LIBS = Path(fleet.__file__).resolve().parent.parent / "build" / "kafka" / "libs"
 START_LIMIT_S = 90.0
 STOPPED = 128 + signal.SIGTERM
 """The exit code of a virtual machine that ends in order at SIGTERM."""
@@ -91,7 +90,7 @@ class KafkaCluster:
     Args:
         brokers: how many; their ids are 1 to N, their racks a, b, c and again.
         folder: data, properties and logs go below it; a folder used before brings its records back.
-        libs: the folder of Kafka's jars, as `deploy/kafka/pom.xml` brings them.
+        libs: the folder of Kafka's jars; see `fleet.drills.cluster.kafka_jars`.
         host_of: the address that a broker binds and advertises.
         ephemeral: the data need not survive `stop`, which is then faster and removes it.
         more_listeners: by name (letters, and not PLAINTEXT or CONTROLLER), what each broker advertises on one
@@ -108,7 +107,7 @@ class KafkaCluster:
         brokers: int,
         folder: Path,
         *,
-        libs: Path = Path("build/kafka/libs"),
+        libs: Path = CHECKOUT_LIBS,
         host_of: Callable[[BrokerId], str] = lambda _: "127.0.0.1",
         ephemeral: bool = True,
         more_listeners: Mapping[str, Mapping[BrokerId, Endpoint]] | None = None,
@@ -168,8 +167,11 @@ class KafkaCluster:
 
         Raises: DemoError: no jars, no Java, or a folder that cannot be formatted.
         """
-        if not any(self._libs.glob("kafka_2.13-*.jar")):
-            raise DemoError(f"no Kafka in {self._libs}: `make demo` and `make test` bring it")
+        if not has_kafka(self._libs):
+            raise DemoError(
+                f"{self._libs}: no {JAR_PATTERN} in this folder; run `make test` in a checkout, or give the "
+                "folder of another Kafka"
+            )
         self._write_properties()
         self._format()
         for broker_id in self.brokers:

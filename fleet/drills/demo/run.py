@@ -18,7 +18,8 @@ from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import DemoError
 from fleet.core.model import BrokerId, Endpoint, IdentitySpace, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
-from fleet.drills.cluster.kafka import LIBS, KafkaCluster
+from fleet.drills.cluster.kafka import KafkaCluster
+from fleet.drills.cluster.kafka_jars import find_libs
 from fleet.drills.demo.result import Result, Round
 from fleet.drills.demo.rounds import Rounds
 from fleet.drills.demo.view import Picture, View
@@ -42,6 +43,7 @@ class Options:
         duration_s: the clients run at least for so long.
         data_dir: where Kafka's data stays for the next time; None for a temporary folder.
         timing: values that differ from the defaults of `fleet.config.Timing`.
+        kafka_libs: the folder of Kafka's jars; None to search, see `find_libs`.
     """
 
     proxies: int = 3
@@ -52,6 +54,7 @@ class Options:
     duration_s: float = 0.0
     data_dir: Path | None = None
     timing: Mapping[str, float] = field(default_factory=dict)
+    kafka_libs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,8 @@ async def stage(options: Options, view: View) -> AsyncIterator[Stage]:
         else:
             view.say(f"starting {options.brokers_count} Kafka brokers")
             ephemeral = options.data_dir is None
-            cluster = KafkaCluster(options.brokers_count, folder / "kafka", libs=LIBS, ephemeral=ephemeral)
+            libs = options.kafka_libs or find_libs()
+            cluster = KafkaCluster(options.brokers_count, folder / "kafka", libs=libs, ephemeral=ephemeral)
             endpoints = cluster.endpoints
             cluster.launch()
             await in_thread(cluster.await_ready)

@@ -106,7 +106,7 @@ class Terminal:
     wants_pictures = True
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console()
+        self._console = console or Console(log_path=False)
         self._rounds: list[Round] = []
         self._doing = ""
         self._picture: Picture | None = None

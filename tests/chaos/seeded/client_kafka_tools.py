@@ -15,7 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fleet.core.errors import DemoError
-from fleet.drills.cluster.kafka import LIBS, java
+from fleet.drills.cluster.kafka import java
+from fleet.drills.cluster.kafka_jars import CHECKOUT_LIBS
 from fleet.drills.cluster.spawn import end, spawn
 from fleet.drills.workload.clients import DRAIN_LIMIT_S, WorkloadSpec, ends_of_log, properties
 from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
@@ -65,7 +66,7 @@ class Tool:
         logging.write_text(_LOGGING)
         wanted = {**settings, **properties(spec.client_config)}
         config.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
-        command = java(LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
+        command = java(CHECKOUT_LIBS, logging, *_HEAP, f"org.apache.kafka.tools.{name}")
         command += ["--bootstrap-server", spec.bootstrap_servers, "--topic", spec.topic]
         command += ["--command-config", str(config), *arguments]
         self._process = spawn(command, folder / "workload.log", piped=True)
