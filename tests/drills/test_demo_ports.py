@@ -51,5 +51,5 @@ def test_behind_the_last_comes_the_first(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_more_than_there_are_is_an_error() -> None:
-    with pytest.raises(DemoError, match="found no 12001 consecutive free ports between 20000 and 32000"):
+    with pytest.raises(DemoError, match="no 12001 consecutive ports are free between 20000 and 32000"):
         free_ports(12_001)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from fleet.core.errors import DemoError
 from fleet.drills.cluster import kafka_jars
-from fleet.drills.cluster.kafka_jars import cache_libs, check_java, fetch_libs, find_libs, kafka_version
+from fleet.drills.cluster.kafka_jars import POM, cache_libs, check_java, fetch_libs, find_libs, kafka_version
 from fleet.drills.demo.command import command
 
 JAR = "kafka_2.13-4.3.1.jar"
@@ -29,6 +31,12 @@ def no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     """An environment with an empty cache, as an installed wheel has."""
     monkeypatch.setattr(kafka_jars, "CHECKOUT", tmp_path / "site-packages")
     return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_pom_is_well_formed_and_names_a_release() -> None:
+    root = ElementTree.parse(POM).getroot()
+    assert root.tag.endswith("}project")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", kafka_version())
 
 
 def test_kafka_home_may_be_a_distribution_or_its_libs(tmp_path: Path, no_checkout: dict[str, str]) -> None:

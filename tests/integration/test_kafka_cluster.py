@@ -40,7 +40,7 @@ def test_kafkas_own_tools_run(kafka: KafkaCluster) -> None:
         "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", kafka.bootstrap_servers, "--list"
     )
     assert (listed.returncode, listed.stderr) == (0, "")
-    with pytest.raises(DemoError, match="has not ended within"):
+    with pytest.raises(DemoError, match="did not end within"):
         kafka.tool("kafka.Kafka", limit_s=0.01)
 
 
