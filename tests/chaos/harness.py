@@ -27,7 +27,7 @@ from fleet.drills.workload.checker import audit_of
 from fleet.drills.workload.clients import Workload, WorkloadSpec, read_log
 from fleet.drills.workload.prober import Prober
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import alongside, pauses_s
+from fleet.drills.workload.waiting import background_tasks, pauses_s
 from tests.chaos.seeded.workloads import PARTITIONS, Client
 
 RATE_PER_S = 60
@@ -233,7 +233,7 @@ class Scene:
 
     async def watch(self, stopping: asyncio.Event) -> None:
         """Look at Metadata and generations until told to stop."""
-        async with alongside(self.prober.run(), *map(self._follow, self.fleet.members)):
+        async with background_tasks(self.prober.run(), *map(self._follow, self.fleet.members)):
             await stopping.wait()
 
     async def _follow(self, proxy_id: ProxyId) -> None:

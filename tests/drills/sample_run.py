@@ -121,7 +121,7 @@ class Onlooker:
     def __init__(self, settings: object, broker_ids: object) -> None: ...
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[None]:
+    async def observing(self) -> AsyncIterator[None]:
         yield
 
     def views(self) -> dict[str, list[View]]:

@@ -118,7 +118,7 @@ def test_order_is_judged_where_it_was_promised(exact: bool, expected: list[str])
 
 
 def test_order_is_judged_in_the_log_alone_where_a_group_has_none() -> None:
-    promise = replace(STRICT, in_turn=False)
+    promise = replace(STRICT, ordered=False)
     swapped = [*clean()[2:4], *clean()[:2], *clean()[4:]]
     assert rules(with_stream(promise=promise, received=swapped)) == []
     assert rules(with_stream(promise=promise, received=swapped, log=swapped)) == ["reordered"]

@@ -100,7 +100,7 @@ def test_a_member_that_ends_while_it_is_waited_for_is_named_with_its_log(tmp_pat
     fleet.config.write_text("nonsense: true\n")
     fleet.start("p2")
     try:
-        with pytest.raises(DemoError, match="running already"):
+        with pytest.raises(DemoError, match="already running"):
             fleet.start("p2")
         with pytest.raises(DemoError, match=r"(?s)p2 ended with code 2; see .*p2\.log.*nonsense"):
             fleet.await_ready("p2")

@@ -38,15 +38,15 @@ def test_many_that_are_given_leave_a_thousand_in_a_row() -> None:
 
 
 def test_one_that_somebody_listens_on_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_next", 25_000)
+    monkeypatch.setattr(ports, "_next_port", 25_000)
     first, second, third, fourth = free_ports(4)
     with socket.create_server(("127.0.0.1", second)):
-        monkeypatch.setattr(ports, "_next", first)
+        monkeypatch.setattr(ports, "_next_port", first)
         assert free_ports(2) == (third, fourth)
 
 
 def test_behind_the_last_comes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ports, "_next", 31_990)
+    monkeypatch.setattr(ports, "_next_port", 31_990)
     assert 20_000 <= min(free_ports(11)) <= 31_000
 
 

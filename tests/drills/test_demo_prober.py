@@ -17,7 +17,7 @@ from kio.static.primitive import i32, i32Timedelta
 from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint, ProxyId
 from fleet.drills.workload.prober import Change, Prober
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 from fleet.proxy.wire.metadata import brokers_of, metadata_request
 
 P1, P2, P3 = (Endpoint("127.0.0.1", port) for port in (1001, 1002, 1003))
@@ -133,7 +133,7 @@ async def test_it_follows_a_member_over_broken_connections() -> None:
     probing.fast = True
     task = asyncio.create_task(probing.run())
     try:
-        assert await happens(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
+        assert await eventually(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
     finally:
         task.cancel()
         server.close()

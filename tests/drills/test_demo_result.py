@@ -58,4 +58,4 @@ def test_any_fault_fails_the_demo(fault: str) -> None:
 
 def test_a_demo_in_which_something_never_happened_fails() -> None:
     assert Result(AUDIT, ()).passed
-    assert not Result(AUDIT, (), ("round 1: p1 was not advertised around",)).passed
+    assert not Result(AUDIT, (), ("round 1: not every survivor bypassed p1",)).passed

@@ -17,7 +17,7 @@ from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.clients import Workload, WorkloadSpec
 from fleet.drills.workload.history import Event, HistoryReader, HistoryWriter, Record
 from fleet.drills.workload.prober import Change, Prober
-from fleet.drills.workload.streams import Stream
+from fleet.drills.workload.streams import GrowingHistory
 
 OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for number in range(1, 6)}
 
@@ -85,7 +85,7 @@ def test_the_last_survivor_counts_and_one_that_never_says_so_spoils_it() -> None
 
 def test_a_stream_flows_when_every_partition_does(tmp_path: Path) -> None:
     path = tmp_path / "x.history"
-    writer, stream = HistoryWriter(path), Stream(HistoryReader(path))
+    writer, stream = HistoryWriter(path), GrowingHistory(HistoryReader(path))
     for partition, at_s in ((0, 1.0), (1, 2.0), (0, 3.0)):
         writer.append(Event(at_s, partition, Record(1, 0), 0))
     writer.flush()
@@ -109,7 +109,7 @@ def test_what_never_happened_is_said_and_fails_the_demo(tmp_path: Path) -> None:
     assert unfinished(three, [GOOD]) == []
     said = unfinished(three, [GOOD, NEVER])
     assert len(said) == 3
-    assert all(each.startswith("round 2: p1 ") for each in said)
+    assert all(each.startswith("round 2: ") and "p1" in each for each in said)
     result = Result(Audit(1, 1, 0, 0, 0, 0), (NEVER,), tuple(said))
     assert audit_lines(result)[-1] == "the audit FAILED"
     assert "committed after never" in round_line(NEVER)

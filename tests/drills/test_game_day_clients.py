@@ -119,7 +119,7 @@ def test_clients_have_the_settings_of_a_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("sasl.username", ":1: is no key=value"), (None, "cannot be read")]
+    ("text", "why"), [("sasl.username", ":1: not a key=value line"), (None, "cannot be read")]
 )
 def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "client.properties"

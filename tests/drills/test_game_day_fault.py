@@ -22,7 +22,7 @@ from fleet.drills.game_day.fault import Breaker
 from fleet.drills.game_day.plan import Options
 from fleet.drills.workload.checker import View
 from fleet.drills.workload.observer import Answer
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 from fleet.tls.access import Access
 from tests.drills.sample_game_day import PLAN
 from tests.drills.test_game_day_evidence import GIVEN_UP, HEARD, saying
@@ -126,7 +126,7 @@ async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said
 
 async def test_what_is_broken_is_mended_when_it_is_interrupted(outside: Outside, said: list[str]) -> None:
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
-    assert await happens(lambda: len(said) == 2, 10.0)
+    assert await eventually(lambda: len(said) == 2, 10.0)
     held.cancel()
     with pytest.raises(asyncio.CancelledError):
         await held
@@ -135,7 +135,7 @@ async def test_what_is_broken_is_mended_when_it_is_interrupted(outside: Outside,
 
 async def test_what_comes_back_unmended_was_not_silent(outside: Outside, said: list[str]) -> None:
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
-    assert await happens(lambda: len(said) == 2, 10.0)
+    assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
     with pytest.raises(FaultNotObserved, match=r"p1 answers again .* not healed"):
         await held
@@ -145,7 +145,7 @@ async def test_one_that_was_killed_may_be_started_by_somebody_else(outside: Outs
     one = breaker(outside, said, "leader-kill", duration_s=60.0)
     del one._options.templates["heal-command"]
     held = asyncio.create_task(one.perform())
-    assert await happens(lambda: len(said) == 2, 10.0)
+    assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
     assert await held is not None
     assert said[2:] == ["p1 is back already", "p1 is to be started by somebody else"]

@@ -112,7 +112,7 @@ async def test_a_run_goes_on_until_there_is_enough_to_judge(
         looked.append(condition())
         return looked[-1]
 
-    monkeypatch.setattr(run, "happens", more_in_between)
+    monkeypatch.setattr(run, "eventually", more_in_between)
     result = await perform(PLAN, stage.ground, tmp_path, stage.said.append)
     assert looked == [False, True]
     assert {each.acknowledged for each in result.noticed.values()} == {ENOUGH + PARTITIONS}

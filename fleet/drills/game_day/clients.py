@@ -18,7 +18,7 @@ from fleet.drills.workload.checker import Promise, Stream
 from fleet.drills.workload.clients import Workload, WorkloadSpec, properties, read_log
 from fleet.drills.workload.history import HistoryReader
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import until
+from fleet.drills.workload.waiting import wait_until
 
 PROMISE: Final = Promise("always", exact=True)
 FLOW_LIMIT_S: Final = 60.0
@@ -117,7 +117,7 @@ class Clients:
             return self.traffic.flows_since(since_s)
 
         try:
-            await until(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
+            await wait_until(flows, "records acknowledged and received on every partition", FLOW_LIMIT_S)
         except DemoError as error:
             last = "".join(f"; the last error of a client: {each.text}" for each in self.reports()[-1:])
             raise GameDayError(f"{error}{last}") from error

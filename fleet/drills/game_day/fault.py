@@ -17,7 +17,7 @@ from fleet.drills.game_day.evidence import SILENT_S, Glimpse, proof_of, what_is_
 from fleet.drills.game_day.plan import Options, Plan
 from fleet.drills.game_day.verdict import Broken
 from fleet.drills.workload.observer import Observer
-from fleet.drills.workload.waiting import alongside
+from fleet.drills.workload.waiting import background_tasks
 from fleet.tls.access import access_to
 
 PROOF_LIMIT_S: Final = 10.0
@@ -70,7 +70,7 @@ class Breaker:
         since_s = time.monotonic()
         try:
             self._say(f"breaking {victim}{', the Raft leader' if self._plan.was_leader else ''}")
-            async with alongside(self._listen(victim, since_s)):
+            async with background_tasks(self._listen(victim, since_s)):
                 await self._do("inject-command", victim)
             proof, at_s = await self._prove(victim, since_s)
             self._say(proof)

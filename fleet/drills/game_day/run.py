@@ -23,7 +23,7 @@ from fleet.drills.game_day.plan import Options, Plan, make_plan
 from fleet.drills.game_day.timeline import Span
 from fleet.drills.game_day.verdict import Broken, Seen
 from fleet.drills.workload.observer import Observer
-from fleet.drills.workload.waiting import happens, in_thread
+from fleet.drills.workload.waiting import eventually, in_thread
 from fleet.tls.access import access_to
 
 _PROBE_EVERY_S = 0.02
@@ -118,7 +118,7 @@ class _GameDay:
         servers = ",".join(map(str, self._entrances.values()))
         async with AsyncExitStack() as stack:
             topic = await stack.enter_async_context(self._topic(servers))
-            await stack.enter_async_context(self._observer.looking())
+            await stack.enter_async_context(self._observer.observing())
             clients = Clients(self._plan, self._options, topic.name, servers, folder)
             stack.callback(clients.workload.kill)
             await self._start(clients)
@@ -128,7 +128,7 @@ class _GameDay:
             broken = await self._break()
             whole_s = await self._recover()
             broken = await self._with_life(broken)
-            await happens(lambda: clients.traffic.flows_since(whole_s), FLOW_LIMIT_S, 0.1)
+            await eventually(lambda: clients.traffic.flows_since(whole_s), FLOW_LIMIT_S, 0.1)
             await asyncio.sleep(self._options.calm_s)
             ended_s = time.monotonic()
             await self._stop(clients)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fleet.core.errors import DemoError
-from fleet.drills.workload.clients import CLIENTS, WorkloadSpec, say, work
+from fleet.drills.workload.clients import CLIENTS, WorkloadSpec, report_error, run_workload
 from fleet.drills.workload.history import NO_OFFSET, Event, HistoryWriter, Record
 
 _TRANSACTION_S = 0.1
@@ -40,7 +40,7 @@ class _Transactions:
                 "bootstrap.servers": spec.bootstrap_servers,
                 "transactional.id": spec.topic,
                 "client.id": "fleet-chaos-transactional",
-                "error_cb": say,
+                "error_cb": report_error,
             }
         )
 
@@ -69,7 +69,7 @@ class _Transactions:
         except KafkaException as error:
             if not _may_abort(error.args[0]):
                 raise
-            say(error.args[0])
+            report_error(error.args[0])
             _insist(self._producer.abort_transaction)
             abort = True
         if abort:
@@ -132,7 +132,7 @@ def _insist(call: Callable[[float], None]) -> None:
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-            say(error.args[0])
+            report_error(error.args[0])
         if time.monotonic() > deadline_s:
             raise DemoError(f"the outcome of a transaction was not known within {_LIMIT_S:.0f} s")
 
@@ -151,4 +151,4 @@ def _produce(spec: WorkloadSpec, stopping: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(work(_produce))
+    sys.exit(run_workload(_produce))

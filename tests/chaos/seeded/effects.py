@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import AdminError, DemoError
 from fleet.core.model import Liveness
-from fleet.drills.workload.waiting import happens, in_thread
+from fleet.drills.workload.waiting import eventually, in_thread
 from tests.chaos.seeded.network import Link, hang_up, knock
 
 PROOF_LIMIT_S: Final = 5.0
@@ -78,7 +78,7 @@ def in_sync(client: AdminClient) -> bool:
 
 async def prove(condition: Callable[[], bool], what: str) -> None:
     """Wait until something that does not block is seen. Raises: NoEffect: it is not."""
-    if not await happens(condition, PROOF_LIMIT_S):
+    if not await eventually(condition, PROOF_LIMIT_S):
         raise NoEffect(f"{what}: not seen within {PROOF_LIMIT_S:.0f} s")
 
 

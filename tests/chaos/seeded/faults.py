@@ -19,7 +19,7 @@ from fleet.core.model import BrokerId, ProxyId
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import STOPPED, KafkaCluster
 from fleet.drills.workload.checker import Outage
-from fleet.drills.workload.waiting import happens, in_thread
+from fleet.drills.workload.waiting import eventually, in_thread
 from tests.chaos.seeded.effects import (
     PROOF_LIMIT_S,
     NoEffect,
@@ -160,7 +160,7 @@ class Injector:
             after = self._child(victim, place)
             return after is not None and after.pid != process.pid
 
-        if not await happens(replaced, WHOLE_LIMIT_S):
+        if not await eventually(replaced, WHOLE_LIMIT_S):
             raise DemoError(f"{place} was not started again within {WHOLE_LIMIT_S:.0f} s")
         return await self._done(fault, (place,), at_s, f"process {process.pid} gone, and another one there")
 
@@ -437,7 +437,7 @@ class Injector:
         bound_s += SLOW_SLACK_S if self._slow else 0.0
         if survivors:
             left_s = at_s + bound_s + 0.5 - time.monotonic()
-            await happens(lambda: self._taken_over(survivors, at_s), left_s)
+            await eventually(lambda: self._taken_over(survivors, at_s), left_s)
         await asyncio.sleep(max(0.0, at_s + fault.duration_s - time.monotonic()))
         if not survivors:
             return None

@@ -29,7 +29,7 @@ from fleet.drills.workload.audit import longest_stall_ms
 from fleet.drills.workload.checker import History, Stream, Violation, audit_of, check, takeover_s
 from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.streams import Traffic
-from fleet.drills.workload.waiting import happens, in_thread, until
+from fleet.drills.workload.waiting import eventually, in_thread, wait_until
 from tests.chaos.seeded import epochs
 from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done, Injector
@@ -182,10 +182,10 @@ class _Run:
             await in_thread(lambda: self._fleet.await_settled(self._broker_ids))
             # Of the settings as they are now: those who go in between have changed what members advertise.
             observer = self._observer = Observer(self._fleet.settings, self._broker_ids)
-            await stack.enter_async_context(observer.looking())
+            await stack.enter_async_context(observer.observing())
             stack.callback(self._end_clients)
             await self._start_clients()
-            await until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
+            await wait_until(lambda: self._flow_since(self._from_s), "records of every client", _FLOW_LIMIT_S)
             self._from_s = time.monotonic()
             await self._break(
                 Injector(
@@ -198,7 +198,7 @@ class _Run:
                 )
             )
             self._whole_since_s = time.monotonic()
-            await happens(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)
+            await eventually(lambda: self._flow_since(self._whole_since_s, ENOUGH), _FLOW_LIMIT_S, 0.1)
             self._until_s = time.monotonic()
             await self._stop_clients()
             for client in self._clients:

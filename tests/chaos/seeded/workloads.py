@@ -63,7 +63,7 @@ KINDS: Final = MappingProxyType(
         ),
         "java": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_java"),
         "share": Kind(
-            Promise("always", exact=True, in_turn=False), module="tests.chaos.seeded.client_share_group"
+            Promise("always", exact=True, ordered=False), module="tests.chaos.seeded.client_share_group"
         ),
         "aiokafka": Kind(Promise("always", exact=True), module="tests.chaos.seeded.client_aiokafka"),
     }
