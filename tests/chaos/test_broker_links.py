@@ -78,7 +78,7 @@ def mend(network: Toxiproxy, link: Link) -> None:
 
 
 @pytest.mark.parametrize("breaks", [refuse, swallow])
-def test_an_identity_moves_to_who_can_reach_its_broker_and_the_others_stay(
+def test_only_the_identity_of_an_unreachable_broker_moves(
     away: tuple[LocalFleet, Toxiproxy],
     kafka: KafkaCluster,
     stage: Stage,
@@ -164,7 +164,7 @@ def cannot_reach(fleet: LocalFleet, proxy_id: ProxyId) -> set[BrokerId]:
     return {each.broker_id for each in fleet.ownership(proxy_id).brokers if each.up is False}
 
 
-def test_a_drain_repeats_no_record_of_a_producer_that_is_not_idempotent(
+def test_drain_repeats_no_record_without_idempotence(
     away: tuple[LocalFleet, Toxiproxy],
     kafka: KafkaCluster,
     make_topic: Callable[..., str],

@@ -76,9 +76,7 @@ def test_a_member_whose_cable_is_pulled_is_advertised_elsewhere(
             scene.await_flow()
 
 
-def test_a_client_whose_cable_is_pulled_is_counted_and_told_of_and_its_connection_ends(
-    fleet: LocalFleet, cables: Cables
-) -> None:
+def test_vanished_client_is_counted_reported_and_disconnected(fleet: LocalFleet, cables: Cables) -> None:
     """Half-open connections; found by reading: nothing counted, or told of, what the kernel had given up."""
     victim = fleet.members[0]
     log = fleet.log(victim)
@@ -101,7 +99,7 @@ def test_a_client_whose_cable_is_pulled_is_counted_and_told_of_and_its_connectio
             vanishing.ask(wire.metadata(2))
 
 
-def test_cables_that_lose_packets_move_nothing(fleet: LocalFleet, cables: Cables, stage: Stage) -> None:
+def test_packet_loss_causes_no_takeover(fleet: LocalFleet, cables: Cables, stage: Stage) -> None:
     """Every member loses packets of its peers, of brokers and of clients, by chance; TCP sends them again."""
     wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
     with stage(fleet) as scene:

@@ -29,7 +29,7 @@ FROZEN_LIMIT_S = 10.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
-def test_a_control_process_is_replaced_and_nobody_takes_over(
+def test_killed_control_process_causes_no_takeover(
     fleet: LocalFleet, stage: Stage, number: signal.Signals
 ) -> None:
     """Of the leader, because that also costs an election."""

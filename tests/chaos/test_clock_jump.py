@@ -99,7 +99,7 @@ def jumpy(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Jumpy]:
         yield fleet, around, clocks
 
 
-def test_a_clock_that_jumps_moves_nothing(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
+def test_clock_jump_causes_no_takeover(jumpy: Jumpy, kafka: KafkaCluster, stage: Stage) -> None:
     """Of the leader, then of a follower: no move, no election, and new links and events as before.
 
     Found: where a clock was more than an hour ahead, Kafka took no event of that member any more; and events

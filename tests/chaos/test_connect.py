@@ -84,7 +84,7 @@ class Writer:
 
 
 @pytest.mark.proves("Kafka Connect", "produce", "classic group", "transactions", "takeover")
-def test_every_line_arrives_once_and_in_turn(
+def test_every_line_arrives_once_and_in_order(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     source, sink, topic = tmp_path / "source", tmp_path / "sink", make_topic(partitions=1)

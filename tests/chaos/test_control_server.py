@@ -95,7 +95,7 @@ def settled_rss_bytes(fleet: LocalFleet) -> int:
     return int(Tree(fleet, VICTIM).control.memory_info().rss)
 
 
-def test_half_open_requests_keep_nobody_out(fleet: LocalFleet, strangers: Strangers) -> None:
+def test_half_open_requests_block_no_other_client(fleet: LocalFleet, strangers: Strangers) -> None:
     rss_bytes = settled_rss_bytes(fleet)
     mine = fleet.settings.member(VICTIM)
     strangers.connect(mine.admin, STRANGERS, HALF_REQUEST)
@@ -105,7 +105,7 @@ def test_half_open_requests_keep_nobody_out(fleet: LocalFleet, strangers: Strang
     assert_nobody_is_suspected(fleet)
 
 
-def test_idle_connections_keep_nobody_out(fleet: LocalFleet, strangers: Strangers) -> None:
+def test_idle_connections_block_no_other_client(fleet: LocalFleet, strangers: Strangers) -> None:
     """Neither who asks, nor a member that returns, nor a control process that takes the place of another."""
     rss_bytes = settled_rss_bytes(fleet)
     mine = fleet.settings.member(VICTIM)
@@ -167,7 +167,7 @@ def read_token(fleet: LocalFleet) -> str | None:
     return file.read_text() if file.exists() else None
 
 
-def test_silent_watchers_keep_nobody_out(fleet: LocalFleet) -> None:
+def test_silent_watchers_block_no_other_client(fleet: LocalFleet) -> None:
     rss_bytes = settled_rss_bytes(fleet)
     watchers = [ask_live(fleet, read_token(fleet)) for _ in range(MAX_WATCHERS + 8)]
     assert [status for _, status in watchers] == [200] * MAX_WATCHERS + [503] * 8

@@ -110,7 +110,7 @@ def tells(fleet: LocalFleet, proxy_id: ProxyId, why: str, since: int) -> None:
     assert fleet.is_ready(proxy_id)
 
 
-def test_a_torn_journal_is_repaired_and_a_damaged_one_costs_the_vote_until_a_reset(own: LocalFleet) -> None:
+def test_torn_journal_is_repaired_and_damaged_one_needs_a_reset(own: LocalFleet) -> None:
     victim = next(each for each in own.members if each != own.leader())
     path = own.settings.member(victim).private_dir / "raft" / "journal"
     a_torn_tail_is_repaired(own, victim, path)
@@ -182,7 +182,7 @@ def a_torn_tail_is_repaired(own: LocalFleet, victim: ProxyId, path: Path) -> Non
     commit(own, other, other, False)
 
 
-def test_a_full_or_read_only_disk_costs_the_vote_until_it_takes_something_again(
+def test_full_or_read_only_disk_costs_the_vote_until_writable(
     own: LocalFleet, kafka: KafkaCluster, make_topic: MakeTopic
 ) -> None:
     """On a file system of its own, which really is full, and then really is read-only."""

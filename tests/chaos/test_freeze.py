@@ -71,7 +71,7 @@ def stand_still(fleet: LocalFleet, victim: ProxyId) -> None:
     wait_for(lambda: fleet.ownership(victim).now_mono_s > heard_s, "it has heard of the leader")
 
 
-def test_a_follower_that_stood_still_for_a_moment_stands_for_nothing(fleet: LocalFleet) -> None:
+def test_briefly_frozen_follower_does_not_become_candidate(fleet: LocalFleet) -> None:
     """It reads first what it was sent meanwhile; found by members that waited for a CPU of a full machine."""
     leader = fleet.leader()
     assert leader is not None

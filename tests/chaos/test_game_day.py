@@ -148,7 +148,7 @@ def topics(kafka: KafkaCluster) -> list[str]:
     return [topic for topic in listed if topic.startswith("fleet-chaos-")]
 
 
-def test_a_leader_that_is_killed_is_taken_over_and_drawn(
+def test_killed_leader_is_taken_over_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
 ) -> None:
     leader = fleet.leader()
@@ -170,7 +170,7 @@ def test_a_leader_that_is_killed_is_taken_over_and_drawn(
     nothing_is_left(kafka)
 
 
-def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
+def test_frozen_leader_is_taken_over_and_keeps_its_life(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
     leader = fleet.leader()
@@ -194,9 +194,7 @@ def test_a_leader_that_is_frozen_is_taken_over_and_goes_on_in_the_same_life(
 
 
 @pytest.mark.size("test-long")
-def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
-    kafka: KafkaCluster, tmp_path: Path
-) -> None:
+def test_blackholed_member_is_taken_over_and_keeps_its_life(kafka: KafkaCluster, tmp_path: Path) -> None:
     """The black hole is Toxiproxy's; that it swallows is seen before it is mended, too."""
     picture = tmp_path / "day.svg"
     mended: list[ProxyId] = []
@@ -238,7 +236,7 @@ def test_a_member_in_a_black_hole_is_taken_over_and_goes_on_in_the_same_life(
 
 @pytest.mark.size("test-long")
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_is_not_noticed_and_drawn(
+def test_rolling_restart_is_unnoticed_and_drawn(
     fleet: LocalFleet, kafka: KafkaCluster, manager: Manager, hold: Hold, tmp_path: Path
 ) -> None:
     lives = lives_of(fleet)
@@ -267,7 +265,9 @@ def test_a_rolling_restart_is_not_noticed_and_drawn(
     nothing_is_left(kafka)
 
 
-def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
+def test_watch_scenario_reports_faults_made_by_hand(
+    fleet: LocalFleet, kafka: KafkaCluster, hold: Hold
+) -> None:
     victim = next(each for each in fleet.members if each != fleet.leader())
     lives = lives_of(fleet)
     killed: list[ProxyId] = []
@@ -288,7 +288,7 @@ def test_what_is_broken_by_hand_is_watched(fleet: LocalFleet, kafka: KafkaCluste
 
 
 @pytest.mark.size("test-long")
-def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
+def test_drain_is_unnoticed_by_clients(fleet: LocalFleet, kafka: KafkaCluster, hold: Hold) -> None:
     """And Spark says so, too."""
     held = hold("drain", duration="1", audit="spark")
     assert held.code == 0, held.progress
@@ -303,7 +303,7 @@ def test_a_drain_is_not_noticed(fleet: LocalFleet, kafka: KafkaCluster, hold: Ho
     nothing_is_left(kafka)
 
 
-def test_a_command_that_does_nothing_fails_the_run(
+def test_command_that_does_nothing_fails_the_run(
     fleet: LocalFleet, kafka: KafkaCluster, hold: Hold, tmp_path: Path
 ) -> None:
     lives = lives_of(fleet)

@@ -84,9 +84,7 @@ Fault = Callable[[Surroundings, ProxyId], None]
     ],
     ids=["black hole", "deaf leader", "mute leader", "refuses clients", "silent to clients"],
 )
-def test_a_member_that_nobody_gets_an_answer_from_is_taken_over(
-    gray: Gray, note: Note, breaks: Fault, role: str
-) -> None:
+def test_member_that_answers_no_peer_is_taken_over(gray: Gray, note: Note, breaks: Fault, role: str) -> None:
     """Found: where nothing got in, and heartbeats came out, it took 1.0 to 2.0 s, by chance of the probes."""
     fleet, around, scene = gray
     victim = scene.member(role)
@@ -126,7 +124,7 @@ def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
     assert scene.committed(victim) == before
 
 
-def test_links_that_break_now_and_then_move_nothing(gray: Gray) -> None:
+def test_occasionally_broken_links_cause_no_takeover(gray: Gray) -> None:
     fleet, around, scene = gray
     victim = scene.member("leader")
     generation, since_s, lost = scene.generation(), time.monotonic(), links_lost(fleet, victim)

@@ -20,7 +20,7 @@ SESSION_S = 6.0
 
 
 @pytest.mark.proves("librdkafka", "classic group", "takeover")
-def test_a_group_of_librdkafka_outlives_the_proxy_of_its_coordinator(
+def test_librdkafka_group_survives_its_coordinators_proxy(
     fleet: LocalFleet, kafka: KafkaCluster, make_topic: Callable[..., str]
 ) -> None:
     """Found by hand: it takes no new address for a coordinator that keeps its id, and its session expired.

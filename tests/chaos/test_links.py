@@ -75,7 +75,7 @@ def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
     ],
     ids=["silent, leader and follower", "leader deaf", "follower deaf", "closed, two followers"],
 )
-def test_two_members_that_cannot_talk_disagree_for_a_short_while_only(
+def test_members_without_a_link_disagree_only_briefly(
     links: tuple[LocalFleet, Network], stage: Stage, note: Note, break_link: Break, with_leader: bool
 ) -> None:
     """Found: a member that did not hear another one dialled it again and again, and seemed linked then."""
@@ -143,7 +143,7 @@ BADS = (
 )
 
 
-def test_links_that_are_bad_move_nothing(links: tuple[LocalFleet, Network], stage: Stage) -> None:
+def test_bad_links_cause_no_takeover(links: tuple[LocalFleet, Network], stage: Stage) -> None:
     """The leader's to its peers: uneven, narrow, slow in one direction alone. 2.5 s in one direction do."""
     fleet, between = links
     with stage(fleet) as scene:

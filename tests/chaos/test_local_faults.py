@@ -69,7 +69,7 @@ def doubted(document: OwnershipDocument | None) -> list[ProxyId]:
 
 @pytest.mark.parametrize("who", ["leader", "follower", "all"])
 @pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
-def test_members_that_cannot_ask_hold_nobody_for_dead(failing: Failing, fault: Kind, who: str) -> None:
+def test_local_failures_cause_no_takeover(failing: Failing, fault: Kind, who: str) -> None:
     fleet, faults = failing.fleet, failing.faults
     victims = victims_of(fleet, who)
     generation = fleet.ownership(victims[0]).generation
@@ -91,7 +91,7 @@ def test_members_that_cannot_ask_hold_nobody_for_dead(failing: Failing, fault: K
 
 
 @pytest.mark.parametrize("fault", sorted(LOCAL_FAULTS))
-def test_a_death_is_noticed_by_members_that_cannot_ask(failing: Failing, fault: Kind) -> None:
+def test_death_is_detected_during_local_failures(failing: Failing, fault: Kind) -> None:
     fleet = failing.fleet
     (victim,) = victims_of(fleet, "follower")
     survivors = [each for each in MEMBERS if each != victim]

@@ -52,7 +52,7 @@ def roomy(pytestconfig: pytest.Config, kafka: KafkaCluster, tmp_path: Path) -> I
 @pytest.mark.proves("Java", "planned move")
 @pytest.mark.proves("aiokafka", "planned move")
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_is_not_noticed_by_applications(
+def test_rolling_restart_is_unnoticed_by_applications(
     roomy: LocalFleet,
     stage: Stage,
     kafka: KafkaCluster,

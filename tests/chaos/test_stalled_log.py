@@ -33,9 +33,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_members_whose_log_nobody_reads_do_all_that_others_do(
-    kafka: KafkaCluster, tmp_path: Path, stage: Stage
-) -> None:
+def test_members_with_an_unread_log_keep_working(kafka: KafkaCluster, tmp_path: Path, stage: Stage) -> None:
     """Found: the first line that a full pipe did not take stopped each process, SIGTERM included."""
     fleet = LocalFleet(tmp_path / "fleet", kafka.endpoints, timing=PATIENT)
     for each in STALLED:

@@ -46,7 +46,7 @@ def old(kafka: KafkaCluster, tmp_path: Path, before: tuple[str, Sequence[str]]) 
         yield fleet
 
 
-def test_an_upgrade_is_not_noticed_and_neither_is_the_way_back(
+def test_clients_do_not_notice_an_upgrade_or_a_downgrade(
     old: LocalFleet, stage: Stage, before: tuple[str, Sequence[str]], note: Note
 ) -> None:
     """In between an old member is killed: one of each version are left to agree on who stands for what."""

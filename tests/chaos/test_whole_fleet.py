@@ -25,7 +25,7 @@ NO_QUORUM = 3
 """The exit code of `fleet status`."""
 
 
-def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
+def test_last_of_three_serves_all_brokers_and_reports_no_quorum(
     fleet: LocalFleet, stage: Stage, make_topic: Callable[..., str]
 ) -> None:
     with stage(fleet) as scene:
@@ -64,7 +64,7 @@ def test_the_last_of_three_serves_everything_and_says_that_there_is_no_quorum(
         assert fleet.ownership(last).staleness_s == 0
 
 
-def test_a_fleet_that_is_killed_as_a_whole_comes_back_as_it_was(fleet: LocalFleet, stage: Stage) -> None:
+def test_fleet_killed_as_a_whole_restores_its_ownership(fleet: LocalFleet, stage: Stage) -> None:
     with stage(fleet) as scene:
         before, generation = scene.committed("p1"), scene.generation()
         trees = [Tree(fleet, each) for each in fleet.members]

@@ -39,7 +39,7 @@ def spec(tmp_path: Path) -> WorkloadSpec:
     return made
 
 
-def test_an_acknowledged_record_that_is_not_replicated_yet_is_waited_for(
+def test_log_end_waits_for_replication_of_an_acknowledged_record(
     spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by a run with acks=1 whose last record was consumed by nobody, and counted as lost."""
@@ -49,9 +49,7 @@ def test_an_acknowledged_record_that_is_not_replicated_yet_is_waited_for(
     assert brokers.offsets == [4]
 
 
-def test_a_record_that_a_broker_has_lost_is_not_waited_for_for_ever(
-    spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_end_stops_waiting_for_a_lost_record(spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "REPLICATION_LIMIT_S", 0.0)
     brokers = Brokers(*[2] * 10_000)
     monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)

@@ -65,7 +65,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Topic, Admin]]
     return make
 
 
-def test_a_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, Admin]]) -> None:
+def test_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, Admin]]) -> None:
     made, admin = topic(topic_prefix="team-a.day")
     made.create()
     (asked,) = admin.topics
@@ -87,7 +87,7 @@ def test_a_topic_has_a_leader_on_every_broker(topic: Callable[..., tuple[Topic, 
         (KafkaError.POLICY_VIOLATION, "cannot be created through the fleet"),
     ],
 )
-def test_what_keeps_a_topic_from_being_made_is_said(
+def test_topic_creation_error_names_the_cause(
     topic: Callable[..., tuple[Topic, Admin]], reason: int, why: str
 ) -> None:
     made, _ = topic(reason)
@@ -97,7 +97,7 @@ def test_what_keeps_a_topic_from_being_made_is_said(
         made.delete()
 
 
-def test_clients_have_the_settings_of_a_file(
+def test_clients_use_the_settings_of_a_file(
     topic: Callable[..., tuple[Topic, Admin]], tmp_path: Path
 ) -> None:
     path = tmp_path / "client.properties"
@@ -121,7 +121,7 @@ def test_clients_have_the_settings_of_a_file(
 @pytest.mark.parametrize(
     ("text", "why"), [("sasl.username", ":1: not a key=value line"), (None, "cannot be read")]
 )
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
+def test_invalid_client_config_is_rejected(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "client.properties"
     if text is not None:
         path.write_text(text)
@@ -129,6 +129,6 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str | No
         properties(path)
 
 
-def test_what_clients_report_has_a_time() -> None:
+def test_client_reports_have_a_time() -> None:
     lines = ["12.500 p1:9101/1: Connection refused (_TRANSPORT)", "Traceback (most recent call last):"]
     assert reports_in(lines) == [ClientReport(12.5, "p1:9101/1: Connection refused (_TRANSPORT)")]

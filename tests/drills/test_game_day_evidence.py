@@ -45,7 +45,7 @@ HEARD = saying(liveness=Liveness.UP)
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
-def test_a_member_that_nobody_hears_is_gone(effect: Effect) -> None:
+def test_member_unheard_by_all_peers_is_dead(effect: Effect) -> None:
     assert proof_of(effect, glimpse(GIVEN_UP)) == "p1 does not answer, and is given up by p2, p3"
 
 
@@ -60,12 +60,12 @@ def test_a_member_that_nobody_hears_is_gone(effect: Effect) -> None:
         (glimpse({}), "no other member answers"),
     ],
 )
-def test_less_than_that_proves_nothing(effect: Effect, seen: Glimpse, why: str) -> None:
+def test_partial_silence_proves_no_fault(effect: Effect, seen: Glimpse, why: str) -> None:
     assert proof_of(effect, seen) == ""
     assert what_is_missing(effect, seen) == why
 
 
-def test_a_member_that_is_back_already_was_killed_but_not_silenced() -> None:
+def test_restarted_member_was_killed_but_not_silenced() -> None:
     back = glimpse({**HEARD, "p1": told("p1", incarnation=LIFE + 1)}, silent_s=0.0)
     assert proof_of("killed", back) == "p1 is in another life already"
     with pytest.raises(FaultNotObserved, match="started again"):
@@ -74,7 +74,7 @@ def test_a_member_that_is_back_already_was_killed_but_not_silenced() -> None:
 
 
 @pytest.mark.parametrize("effect", ["killed", "silent"])
-def test_a_member_that_says_goodbye_was_not_killed(effect: Effect) -> None:
+def test_draining_member_was_not_killed(effect: Effect) -> None:
     with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
         proof_of(effect, glimpse(saying(status=MemberStatus.DRAINING)))
 
@@ -90,7 +90,7 @@ def drained(**changes: Any) -> Glimpse:
     return replace(glimpse(answers, advertised={"p2": {1: "p2", 2: "p2", 3: "p3"}}), **changes)
 
 
-def test_a_drained_member_owns_nothing_anywhere() -> None:
+def test_drained_member_owns_nothing_in_any_view() -> None:
     assert proof_of("drained", drained()) == "p1 is drained, and owns nothing any more, as all 3 members say"
     seen = drained(advertised={"p2": {1: "p2"}, "p3": {1: "p1"}})
     assert proof_of("drained", seen) == ""

@@ -89,7 +89,7 @@ def breaker(outside: Outside, said: list[str], scenario: str = "leader-freeze", 
     return Breaker(load(path, {}), PLAN, chosen, outside, said.append)  # type: ignore[arg-type]
 
 
-async def test_what_is_broken_is_proved_held_and_mended(outside: Outside, said: list[str]) -> None:
+async def test_fault_is_observed_held_and_healed(outside: Outside, said: list[str]) -> None:
     asked_s = time.monotonic()
     done = await breaker(outside, said).perform()
     assert done is not None
@@ -107,7 +107,7 @@ async def test_what_is_broken_is_proved_held_and_mended(outside: Outside, said: 
         ("sleep 60", CommandFailed, "sleep 60 is not through after 0.5 s"),
     ],
 )
-async def test_a_command_without_an_effect_ends_it_and_is_mended(
+async def test_command_without_effect_ends_the_run_after_healing(
     outside: Outside, said: list[str], template: str, error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why):
@@ -116,7 +116,7 @@ async def test_a_command_without_an_effect_ends_it_and_is_mended(
     assert said[-1] == "the fleet is whole and at rest"
 
 
-async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said: list[str]) -> None:
+async def test_drain_during_the_command_is_detected(outside: Outside, said: list[str]) -> None:
     outside.while_stopping = saying(status=MemberStatus.DRAINING)
     stops = f"sh -c 'touch {outside.stopping}; sleep 0.4; rm {outside.stopping}; touch {outside.broken}'"
     with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
@@ -124,7 +124,7 @@ async def test_a_goodbye_is_heard_while_the_command_lasts(outside: Outside, said
     assert outside.mended.exists()
 
 
-async def test_what_is_broken_is_mended_when_it_is_interrupted(outside: Outside, said: list[str]) -> None:
+async def test_interrupted_run_heals_the_member(outside: Outside, said: list[str]) -> None:
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
     assert await eventually(lambda: len(said) == 2, 10.0)
     held.cancel()
@@ -133,7 +133,7 @@ async def test_what_is_broken_is_mended_when_it_is_interrupted(outside: Outside,
     assert outside.mended.exists()
 
 
-async def test_what_comes_back_unmended_was_not_silent(outside: Outside, said: list[str]) -> None:
+async def test_member_that_answers_before_healing_was_not_silent(outside: Outside, said: list[str]) -> None:
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
     assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
@@ -141,7 +141,7 @@ async def test_what_comes_back_unmended_was_not_silent(outside: Outside, said: l
         await held
 
 
-async def test_one_that_was_killed_may_be_started_by_somebody_else(outside: Outside, said: list[str]) -> None:
+async def test_killed_member_may_be_restarted_by_a_service_manager(outside: Outside, said: list[str]) -> None:
     one = breaker(outside, said, "leader-kill", duration_s=60.0)
     del one._options.templates["heal-command"]
     held = asyncio.create_task(one.perform())
@@ -151,7 +151,7 @@ async def test_one_that_was_killed_may_be_started_by_somebody_else(outside: Outs
     assert said[2:] == ["p1 is back already", "p1 is to be started by somebody else"]
 
 
-async def test_a_mending_that_fails_is_kept_and_said(outside: Outside, said: list[str]) -> None:
+async def test_failed_healing_is_recorded_and_reported(outside: Outside, said: list[str]) -> None:
     one = breaker(outside, said, templates={"heal-command": "false"})
     assert await one.perform() is not None
     (trouble,) = one.troubles
@@ -159,7 +159,7 @@ async def test_a_mending_that_fails_is_kept_and_said(outside: Outside, said: lis
     assert said[-1] == trouble
 
 
-async def test_others_have_to_take_over_while_it_is_broken(outside: Outside, said: list[str]) -> None:
+async def test_fault_lasts_until_others_have_taken_over(outside: Outside, said: list[str]) -> None:
     slow = breaker(outside, said)
     outside.taken_over = lambda survivors, since_s: time.monotonic() - since_s > 9.7  # type: ignore[method-assign]
     done = await slow.perform()
@@ -168,7 +168,7 @@ async def test_others_have_to_take_over_while_it_is_broken(outside: Outside, sai
     assert done.until_s - done.at_s < 9.7
 
 
-async def test_a_restart_may_not_last_for_ever(outside: Outside, said: list[str]) -> None:
+async def test_restart_has_a_time_limit(outside: Outside, said: list[str]) -> None:
     """Found: --timeout was for the fleet alone here, and a command that hung could not be interrupted."""
     with pytest.raises(RestartFailed, match=r"p2: sleep 60 is not through after 0\.5 s"):
         await breaker(
@@ -176,7 +176,7 @@ async def test_a_restart_may_not_last_for_ever(outside: Outside, said: list[str]
         ).perform()
 
 
-async def test_somebody_who_watches_is_told_what_is_not_at_rest(
+async def test_watching_reports_each_change_of_unrest(
     outside: Outside, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fault, "_UNREST_EVERY_S", 0.01)

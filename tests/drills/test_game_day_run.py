@@ -14,7 +14,7 @@ from fleet.drills.game_day import run
 from fleet.drills.game_day.plan import Options
 
 
-async def test_a_second_ctrl_c_waits_for_what_the_first_has_begun() -> None:
+async def test_second_ctrl_c_waits_for_the_healing_after_the_first() -> None:
     said: list[str] = []
 
     async def hold() -> None:
@@ -32,7 +32,7 @@ async def test_a_second_ctrl_c_waits_for_what_the_first_has_begun() -> None:
     assert said == ["what is broken is mended first", "mended"]
 
 
-def test_what_clients_write_stays_where_it_was_asked_to(tmp_path: Path) -> None:
+def test_client_histories_stay_in_the_given_folder(tmp_path: Path) -> None:
     with run._folder(Options("drain")) as temporary:
         assert temporary.is_dir()
     assert not temporary.exists()

@@ -11,7 +11,7 @@ from fleet.drills.game_day.scenarios import SCENARIOS, mistakes, page
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: str) -> None:
+def test_scenario_accepts_its_required_options_and_examples(name: str) -> None:
     scenario = SCENARIOS[name]
     assert mistakes(name, scenario.needs) == ""
     for example in scenario.examples:
@@ -41,5 +41,5 @@ def test_a_scenario_is_content_with_what_it_needs_and_with_its_examples(name: st
         ),
     ],
 )
-def test_what_is_missing_or_useless_is_said(name: str, given: frozenset[str], wrong: str) -> None:
+def test_missing_and_useless_options_are_named(name: str, given: frozenset[str], wrong: str) -> None:
     assert mistakes(name, given).startswith(wrong)

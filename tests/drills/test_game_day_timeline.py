@@ -28,7 +28,7 @@ def told(at_s: float, proxy_id: str, generation: int, owner: str) -> Sighting:
     return Sighting(at_s, proxy_id, generation, {1: (owner,)})
 
 
-def test_an_identity_is_owned_by_whom_the_newest_generation_names() -> None:
+def test_newest_generation_names_the_owner_of_an_identity() -> None:
     sightings = [
         told(99.0, "p1", 1, "p1"),
         told(104.0, "p2", 2, "p2"),
@@ -42,7 +42,7 @@ def test_an_identity_is_owned_by_whom_the_newest_generation_names() -> None:
     ]
 
 
-def test_an_identity_is_advertised_where_most_say() -> None:
+def test_majority_of_members_names_the_advertised_owner() -> None:
     views = {
         "p1": [View(90.0, {1: "p1"})],  # dead since 103, and changes its mind no more
         "p2": [View(90.0, {1: "p1"}), View(103.2, {1: "p2"})],
@@ -55,12 +55,12 @@ def test_an_identity_is_advertised_where_most_say() -> None:
     ]
 
 
-def test_of_two_that_differ_the_newest_counts() -> None:
+def test_newest_of_two_differing_views_counts() -> None:
     views = {"p1": [View(90.0, {1: "p1"})], "p2": [View(91.0, {1: "p1"}), View(105.0, {1: None})]}
     assert [each.owner for each in advertised_stands(views, (1,), WITHIN)] == ["p1", None]
 
 
-def test_what_ended_before_is_not_shown_and_what_never_was_has_no_owner() -> None:
+def test_timeline_omits_earlier_spans_and_unknown_owners() -> None:
     views = {"p1": [View(90.0, {1: "p1"}), View(95.0, {1: "p2"})]}
     assert [each.owner for each in advertised_stands(views, (1,), WITHIN)] == ["p2"]
     assert advertised_stands(views, (9,), WITHIN) == [Stand(9, None, Span(0.0, 10.0))]

@@ -23,7 +23,7 @@ def rules(what: Seen) -> list[str]:
     return [each.rule for each in what.violations]
 
 
-def test_a_game_day_that_went_well_keeps_all_promises() -> None:
+def test_game_day_without_violations_keeps_all_promises() -> None:
     told = document(seen())
     assert (told.kept, told.violations) == (True, ())
     assert told.fault is not None
@@ -50,13 +50,13 @@ def test_a_game_day_that_went_well_keeps_all_promises() -> None:
         ({"options": Options("drain"), "views": {}}, []),
     ],
 )
-def test_what_went_wrong_is_found(changes: dict[str, Any], broken: list[str]) -> None:
+def test_each_violation_is_found(changes: dict[str, Any], broken: list[str]) -> None:
     what = seen(**changes)
     assert rules(what) == broken
     assert document(what).kept == (not broken)
 
 
-def test_nothing_done_is_nothing_to_take_over() -> None:
+def test_watch_scenario_needs_no_takeover() -> None:
     plan = replace(seen().plan, victim=None)
     told = document(seen(options=Options("watch"), plan=plan, broken=None))
     assert told.fault is None
@@ -70,7 +70,7 @@ def printed(what: Seen) -> str:
     return captured.get()
 
 
-def test_the_report_says_what_an_operator_wants_to_know() -> None:
+def test_report_has_the_numbers_that_an_operator_needs() -> None:
     said = printed(seen(folder="[red]here"))
     for part in (
         "leader-kill on fleet demo, 2026-01-02T03:04:05Z: all promises kept",
@@ -85,7 +85,7 @@ def test_the_report_says_what_an_operator_wants_to_know() -> None:
     assert "lost: clients: 6 of 1806 acknowledged records" in printed(seen(stream=without(40)))
 
 
-def test_the_picture_has_a_mark_for_all_that_happened(tmp_path: Path) -> None:
+def test_picture_has_a_mark_for_each_event(tmp_path: Path) -> None:
     path = tmp_path / "day.svg"
     draw(timeline(seen()), path)
     text = path.read_text()

@@ -15,7 +15,7 @@ from tests.unit.admin.test_server import listening
 from tests.unit.config.test_file import tree
 
 
-async def test_generations_and_signs_of_life_are_taken_from_members(tmp_path: Path) -> None:
+async def test_observer_records_generations_and_signs_of_life(tmp_path: Path) -> None:
     sock = listening()
     runner = await serve(Source(), sock)
     data = tree()

@@ -41,7 +41,7 @@ def test_an_interrupted_loop_does_not_wait_for_the_call() -> None:
     release.set()
 
 
-async def test_waiting_for_what_comes_and_for_what_does_not() -> None:
+async def test_eventually_returns_whether_the_condition_held() -> None:
     times = iter([False, False, True])
     assert await eventually(lambda: next(times), 10, 0.001)
     assert not await eventually(lambda: False, 0.02, 0.005)
@@ -49,7 +49,7 @@ async def test_waiting_for_what_comes_and_for_what_does_not() -> None:
         await wait_until(lambda: False, "the sun rises", 0.0)
 
 
-async def test_work_alongside_ends_with_the_block_and_its_failure_is_told() -> None:
+async def test_background_tasks_end_with_the_block_and_raise_errors() -> None:
     started, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

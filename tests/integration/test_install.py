@@ -30,7 +30,7 @@ INSTALL_LIMIT_S = 240.0
 DEMO_LIMIT_S = 420.0
 FLEET_RUNS = "fleet status --config "
 """The demo prints this before the path of its configuration, after the audit."""
-GAME_DAY = "chaos"
+GAME_DAY = "game-day"
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import fleet as package
-from fleet.core.errors import DemoError, FleetError
+from fleet.core.errors import DemoError, FaultNotObserved, FleetError
 from fleet.core.model import Endpoint, IdentitySpace
 from fleet.drills.cluster.fleet import LocalFleet
 from fleet.drills.cluster.kafka import KafkaCluster
@@ -31,7 +31,6 @@ from fleet.drills.workload.observer import Observer
 from fleet.drills.workload.streams import Traffic
 from fleet.drills.workload.waiting import eventually, in_thread, wait_until
 from tests.chaos.seeded import epochs
-from tests.chaos.seeded.effects import NoEffect
 from tests.chaos.seeded.faults import Done, Injector
 from tests.chaos.seeded.local_faults import LocalFaults
 from tests.chaos.seeded.network import Toxiproxy
@@ -301,7 +300,7 @@ class _Run:
             *(one(number) for number in range(len(self._plan.faults))), return_exceptions=True
         )
         for fault, outcome in zip(self._plan.faults, outcomes, strict=True):
-            if isinstance(outcome, NoEffect):
+            if isinstance(outcome, FaultNotObserved):
                 self.violations.append(Violation("no_effect", f"{fault}: {outcome}"))
             elif isinstance(outcome, FleetError | psutil.Error | KafkaException | OSError):
                 self.violations.append(Violation("broke", f"{fault}: {outcome}"))
