@@ -45,10 +45,10 @@ class Network:
         self, victim: ProxyId, toxic: str, attributes: dict[str, int], direction: Direction = "both"
     ) -> None:
         """Have a member's links to its peers be bad in some way."""
-        self.mend()
+        self.heal()
         self._between.poison(self._between.peer_links(victim), toxic, attributes, direction)
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Bring everything back in order."""
         links = [self._between.peer_link(one, other) for one, other in self._pairs]
         self._between.heal(links)
@@ -87,7 +87,7 @@ class Surroundings:
 
     def delay(self, victim: ProxyId, latency_s: float) -> None:
         """Have everything to and from a member take so long, in each direction."""
-        self.mend()
+        self.heal()
         links = [*self._links(victim), *self._doors(victim)]
         self._poison(links, "latency", {"latency": int(latency_s * 1000)}, "both")
 
@@ -97,7 +97,7 @@ class Surroundings:
             link.proxy.disable()
             link.proxy.enable()
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Bring everything back in order."""
         self._between.heal(self._broken)
         for link in self._broken:

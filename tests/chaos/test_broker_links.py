@@ -72,7 +72,7 @@ def swallow(network: Toxiproxy, link: Link) -> None:
     asyncio.run(prove_black(link))
 
 
-def mend(network: Toxiproxy, link: Link) -> None:
+def heal(network: Toxiproxy, link: Link) -> None:
     network.heal([link])
     link.proxy.enable()
 
@@ -112,13 +112,13 @@ def test_only_the_identity_of_an_unreachable_broker_moves(
         assert cannot_reach(fleet, VICTIM) == {lost}
         assert cannot_reach(fleet, OTHER) == set()
 
-        generation, mended_s = scene.generation(), time.monotonic()
-        mend(network, link)
+        generation, healed_s = scene.generation(), time.monotonic()
+        heal(network, link)
         wait_for(lambda: not cannot_reach(fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
         # It may own it again, and nothing moves for that: the loads are even.
         scene.await_quiet(QUIET_S)
         assert scene.generation() == generation
-        assert [[view.owners for view in views] for views in all_views(scene, mended_s)] == [[after], [after]]
+        assert [[view.owners for view in views] for views in all_views(scene, healed_s)] == [[after], [after]]
 
 
 def give_most_to(fleet: LocalFleet, proxy_id: ProxyId, broker_ids: frozenset[BrokerId]) -> None:
@@ -142,7 +142,7 @@ def blink(scene: Scene, network: Toxiproxy, link: Link, owners: dict[BrokerId, P
     for _ in range(BLINKS):
         refuse(network, link)
         wait_for(lambda: cannot_reach(scene.fleet, VICTIM) == {broker_of(link)}, "a broker not reached")
-        mend(network, link)
+        heal(network, link)
         wait_for(lambda: not cannot_reach(scene.fleet, VICTIM), "the broker reached again", BACK_LIMIT_S)
     assert [[view.owners for view in views] for views in all_views(scene, since_s)] == [[owners], [owners]]
 

@@ -50,7 +50,7 @@ def gray(
         with stage(fleet) as scene:
             yield fleet, around, scene
     finally:
-        around.mend()
+        around.heal()
 
 
 Gray = tuple[LocalFleet, Surroundings, Scene]
@@ -95,7 +95,7 @@ def test_member_that_answers_no_peer_is_taken_over(gray: Gray, note: Note, break
         note("advertised after", scene.await_advertised(survivors, broken_s, FROZEN_LIMIT_S))
         limit_s = FROZEN_LIMIT_S + COMMITTED_LIMIT_S
         note("committed after", scene.await_committed(victim, survivors, broken_s, limit_s))
-    around.mend()
+    around.heal()
     fleet.await_settled(scene.broker_ids)
     scene.await_flow()
 
@@ -116,7 +116,7 @@ def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
         hold(since_s + HOLD_S, partial(scene.nothing_moves, slow_s))
         around.prove_slow(victim, latency_s)
         assert fleet.ownership(victim).term - term <= MOST_TERMS
-    around.mend()
+    around.heal()
     wait_for(lambda: is_whole(fleet), "every link", WHOLE_LIMIT_S)
     scene.await_flow()
     scene.nothing_moves(slow_s)

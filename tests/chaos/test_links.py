@@ -60,7 +60,7 @@ def deafen_the_second(between: Network, one: ProxyId, other: ProxyId) -> None:
 def links(linked: tuple[LocalFleet, Network]) -> tuple[LocalFleet, Network]:
     """The same, whole before each test, whatever became of the last one."""
     fleet, between = linked
-    between.mend()
+    between.heal()
     wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
     return linked
 
@@ -104,7 +104,7 @@ def test_members_without_a_link_disagree_only_briefly(
         for owners in scene.advertised().values():
             assert owners == before
 
-        between.mend()
+        between.heal()
         wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
         fleet.await_settled(scene.broker_ids)
         scene.await_flow()
@@ -157,7 +157,7 @@ def test_bad_links_cause_no_takeover(links: tuple[LocalFleet, Network], stage: S
             hold(since_s + BAD_FOR_S, partial(scene.nothing_moves, bad_s))
             between.prove_of_links(victim, bad.proof)
         assert fleet.ownership(victim).term - term <= MOST_TERMS
-        between.mend()
+        between.heal()
         wait_for(lambda: is_whole(fleet), "every link", LINKED_LIMIT_S)
         scene.await_flow()
         scene.nothing_moves(bad_s)

@@ -1,4 +1,4 @@
-"""Breaking and mending: whatever happens in between, what is broken is mended."""
+"""Injecting and healing: a fault is healed whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet.config.file import load
 from fleet.core.errors import CommandFailed, FaultNotObserved, RestartFailed
 from fleet.core.model import MemberStatus
 from fleet.drills.game_day import fault
-from fleet.drills.game_day.fault import Breaker
+from fleet.drills.game_day.fault import FaultInjector
 from fleet.drills.game_day.plan import Options
 from fleet.drills.workload.checker import View
 from fleet.drills.workload.observer import Answer
@@ -36,7 +36,7 @@ class Outside:
     def __init__(self, folder: Path) -> None:
         self.broken = folder / "broken-p1"
         self.stopping = folder / "stopping-p1"
-        self.mended = folder / "mended-p1"
+        self.healed = folder / "healed-p1"
         self.while_stopping: Mapping[str, OwnershipDocument] = {}
 
     @property
@@ -75,34 +75,36 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def breaker(outside: Outside, said: list[str], scenario: str = "leader-freeze", **options: Any) -> Breaker:
+def breaker(
+    outside: Outside, said: list[str], scenario: str = "leader-freeze", **options: Any
+) -> FaultInjector:
     folder = outside.broken.parent
     path = folder / "fleet.yaml"
     path.write_text(yaml.safe_dump(tree(), sort_keys=False))
     here = shlex.quote(str(folder))
     templates = {
         "inject-command": f"touch {here}/broken-{{proxy_id}}",
-        "heal-command": f"sh -c 'rm -f {here}/broken-{{proxy_id}}; touch {here}/mended-{{proxy_id}}'",
+        "heal-command": f"sh -c 'rm -f {here}/broken-{{proxy_id}}; touch {here}/healed-{{proxy_id}}'",
         **options.pop("templates", {}),
     }
     chosen = Options(scenario, templates, **{"duration_s": 0.2, "limit_s": 5.0, **options})
-    return Breaker(load(path, {}), PLAN, chosen, outside, said.append)  # type: ignore[arg-type]
+    return FaultInjector(load(path, {}), PLAN, chosen, outside, said.append)  # type: ignore[arg-type]
 
 
 async def test_fault_is_observed_held_and_healed(outside: Outside, said: list[str]) -> None:
     asked_s = time.monotonic()
     done = await breaker(outside, said).perform()
     assert done is not None
-    assert done.proof == "p1 does not answer, and is given up by p2, p3"
+    assert done.proof == "p1 does not answer, and is suspect or down for p2, p3"
     assert done.at_s < asked_s < done.until_s
-    assert said == ["breaking p1, the Raft leader", done.proof, "mending p1"]
-    assert outside.mended.exists()
+    assert said == ["breaking p1, the Raft leader", done.proof, "healing p1"]
+    assert outside.healed.exists()
 
 
 @pytest.mark.parametrize(
     ("template", "error", "why"),
     [
-        ("true", FaultNotObserved, "--inject-command has had no effect .* p1 answers clients as before"),
+        ("true", FaultNotObserved, "--inject-command had no visible effect .* p1 still answers clients"),
         ("false", CommandFailed, "p1: false exited with 1"),
         ("sleep 60", CommandFailed, "sleep 60 is not through after 0.5 s"),
     ],
@@ -112,16 +114,16 @@ async def test_command_without_effect_ends_the_run_after_healing(
 ) -> None:
     with pytest.raises(error, match=why):
         await breaker(outside, said, templates={"inject-command": template}, limit_s=0.5).perform()
-    assert outside.mended.exists()
+    assert outside.healed.exists()
     assert said[-1] == "the fleet is whole and at rest"
 
 
 async def test_drain_during_the_command_is_detected(outside: Outside, said: list[str]) -> None:
     outside.while_stopping = saying(status=MemberStatus.DRAINING)
     stops = f"sh -c 'touch {outside.stopping}; sleep 0.4; rm {outside.stopping}; touch {outside.broken}'"
-    with pytest.raises(FaultNotObserved, match="p1 has said goodbye"):
+    with pytest.raises(FaultNotObserved, match="p1 drains and hands"):
         await breaker(outside, said, "leader-kill", templates={"inject-command": stops}).perform()
-    assert outside.mended.exists()
+    assert outside.healed.exists()
 
 
 async def test_interrupted_run_heals_the_member(outside: Outside, said: list[str]) -> None:
@@ -130,14 +132,14 @@ async def test_interrupted_run_heals_the_member(outside: Outside, said: list[str
     held.cancel()
     with pytest.raises(asyncio.CancelledError):
         await held
-    assert outside.mended.exists()
+    assert outside.healed.exists()
 
 
 async def test_member_that_answers_before_healing_was_not_silent(outside: Outside, said: list[str]) -> None:
     held = asyncio.create_task(breaker(outside, said, duration_s=60.0).perform())
     assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
-    with pytest.raises(FaultNotObserved, match=r"p1 answers again .* not healed"):
+    with pytest.raises(FaultNotObserved, match=r"p1 answers again .* before it was healed"):
         await held
 
 
@@ -148,14 +150,14 @@ async def test_killed_member_may_be_restarted_by_a_service_manager(outside: Outs
     assert await eventually(lambda: len(said) == 2, 10.0)
     outside.broken.unlink()
     assert await held is not None
-    assert said[2:] == ["p1 is back already", "p1 is to be started by somebody else"]
+    assert said[2:] == ["p1 is already back", "waiting for a service manager to restart p1"]
 
 
 async def test_failed_healing_is_recorded_and_reported(outside: Outside, said: list[str]) -> None:
     one = breaker(outside, said, templates={"heal-command": "false"})
     assert await one.perform() is not None
-    (trouble,) = one.troubles
-    assert trouble == "mending p1 failed, and it may still be broken: p1: false exited with 1: "
+    (trouble,) = one.problems
+    assert trouble == "cannot heal p1, which may still be broken: p1: false exited with 1: "
     assert said[-1] == trouble
 
 
@@ -179,6 +181,6 @@ async def test_restart_has_a_time_limit(outside: Outside, said: list[str]) -> No
 async def test_watching_reports_each_change_of_unrest(
     outside: Outside, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fault, "_UNREST_EVERY_S", 0.01)
+    monkeypatch.setattr(fault, "_UNREST_INTERVAL_S", 0.01)
     assert await breaker(outside, said, "watch", templates={}).perform() is None
-    assert said == ["break what you like, for 0.2 s"]
+    assert said == ["watching for 0.2 s; break something by hand"]

@@ -9,7 +9,7 @@ import pytest
 
 from fleet.admin.documents import OwnershipDocument
 from fleet.core.errors import AdminError, FleetError, GameDayError
-from fleet.drills.game_day.plan import Options, Plan, lines, make_plan
+from fleet.drills.game_day.plan import Options, Plan, announcement, make_plan
 from tests.unit.admin.test_rolling_restart import URLS, fleet, told
 
 KILL = Options("leader-kill", {"inject-command": "kill {proxy_id}"})
@@ -37,7 +37,7 @@ def with_voters(*voters: str) -> dict[str, OwnershipDocument | FleetError]:
 
 def test_leader_kill_chooses_the_leader() -> None:
     plan = make_plan(fleet(p1=told("p1", incarnation=44)), KILL, 0.8)
-    assert (plan.victim, plan.was_leader, plan.life) == ("p1", True, 44)
+    assert (plan.victim, plan.was_leader, plan.incarnation) == ("p1", True, 44)
     assert plan.takeover_limit_s == pytest.approx(2.8)
     assert make_plan(fleet(), replace(KILL, takeover_limit_s=9.0), 0.8).takeover_limit_s == 9.0
 
@@ -63,11 +63,11 @@ def test_restart_and_watch_have_no_victim() -> None:
         (
             everywhere(brokers=tuple(replace(each, up=each.broker_id != 2) for each in told("p1").brokers)),
             KILL,
-            "broker 2 is down, as p1 says",
+            "p1 reports broker 2 as down",
         ),
-        (everywhere(brokers=()), KILL, "it has not seen any broker yet"),
-        (with_voters("p1", "p2"), KILL, "no quorum of 2 voters"),
-        (without_p2(), replace(DRAIN, member="p2"), "it owns nothing that could move"),
+        (everywhere(brokers=()), KILL, "no broker has been seen yet"),
+        (with_voters("p1", "p2"), KILL, "2 voters have no quorum"),
+        (without_p2(), replace(DRAIN, member="p2"), "it owns no identity that could move"),
     ],
 )
 def test_game_day_does_not_begin_on_an_unfit_fleet(
@@ -90,7 +90,7 @@ def test_game_day_needs_two_members_that_carry_traffic() -> None:
             for each in told("p1").identities
         ),
     )
-    with pytest.raises(GameDayError, match="it takes two that carry traffic"):
+    with pytest.raises(GameDayError, match="run at least two members that carry traffic"):
         make_plan(alone, KILL, 0.8)
     with pytest.raises(GameDayError, match="no member but the leader"):
         make_plan(alone, DRAIN, 0.8)
@@ -111,11 +111,11 @@ def test_partition_leaders_are_spread_evenly(count: int, replicas: int, in_sync:
 
 
 def test_plan_is_announced_to_the_operator() -> None:
-    said = "\n".join(lines(make_plan(fleet(), KILL, 0.8), KILL))
+    said = "\n".join(announcement(make_plan(fleet(), KILL, 0.8), KILL))
     for part in (
         "leader-kill on fleet demo",
-        "6 partitions, 3 replicas each, 180 records a second",
-        "deleted in the end",
+        "6 partitions, 3 replicas each, 180 records per second",
+        "deleted at the end",
         "p1, the Raft leader, for 10 s",
         "within 2.8 s",
         "--inject-command: kill {proxy_id}",

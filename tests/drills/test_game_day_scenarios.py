@@ -29,15 +29,15 @@ def test_scenario_accepts_its_required_options_and_examples(name: str) -> None:
         (
             "leader-kill",
             frozenset(),
-            "leader-kill needs --inject-command. --inject-command ends every process",
+            "leader-kill needs --inject-command. --inject-command kills every process",
         ),
         ("blackhole", frozenset({"inject-command"}), "blackhole needs --heal-command"),
         ("drain", frozenset({"inject-command"}), "drain takes --inject-command and --heal-command together"),
-        ("watch", frozenset({"inject-command"}), "watch has no use for --inject-command"),
+        ("watch", frozenset({"inject-command"}), "watch does not use --inject-command"),
         (
             "rolling-restart",
             frozenset({"restart-command", "heal-command"}),
-            "rolling-restart has no use for --heal-command",
+            "rolling-restart does not use --heal-command",
         ),
     ],
 )
