@@ -1,4 +1,4 @@
-"""A member that runs, in a network that is bad: nothing gets through to it, or from it, or all is slow."""
+"""A running member in a bad network: packets to it or from it are lost, or all are slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_S = 0.3
 SLOWER_S = 0.5
 HOLD_S = 10.0
 MOST_TERMS = 20
-"""Where every vote came too late it was three a second; on a quiet machine it is five in all."""
+"""Elections: three per second while every vote came too late; five in total on a quiet machine."""
 HANG_UPS = 5
 QUIET_S = 2.0
 WHOLE_LIMIT_S = 30.0
@@ -32,7 +32,7 @@ WHOLE_LIMIT_S = 30.0
 def surrounded(
     kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[LocalFleet, Surroundings]]:
-    """Three members that are reached through Toxiproxy alone, by clients and by each other."""
+    """Three members that are reachable only through Toxiproxy."""
     with surrounded_fleet(kafka, tmp_path_factory.mktemp("gray"), PATIENT) as both:
         yield both
 
@@ -41,7 +41,7 @@ def surrounded(
 def gray(
     surrounded: tuple[LocalFleet, Surroundings], kafka: KafkaCluster, stage: Stage
 ) -> Iterator[tuple[LocalFleet, Surroundings, Scene]]:
-    """The same, whole again before each test, with clients at work."""
+    """The same fleet, whole before each test, with clients under load."""
     fleet, around = surrounded
     fleet.await_ready()
     fleet.await_settled(frozenset(kafka.brokers))
@@ -85,7 +85,7 @@ Fault = Callable[[Surroundings, ProxyId], None]
     ids=["black hole", "deaf leader", "mute leader", "refuses clients", "silent to clients"],
 )
 def test_member_that_answers_no_peer_is_taken_over(gray: Gray, note: Note, breaks: Fault, role: str) -> None:
-    """Found: where nothing got in, and heartbeats came out, it took 1.0 to 2.0 s, by chance of the probes."""
+    """Found: with only incoming packets lost, the takeover took 1.0 to 2.0 s, depending on the probes."""
     fleet, around, scene = gray
     victim = scene.member(role)
     survivors = [each for each in fleet.members if each != victim]
@@ -101,10 +101,10 @@ def test_member_that_answers_no_peer_is_taken_over(gray: Gray, note: Note, break
 
 
 def test_a_slow_member_is_not_taken_over(gray: Gray) -> None:
-    """Slow to reach for its peers and its clients: the leader, 300 ms each way; then 500.
+    """Peers and clients reach the leader with a delay of 300 ms each way, then 500 ms.
 
-    Found: every probe was answered too late, so the others went around it. And a follower that stood for
-    election stood again before its votes could come, for as long as it was slow: 48 elections in 30 s.
+    Found: every probe was answered too late, so the others bypassed the leader. A slow follower started a new
+    election before votes could arrive: 48 elections in 30 s.
     """
     fleet, around, scene = gray
     victim = scene.member("leader")

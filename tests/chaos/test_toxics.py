@@ -1,4 +1,4 @@
-"""The proofs that a network fault has its effect: given by each kind, and not by a network that is whole."""
+"""Proofs of network faults: each kind of fault passes its proof, and a healthy network does not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIRECTIONS: tuple[Direction, ...] = ("both", "in", "out")
 
 @pytest.fixture
 async def server() -> AsyncIterator[Endpoint]:
-    """Answers each frame with another one, and hangs up on a length that cannot be."""
+    """Answers each frame with a frame, and closes the connection on an impossible length."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -149,7 +149,7 @@ async def test_latency_in_both_directions_fails_the_one_way_proof(through: Throu
 
 
 async def fails(proof: Proof, link: Link) -> bool:
-    """Whether a link is not as bad as that: on a busy machine one that is whole may be, for a moment."""
+    """Whether a link fails a proof. On a busy machine a healthy link may briefly pass it."""
     for _ in range(TRIES):
         try:
             await proof(link, HELLO)
@@ -159,7 +159,7 @@ async def fails(proof: Proof, link: Link) -> bool:
 
 
 class Around:
-    """A broker and a member behind one link; toxics that are put into it touch all connections, or none."""
+    """A broker and a member behind one link. Toxics affect all connections, or none."""
 
     members = ()
 
@@ -226,7 +226,7 @@ async def test_a_toxic_that_touches_connections_proves_a_fault(
 async def test_toxic_that_touches_no_connection_proves_no_fault(
     through: Through, kind: Kind, amount: int, why: str, direction: Direction
 ) -> None:
-    """By amounts that are never seen on a link that is whole, however busy the machine is."""
+    """The amounts never occur on a healthy link, however busy the machine is."""
     with pytest.raises(FaultNotObserved, match=f"{kind}.*{why}"):
         await injected(through, kind, amount, direction, touched=False)
     assert through[1].proxy.toxics() == {}

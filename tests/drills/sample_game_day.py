@@ -1,4 +1,4 @@
-"""A game day on a fleet of three members and three brokers, in which p1 was killed and p2 took over."""
+"""A sample game day: three members, three brokers, p1 was killed, and p2 took over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGAN_S, BROKEN_S, BACK_S, ENDED_S = 1000.0, 1005.0, 1015.0, 1030.0
 
 
 def events(stalled_s: float = 0.0) -> list[Event]:
-    """A record every 100 ms on every partition; none on the first one for a while after p1 is gone."""
+    """A record every 100 ms on every partition, with a stall of the first partition after the death of p1."""
     ticks = [BEGAN_S + tick / 10.0 for tick in range(int((ENDED_S - BEGAN_S) * 10.0) + 1)]
     return [
         Event(
@@ -78,6 +78,6 @@ def seen(**changes: Any) -> Observations:
 
 
 def without(sequence: int) -> Stream:
-    """The clients' stream, where one acknowledged record of each partition is in no log."""
+    """The clients' stream, with one acknowledged record of each partition missing in the log."""
     stream = seen().stream
     return replace(stream, log=[each for each in stream.log if each.record.sequence != sequence])

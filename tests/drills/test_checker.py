@@ -1,4 +1,4 @@
-"""The checker, with histories that are wrong in each way that it is there to find."""
+"""The checker finds each kind of violation in wrong histories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def event(partition: int, sequence: int, at_s: float | None = None, offset: int 
 
 
 def clean() -> list[Event]:
-    """Sequence n at offset n, in the n-th ten seconds; the last ones after the last fault."""
+    """Sequence n is at offset n, in the n-th ten seconds. The last records come after the last fault."""
     return [event(partition, sequence) for sequence in range(7) for partition in range(PARTITIONS)]
 
 
@@ -62,7 +62,7 @@ HISTORY = History(
         Sighting(0.1, "p2", 4, {1: ("p1",), 2: ("p3",)}),
         Sighting(11.0, "p2", 5, {1: ("p2",), 2: ("p3",)}),
         Sighting(11.1, "p3", 5, {1: ("p2",), 2: ("p3",)}),
-        # Behind the others, which is no fault: it is another member.
+        # An older generation at another member is not a violation.
         Sighting(30.0, "p1", 4, {1: ("p1",), 2: ("p3",)}),
     ],
     views=views(11.0),
@@ -126,7 +126,7 @@ def test_order_is_checked_only_in_the_log_for_unordered_groups() -> None:
 
 
 def compacted() -> list[Event]:
-    """The last two records of each partition, which has two keys."""
+    """The compacted log: the last two records of each partition, which has two keys."""
     return [each for each in clean() if each.record.sequence in (5, 6)]
 
 
@@ -138,7 +138,7 @@ def test_a_compacted_topic_holds_the_last_write_of_each_key() -> None:
 @pytest.mark.parametrize("where", ["log", "received"])
 def test_key_without_its_last_acknowledged_write_is_found(where: str) -> None:
     older = [each for each in clean() if each.record.sequence in (3, 4, 6)]  # key 1 ends at 3, not at 5
-    missing = [each for each in clean() if each.record.sequence in (2, 6)]  # key 1 is not there at all
+    missing = [each for each in clean() if each.record.sequence in (2, 6)]  # key 1 is missing
     for events in (older, missing):
         histories = {"log": compacted(), "received": compacted(), where: events}
         assert rules(with_stream(keys=2, **histories)) == ["stale_key"]
@@ -172,7 +172,7 @@ def test_record_of_an_aborted_transaction_is_found(where: str) -> None:
 
 
 def late(events: Sequence[Event]) -> list[Event]:
-    """The last record of partition 1 comes too late."""
+    """Delay the last record of partition 1 too long."""
     after_s = WHOLE_S + PROGRESS_LIMIT_S + 1.0
     return [*events[:-1], replace(events[-1], at_s=after_s)]
 
@@ -200,7 +200,7 @@ def test_clients_repetition_is_excused_after_a_broker_failure() -> None:
     assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == []
     assert rules(with_stream(True, log=twice, sent_again=frozenset({(1, 7)}))) == ["duplicated"]
     assert rules(with_stream(True, log=twice)) == ["duplicated"]
-    # Leaders that stay where they are give a producer no reason to.
+    # Without a leader change a producer has no reason to send records again.
     assert rules(with_stream(False, log=twice, sent_again=frozenset({(1, 7), (1, 8)}))) == ["duplicated"]
 
 

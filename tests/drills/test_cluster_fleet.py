@@ -1,4 +1,4 @@
-"""What LocalFleet knows without starting anything, and how it tells what its members say."""
+"""LocalFleet without processes: configuration, addresses, and members' answers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def event(partition: int, sequence: int, offset: int | None = None, at_s: float 
 
 
 def clean() -> list[Event]:
-    """Each partition holds sequence n at offset n; the same list does for all three histories."""
+    """A clean history: each partition has sequence n at offset n. All three histories are equal."""
     return [
         event(partition, sequence) for sequence in range(PER_PARTITION) for partition in range(PARTITIONS)
     ]

@@ -25,13 +25,13 @@ def test_address_of_another_machine_is_rejected() -> None:
 
 
 def test_ports_are_not_reused_before_their_owner_listens() -> None:
-    """Links between members were given ports of the fleet, which did not listen yet: p3 refused to start."""
+    """Found: links between members got ports of the fleet that were not bound yet, and p3 did not start."""
     given = [port for _ in range(50) for port in free_ports(20)]
     assert len(set(given)) == len(given)
 
 
 def test_many_small_requests_leave_1000_consecutive_ports() -> None:
-    # Found: an hour of a benchmark had been given some here and some there, and had no 1,003 in a row left.
+    # Found: after an hour of a benchmark no 1,003 consecutive ports were left.
     given = [port for _ in range(300) for port in free_ports(6)]
     given += free_ports(1_003)
     assert len(set(given)) == len(given) == 2_803

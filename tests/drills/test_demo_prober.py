@@ -25,7 +25,7 @@ OWNERS: dict[Endpoint, ProxyId] = {P1: "p1", P2: "p2", P3: "p3"}
 
 
 def response(correlation_id: int, brokers: dict[int, Endpoint], rack: str | None = None) -> bytes:
-    """A Metadata response as kio writes it, without its length."""
+    """A Metadata response, encoded by kio, without its length."""
     buffer = io.BytesIO()
     entity_writer(ResponseHeader)(buffer, ResponseHeader(correlation_id=i32(correlation_id)))
     body = MetadataResponse(
@@ -112,7 +112,7 @@ def test_change_between_survivors_keeps_the_live_time() -> None:
 
 
 async def test_prober_follows_a_member_over_broken_connections() -> None:
-    """A member that answers twice on each connection, with another table each time, then hangs up."""
+    """A member answers twice on each connection, with a new table each time, then closes the connection."""
     tables = [{1: P1}, {1: P2}, {1: P3}, {1: P1, 2: P2}]
     served = 0
 

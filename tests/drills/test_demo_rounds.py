@@ -1,4 +1,4 @@
-"""Choosing a victim and adding up what survivors say, with a fleet that exists on paper only."""
+"""Choosing a victim and combining the survivors' reports, with a simulated fleet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWNERS: dict[Endpoint, ProxyId] = {Endpoint("h", number): f"p{number}" for numbe
 
 
 class PaperFleet:
-    """Says who runs and who leads; killing is only written down."""
+    """A simulated fleet with running members and a leader. It only records kills."""
 
     def __init__(self, leader: ProxyId, *running: ProxyId) -> None:
         self.running = running

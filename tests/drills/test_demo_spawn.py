@@ -1,4 +1,4 @@
-"""Children that never outlive their parent; with real processes."""
+"""Children never outlive their parent; with real processes."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ time.sleep(600)
 
 
 def test_fork_hooks_are_registered_before_the_first_fork() -> None:
-    # Found: a chaos test failed with "release unlocked lock". Its observers' thread had imported the
-    # executor's module, which registers fork hooks, while the main thread was in a fork.
+    # Found: a chaos test failed with "release unlocked lock". While the main thread was in a fork, the
+    # observers' thread had imported the executor's module, which registers fork hooks.
     code = "import sys, fleet.drills.cluster.spawn; print('concurrent.futures.thread' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"

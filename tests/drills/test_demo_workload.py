@@ -1,4 +1,4 @@
-"""Where a workload's consumers stop."""
+"""The offset at which a workload's consumer stops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fleet.drills.workload.history import Event, HistoryWriter, Record
 
 
 class Brokers:
-    """Tell a later high watermark each time that they are asked."""
+    """Brokers that report a later high watermark at each query."""
 
     def __init__(self, *offsets: int) -> None:
         self.offsets = list(offsets)
@@ -42,7 +42,7 @@ def spec(tmp_path: Path) -> WorkloadSpec:
 def test_log_end_waits_for_replication_of_an_acknowledged_record(
     spec: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a run with acks=1 whose last record was consumed by nobody, and counted as lost."""
+    """Found by a run with acks=1: its last record was not consumed, and counted as lost."""
     brokers = Brokers(2, 2, 3, 4)
     monkeypatch.setattr(clients, "AdminClient", lambda _: brokers)
     assert ends_of_log(spec) == {0: 3}

@@ -1,4 +1,4 @@
-"""A game day's topic, and what its clients say."""
+"""A game day's topic, and the reports of its clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "# of the game day\n\nsasl.username = day\nsasl.password=a=b\nbootstrap.s
 
 
 class Admin:
-    """An AdminClient that refuses everything for one reason, or nothing."""
+    """An AdminClient that refuses every request with one error, or accepts every request."""
 
     def __init__(self, reason: int | None = None) -> None:
         self.settings: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class Admin:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Topic, Admin]]:
-    """Makes a topic at a cluster that refuses it for a reason."""
+    """Makes a topic at a cluster that may refuse it."""
 
     def make(reason: int | None = None, **options: Any) -> tuple[Topic, Admin]:
         admin = Admin(reason)

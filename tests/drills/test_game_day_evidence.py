@@ -1,4 +1,4 @@
-"""What shows that a member is as broken as it was to be, and what does not."""
+"""The observations that prove a fault, and those that do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INCARNATION = 7
 
 
 def saying(victim: str = "p1", **changes: Any) -> dict[str, OwnershipDocument]:
-    """What the others say of a member."""
+    """The other members' reports about a member."""
     members = tuple(
         replace(each, **changes) if each.proxy_id == victim else each for each in told("p2").members
     )
@@ -82,7 +82,7 @@ def test_draining_member_was_not_killed(effect: Effect) -> None:
 
 
 def drained(**changes: Any) -> Glimpse:
-    """p1 is drained, and has given its identity to p2."""
+    """p1 is drained, and p2 owns its identity."""
     identities = tuple(
         replace(each, committed=("p2",), advertised=("p2",)) if each.committed == ("p1",) else each
         for each in told("p1").identities

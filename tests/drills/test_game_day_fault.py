@@ -31,7 +31,7 @@ from tests.unit.config.test_file import tree
 
 
 class Outside:
-    """What is seen of a fleet whose p1 is broken for as long as a file is there."""
+    """Observations of a fleet whose member p1 is broken while a file exists."""
 
     def __init__(self, folder: Path) -> None:
         self.broken = folder / "broken-p1"
@@ -63,7 +63,7 @@ def outside(tmp_path: Path) -> Outside:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the breaker says; the fleet is whole whenever it is asked."""
+    """The progress lines of the injector. The fleet always reports that it is whole."""
 
     async def ask_all(urls: Mapping[str, str], access: Access) -> dict[str, OwnershipDocument]:
         return {each: told(each) for each in urls}
@@ -166,12 +166,12 @@ async def test_fault_lasts_until_others_have_taken_over(outside: Outside, said: 
     outside.taken_over = lambda survivors, since_s: time.monotonic() - since_s > 9.7  # type: ignore[method-assign]
     done = await slow.perform()
     assert done is not None
-    # The last sign of life was 9 s ago when it was broken; 3 s is what the plan allows.
+    # The last sign of life was 9 s before the fault; the plan allows 3 s.
     assert done.until_s - done.at_s < 9.7
 
 
 async def test_restart_has_a_time_limit(outside: Outside, said: list[str]) -> None:
-    """Found: --timeout was for the fleet alone here, and a command that hung could not be interrupted."""
+    """Found: --timeout limited only the fleet, and a hanging command could not be interrupted."""
     with pytest.raises(RestartFailed, match=r"p2: sleep 60 is not through after 0\.5 s"):
         await breaker(
             outside, said, "rolling-restart", templates={"restart-command": "sleep 60"}, limit_s=0.5

@@ -1,4 +1,4 @@
-"""Whether a game day can begin, and to whom it happens."""
+"""Whether a game day can begin, and the choice of the victim."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DRAIN = Options("drain")
 
 
 def everywhere(**changes: object) -> dict[str, OwnershipDocument | FleetError]:
-    """A fleet of which all members say the same."""
+    """Equal answers of all members."""
     return {each: told(each, **changes) for each in URLS}
 
 
 def without_p2() -> dict[str, OwnershipDocument | FleetError]:
-    """A fleet of which p2 is drained, and p3 stands for two."""
+    """A fleet in which p2 is drained and p3 owns two identities."""
     known = tuple(replace(each, drained=each.proxy_id == "p2") for each in told("p1").members)
     identities = tuple(
         replace(each, committed=("p3",), advertised=("p3",)) if each.broker_id == 2 else each

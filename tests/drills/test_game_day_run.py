@@ -1,4 +1,4 @@
-"""A game day that is interrupted, or cannot write."""
+"""A game day that is interrupted, or cannot write its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a game day's scenarios ask of the operator."""
+"""The options that scenarios require from the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A game day in time: who stood for what, and where clients stalled."""
+"""The timeline of a game day: owners of identities, and stalls."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_newest_generation_names_the_owner_of_an_identity() -> None:
     sightings = [
         told(99.0, "p1", 1, "p1"),
         told(104.0, "p2", 2, "p2"),
-        told(105.0, "p3", 1, "p1"),  # behind
+        told(105.0, "p3", 1, "p1"),  # an older generation
         told(106.0, "p3", 2, "p2"),
-        told(107.0, "p1", 3, "p2"),  # another identity's turn
+        told(107.0, "p1", 3, "p2"),  # a change of another identity
     ]
     assert committed_spans(sightings, (1,), WITHIN) == [
         OwnershipSpan(1, "p1", Span(0.0, 4.0)),
@@ -44,7 +44,7 @@ def test_newest_generation_names_the_owner_of_an_identity() -> None:
 
 def test_majority_of_members_names_the_advertised_owner() -> None:
     views = {
-        "p1": [View(90.0, {1: "p1"})],  # dead since 103, and changes its mind no more
+        "p1": [View(90.0, {1: "p1"})],  # dead since 103: no further change
         "p2": [View(90.0, {1: "p1"}), View(103.2, {1: "p2"})],
         "p3": [View(90.0, {1: "p1"}), View(103.4, {1: "p2"})],
     }

@@ -1,4 +1,4 @@
-"""From what was seen of a game day to its verdict, its report and its picture."""
+"""The verdict, the report and the picture of a game day's observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an observer takes from members' admin addresses."""
+"""The observer's reports from members' admin addresses."""
 
 from __future__ import annotations
 
