@@ -98,16 +98,16 @@ docs: ready-test ## The handbook as a site, build/site/index.html; links are che
 	@echo build/site/index.html
 
 lock: ## Resolve the dependencies anew into requirements/*.lock
-	@$(PYTHON) tools/bootstrap.py lock
+	@$(PYTHON) -m tools.bootstrap lock
 
 clean: ## Remove everything that make has brought or built
 	@rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache kafka_proxy_fleet.egg-info
 
 ready-demo:
-	@tools/prerequisites.sh demo && $(PYTHON) tools/bootstrap.py demo
+	@tools/prerequisites.sh demo && $(PYTHON) -m tools.bootstrap demo
 
 ready-test:
-	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py test
+	@tools/prerequisites.sh test && $(PYTHON) -m tools.bootstrap test
 
 ready-long:
-	@tools/prerequisites.sh test && $(PYTHON) tools/bootstrap.py long
+	@tools/prerequisites.sh test && $(PYTHON) -m tools.bootstrap long

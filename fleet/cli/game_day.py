@@ -21,7 +21,7 @@ from fleet.cli.output import FAILURE, INTERRUPTED, OK, print_document, print_pro
 from fleet.config import Settings, bootstrap_endpoints
 from fleet.config.file import load
 from fleet.core.errors import GameDayError
-from fleet.drills.game_day.plan import Options, Plan, lines
+from fleet.drills.game_day.plan import Options, Plan, announcement
 from fleet.drills.game_day.report import GAME_DAY, print_report
 from fleet.drills.game_day.scenarios import SCENARIOS, mistakes, page
 from fleet.tls.access import access_to
@@ -226,7 +226,7 @@ def _check(settings: Settings, options: Options) -> None:
     if wrong:
         raise click.UsageError(wrong)
     if options.member is not None:
-        if options.what.role == "nobody":
+        if options.definition.role == "nobody":
             raise click.UsageError(f"--member: {options.scenario} breaks no single member; leave it out")
         settings.member(options.member)
     if options.picture is not None:
@@ -239,7 +239,7 @@ def _check(settings: Settings, options: Options) -> None:
     for option, template in options.templates.items():
         for proxy_id, url in urls.items():
             check_program(command_for(template, proxy_id, url, f"--{option}"), f"--{option}")
-    if options.what.effect == "drained" and not options.templates:
+    if options.definition.effect == "drained" and not options.templates:
         access_to(settings, os.environ, writes=True)
     bootstrap_endpoints(settings, options.listener)
     needed = {"game-day": [*PACKAGES, *(["matplotlib"] if options.picture is not None else [])]}
@@ -253,5 +253,5 @@ def _check(settings: Settings, options: Options) -> None:
 
 
 def _announce(plan: Plan, options: Options) -> None:
-    for line in lines(plan, options):
+    for line in announcement(plan, options):
         print_progress(line)

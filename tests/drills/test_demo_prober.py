@@ -17,7 +17,7 @@ from kio.static.primitive import i32, i32Timedelta
 from fleet.core.errors import MalformedFrame, TruncatedFrame
 from fleet.core.model import Endpoint, ProxyId
 from fleet.drills.workload.prober import Change, Prober
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 from fleet.proxy.wire.metadata import brokers_of, metadata_request
 
 P1, P2, P3 = (Endpoint("127.0.0.1", port) for port in (1001, 1002, 1003))
@@ -25,7 +25,7 @@ OWNERS: dict[Endpoint, ProxyId] = {P1: "p1", P2: "p2", P3: "p3"}
 
 
 def response(correlation_id: int, brokers: dict[int, Endpoint], rack: str | None = None) -> bytes:
-    """A Metadata response as kio writes it, without its length."""
+    """A Metadata response, encoded by kio, without its length."""
     buffer = io.BytesIO()
     entity_writer(ResponseHeader)(buffer, ResponseHeader(correlation_id=i32(correlation_id)))
     body = MetadataResponse(
@@ -58,12 +58,12 @@ def test_brokers_are_read_from_what_kio_writes(rack: str | None) -> None:
     assert brokers_of(response(5, brokers, rack), 5) == brokers
 
 
-def test_an_answer_to_another_question_is_refused() -> None:
+def test_metadata_of_another_correlation_id_is_rejected() -> None:
     with pytest.raises(MalformedFrame, match="correlation id 5, expected 6"):
         brokers_of(response(5, {1: P1}), 6)
 
 
-def test_an_answer_that_ends_inside_a_broker_is_refused() -> None:
+def test_metadata_that_ends_inside_a_broker_is_rejected() -> None:
     with pytest.raises(TruncatedFrame):
         brokers_of(response(5, {1: P1})[:16], 5)
 
@@ -74,7 +74,7 @@ def prober(**changes: list[Change]) -> Prober:
     return made
 
 
-def test_live_since_the_last_survivor_advertises_only_survivors() -> None:
+def test_fleet_is_live_once_all_survivors_advertise_survivors() -> None:
     before = Change(1.0, {1: P1, 2: P2, 3: P3})
     probed = prober(
         p1=[before, Change(10.4, {1: P1, 2: P1, 3: P3})],
@@ -85,13 +85,13 @@ def test_live_since_the_last_survivor_advertises_only_survivors() -> None:
     assert probed.owners("p3") == {1: "p1", 2: "p3", 3: "p3"}
 
 
-def test_not_live_while_one_survivor_still_advertises_the_dead() -> None:
+def test_fleet_with_a_survivor_advertising_the_dead_is_not_live() -> None:
     before = Change(1.0, {1: P1, 2: P2, 3: P3})
     probed = prober(p1=[before, Change(10.4, {1: P1, 2: P1, 3: P3})], p3=[before])
     assert probed.live_since_s({1, 2, 3}, ("p1", "p3"), 10.0) is None
 
 
-def test_not_live_while_an_identity_is_missing_or_at_an_unknown_address() -> None:
+def test_fleet_with_a_missing_or_unknown_address_is_not_live() -> None:
     missing = prober(p1=[Change(11.0, {1: P1, 2: P1})])
     assert missing.live_since_s({1, 2, 3}, ("p1",), 10.0) is None
     foreign = prober(p1=[Change(11.0, {1: P1, 2: P1, 3: Endpoint("127.77.3.3", 9092)})])
@@ -104,15 +104,15 @@ def test_a_relapse_starts_the_clock_again() -> None:
     assert probed.live_since_s({1, 2}, ("p1",), 10.0) == 10.9
 
 
-def test_a_change_that_keeps_it_live_does_not_start_the_clock_again() -> None:
+def test_change_between_survivors_keeps_the_live_time() -> None:
     probed = prober(p1=[Change(10.1, {1: P1, 2: P1}), Change(12.0, {1: P3, 2: P1})], p3=[])
     assert probed.live_since_s({1, 2}, ("p1", "p3"), 10.0) is None
     probed.changes["p3"] = [Change(9.0, {1: P1, 2: P1})]
     assert probed.live_since_s({1, 2}, ("p1", "p3"), 10.0) == 10.1
 
 
-async def test_it_follows_a_member_over_broken_connections() -> None:
-    """A member that answers twice on each connection, with another table each time, then hangs up."""
+async def test_prober_follows_a_member_over_broken_connections() -> None:
+    """A member answers twice on each connection, with a new table each time, then closes the connection."""
     tables = [{1: P1}, {1: P2}, {1: P3}, {1: P1, 2: P2}]
     served = 0
 
@@ -133,7 +133,7 @@ async def test_it_follows_a_member_over_broken_connections() -> None:
     probing.fast = True
     task = asyncio.create_task(probing.run())
     try:
-        assert await happens(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
+        assert await eventually(lambda: len(probing.changes["p1"]) == len(tables), 20.0)
     finally:
         task.cancel()
         server.close()

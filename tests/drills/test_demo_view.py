@@ -63,7 +63,7 @@ def document(proxy_id: str) -> OwnershipDocument:
 def test_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     view = Lines()
     view.say("hello")
-    view.round_over(ROUND)
+    view.add_round(ROUND)
     view.close()
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -95,13 +95,13 @@ def test_the_picture_shows_owners_members_rates_and_rounds() -> None:
                 consumed_per_s=1001.2,
             )
         )
-        view.round_over(ROUND)
+        view.add_round(ROUND)
     finally:
         view.close()
     last = output.getvalue().rsplit("╭", 1)[1]
     rows = [line.strip("│ ").split() for line in last.splitlines()]
     assert ["1", "p3", "p2", "p3"] in rows
-    assert ["2", "nobody"] in rows
+    assert ["2", "no", "owner"] in rows
     assert ["p1", "up", "leader", "7"] in rows
     assert ["p2", "dead"] in rows
     assert ["p3", "up", "follower", "7", "1"] in rows

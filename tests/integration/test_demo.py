@@ -96,7 +96,7 @@ def test_whatever_ends_it_nothing_is_left_running(
     demo = start_demo("--kill", "none", "--duration", "600", "--brokers", kafka.bootstrap_servers)
     assert demo.stderr is not None
     for line in demo.stderr:
-        if "a producer and a consumer group start" in line:
+        if "starting a producer and a consumer group" in line:
             break
     assert any(" node " in line for line in left_behind(tmp_path))
     demo.send_signal(number)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +27,10 @@ TRACED = "traced.yaml"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 RECORDS = [b"%d" % number for number in range(100)]
 INSTALL_LIMIT_S = 240.0
+DEMO_LIMIT_S = 420.0
+FLEET_RUNS = "fleet status --config "
+"""The demo prints this before the path of its configuration, after the audit."""
+GAME_DAY = "game-day"
 
 pytestmark = [pytest.mark.size("test-all"), pytest.mark.timeout(900)]
 
@@ -85,7 +92,7 @@ def test_the_wheel_is_for_any_machine_and_has_no_tests(wheel: Path) -> None:
         "fleet",
         f"kafka_proxy_fleet-{__version__}.dist-info",
     }
-    assert {"fleet/py.typed", "fleet/pipeline/page.html"} <= set(names)
+    assert {"fleet/py.typed", "fleet/pipeline/page.html", "fleet/drills/cluster/pom.xml"} <= set(names)
 
 
 def test_nothing_that_it_says_it_needs_is_missing(installed: Path) -> None:
@@ -108,6 +115,88 @@ def test_a_member_serves(installed: Path, kafka: KafkaCluster, tmp_path: Path, m
         end([process], LIMIT_S)
         alone.remove_data()
     assert process.returncode == 0, tail(tmp_path / "log")
+
+
+@pytest.fixture(scope="module")
+def installed_demo(wheel: Path) -> Path:
+    """The folder of the commands in an environment with the extra `demo`."""
+    folder = wheel.parent / "venv-demo"
+    run(sys.executable, "-m", "venv", folder)
+    python = folder / "bin" / "python"
+    run(python, *PIP, "install", "--require-hashes", "--requirement", ROOT / "requirements" / "demo.lock")
+    run(python, *PIP, "install", "--no-deps", wheel)
+    return folder / "bin"
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path) -> dict[str, str]:
+    """An environment that names neither this checkout nor a Kafka, with an empty cache."""
+    named = ("PYTHONPATH", "KAFKA_HOME")
+    environ = {name: value for name, value in os.environ.items() if name not in named}
+    return {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_demo_without_kafka_names_both_fixes(
+    installed_demo: Path, own_cache: dict[str, str], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [str(installed_demo / "fleet"), "demo"],
+        cwd=tmp_path,
+        env=own_cache,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 1, done.stderr
+    for part in (own_cache["XDG_CACHE_HOME"], "KAFKA_HOME", "fleet demo --fetch", "--kafka-home DIR"):
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_and_game_day_pass_from_the_wheel(
+    installed_demo: Path, own_cache: dict[str, str], tmp_path: Path
+) -> None:
+    """The demo keeps its fleet running after the audit. The game day then drains a member of this fleet."""
+    empty, printed, progress = tmp_path / "empty", tmp_path / "demo.json", tmp_path / "demo.log"
+    empty.mkdir()
+    fleet = str(installed_demo / "fleet")
+    small = ("--brokers-count", "1", "--rounds", "1", "--kill", "leader")
+    with printed.open("w") as output, progress.open("w") as errors:
+        demo = subprocess.Popen(
+            [fleet, "demo", "--fetch", "--json", "--keep", *small],
+            cwd=empty,
+            env=own_cache,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+        )
+    try:
+        wait_for(
+            lambda: FLEET_RUNS in progress.read_text() or demo.poll() is not None, "the audit", DEMO_LIMIT_S
+        )
+        assert demo.poll() is None, progress.read_text()
+        document = json.loads(printed.read_text())
+        assert document["acknowledged"] > 0
+        assert (document["lost"], document["duplicated"], document["out_of_order"]) == (0, 0, 0)
+        config = progress.read_text().partition(FLEET_RUNS)[2].split()[0]
+        scenario = ("--scenario", "drain", "--duration", "3", "--yes", "--json")
+        done = subprocess.run(
+            [fleet, GAME_DAY, "--config", config, *scenario],
+            cwd=empty,
+            env=own_cache,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEMO_LIMIT_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)["kept"] is True
+    finally:
+        demo.send_signal(signal.SIGINT)
+        demo.wait(LIMIT_S)
+    assert demo.returncode == 130, progress.read_text()
+    assert not any(empty.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def samples() -> dict[str, list[bytes]]:
         "error": [documents.ERROR.encode(error)],
         "events": [schema_of_events.EVENTS.encode(each) for each in events()],
         "game-day": [
-            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
+            report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(fault=None))
         ],
         "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
         "judged": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],

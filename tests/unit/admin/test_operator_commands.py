@@ -12,7 +12,7 @@ import pytest
 
 from fleet.admin.operator_commands import check_program, command_for, run_command
 from fleet.core.errors import CommandFailed, CommandTemplateError
-from fleet.drills.workload.waiting import happens
+from fleet.drills.workload.waiting import eventually
 
 URL = "http://10.0.0.2:7201"
 
@@ -85,7 +85,7 @@ async def test_cancelled_command_runs_to_its_end(tmp_path: Path) -> None:
     begun, ended = tmp_path / "begun", tmp_path / "ended"
     script = f"touch {shlex.quote(str(begun))}; sleep 0.3; touch {shlex.quote(str(ended))}"
     running = asyncio.create_task(run_command(["sh", "-c", script], "p2"))
-    assert await happens(begun.exists, 10.0)
+    assert await eventually(begun.exists, 10.0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -12,7 +12,7 @@ import pytest
 from fleet import cli
 from fleet.core.errors import AdminError, FaultNotObserved, GameDayError
 from fleet.drills.game_day import run
-from fleet.drills.game_day.verdict import Seen
+from fleet.drills.game_day.verdict import Observations
 from tests.drills.sample_game_day import PLAN, seen, without
 from tests.unit.cli.test_commands import Out, config, run_json
 
@@ -26,7 +26,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.plan: Any = PLAN
-        self.comes: Seen | BaseException = seen()
+        self.comes: Observations | BaseException = seen()
         self.held: list[Any] = []
 
     async def plan_(self, settings: Any, options: Any) -> Any:
@@ -34,7 +34,7 @@ class Stage:
             raise self.plan
         return self.plan
 
-    async def perform(self, settings: Any, options: Any, say: Any) -> Seen:
+    async def perform(self, settings: Any, options: Any, say: Any) -> Observations:
         self.held.append(options)
         say("records flow")
         if isinstance(self.comes, BaseException):
@@ -54,7 +54,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     ("arguments", "why"),
     [
         (("--scenario", "leader-kill"), "leader-kill needs --inject-command"),
-        (("--scenario", "watch", "--heal-command", "true"), "watch has no use for --heal-command"),
+        (("--scenario", "watch", "--heal-command", "true"), "watch does not use --heal-command"),
         (("--scenario", "watch", "--member", "p1"), "leave it out"),
         (("--scenario", "explode"), "'explode' is not one of"),
         (
@@ -122,7 +122,7 @@ def test_game_day_is_announced_run_printed_and_drawn(
     picture = tmp_path / "day.svg"
     assert cli.run([*KILL, "-c", str(config), "--duration", "3", "--picture", str(picture)]) == 0
     out = capsys.readouterr()
-    assert "it happens to p1, the Raft leader, for 3 s" in out.err
+    assert "victim: p1, the Raft leader, for 3 s" in out.err
     assert out.err.endswith("records flow\n")
     assert "all promises kept" in out.out
     assert "advertised-1-p2" in picture.read_text()
