@@ -30,7 +30,7 @@ def test_spark_and_the_checker_agree_on_runs_of_a_real_fleet(tmp_path: Path) -> 
         str(RUNS),
         "--json",
     ]
-    report = tmp_path / "judged.md"
+    report = tmp_path / "spark-crosscheck.md"
     done = subprocess.run(
         [*command, "--report", str(report)], capture_output=True, text=True, timeout=LIMIT_S
     )

@@ -109,10 +109,10 @@ def samples() -> dict[str, list[bytes]]:
             report_of_game_day.GAME_DAY.encode(verdict.document(each)) for each in (seen(), seen(broken=None))
         ],
         "journal": [journal_files.JOURNAL.encode(journal_files.check(settings, "p1"))],
-        "judged": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
+        "spark-crosscheck": [CROSSCHECK.encode(CrossCheckDocument(9, 0, 0, 1, AuditTotals(0, 1, 2), 0))],
         "live": [documents.LIVE.encode(live_sample())],
         "node": [documents.NODE.encode(documents.NodeDocument("p1", 0))],
-        "outside": [
+        "observations": [
             observations.EVENTS.encode(each)
             for each in (
                 observations.LedgerEntry("orders", "acknowledged", 3, 1, 4_711, None, 1, 5),
@@ -192,7 +192,7 @@ ADDED = frozenset({"distrusted_voters", "broker_troubles", "member_troubles", "m
 
 
 # Events have fields with defaults, which earlier programs may not have written.
-@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "outside"}))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - {"events", "observations"}))
 def test_a_schema_asks_for_every_field(name: str) -> None:
     checker = jsonschema.Draft202012Validator(schema(name))
     for sample in SAMPLES[name]:
