@@ -110,7 +110,7 @@ def cluster() -> Iterator[tuple[KafkaCluster, Path]]:
         KafkaCluster(1, Path(folder, "kafka")) as kafka,
     ):
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        topics = (*dict.fromkeys(event_schema.TOPICS.values()), event_schema.OUTSIDE)
+        topics = (*dict.fromkeys(event_schema.TOPICS.values()), event_schema.OBSERVATIONS)
         made = admin.create_topics([NewTopic(PREFIX + name, PARTITIONS, 1) for name in topics])
         for future in made.values():
             future.result(30)
@@ -170,7 +170,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
         seconds = -(-amount // (MEMBERS * IDENTITIES))
         filled = {
             "traffic": fill(kafka, "traffic", traffic(seconds)),
-            "ledger": fill(kafka, event_schema.OUTSIDE, ledger(range(amount // 3))),
+            "ledger": fill(kafka, event_schema.OBSERVATIONS, ledger(range(amount // 3))),
         }
         spark = session("local[2]")
         numbers = iter(range(1_000))
@@ -182,7 +182,7 @@ def measure_throughput(rounds: int, amount: int) -> list[Throughput]:
             return time.monotonic() - since_s
 
         jobs: Mapping[str, Callable[[SparkSession, Site], None]] = {"traffic": load, "ledger": audited}
-        topics = {"traffic": "traffic", "ledger": event_schema.OUTSIDE}
+        topics = {"traffic": "traffic", "ledger": event_schema.OBSERVATIONS}
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in jobs}
         try:
             for number in range(rounds + 1):
@@ -337,7 +337,7 @@ def _feed(kafka: KafkaCluster, per_s: int, stop: threading.Event, told: list[int
         at_ms = began_ms + 1000 * second
         told[0] += fill(kafka, "traffic", traffic(1, at_ms))
         numbers = range(second * per_s // 3, (second + 1) * per_s // 3)
-        told[0] += fill(kafka, event_schema.OUTSIDE, ledger(numbers, at_ms))
+        told[0] += fill(kafka, event_schema.OBSERVATIONS, ledger(numbers, at_ms))
         second += 1
 
 

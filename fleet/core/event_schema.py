@@ -213,8 +213,10 @@ LATEST: Final = "ownership.latest"
 WEIGHTS: Final = TOPICS["weight"]
 EXPENDABLE: Final = frozenset((TOPICS["traffic"], TOPICS["connection"]))
 """There is much of it: where there is no room it goes before anything else does."""
-OUTSIDE: Final = "outside"
+OBSERVATIONS: Final = "observations"
 """What applications and external observers have seen of the fleet; see `fleet.pipeline.observations`."""
+DEPRECATED_OBSERVATIONS: Final = "outside"
+"""The name of `OBSERVATIONS` before 0.3.0. The pipeline still reads it; the fleet no longer creates it."""
 DEAD_LETTERS: Final = "dead_letters"
 """Where `fleet.pipeline` puts what it has found in the other topics and is no event."""
 

@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from fleet.core.event_schema import DEAD_LETTERS, LATEST, OUTSIDE, WEIGHTS
+from fleet.core.event_schema import DEAD_LETTERS, LATEST, OBSERVATIONS, WEIGHTS
 
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -32,7 +32,7 @@ TOPICS: Final = (
     Topic("members", 3, {**_STAMPED, "retention.ms": str(365 * _DAY_MS)}),
     Topic("traffic", 6, {**_STAMPED, "retention.ms": str(7 * _DAY_MS), "compression.type": "zstd"}),
     Topic("connections", 6, {**_STAMPED, "retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
-    Topic(OUTSIDE, 6, {**_STAMPED, "retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
+    Topic(OBSERVATIONS, 6, {**_STAMPED, "retention.ms": str(30 * _DAY_MS), "compression.type": "zstd"}),
     Topic(WEIGHTS, 1, {**_STAMPED, "cleanup.policy": "compact"}),
     Topic(DEAD_LETTERS, 1, {**_STAMPED, "retention.ms": str(30 * _DAY_MS)}),
 )

@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fleet.core.errors import PipelineError
-from fleet.core.event_schema import OUTSIDE
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.availability import windows
 from fleet.pipeline.documents import AvailabilityDocument
-from fleet.pipeline.jobs import Site, finish, start_connections, start_timeline
+from fleet.pipeline.jobs import OBSERVATION_TOPICS, Site, finish, start_connections, start_timeline
 from fleet.pipeline.observations import KINDS
 from fleet.pipeline.parse import REASON, events, parse
 from fleet.pipeline.queries import availability
@@ -62,13 +61,13 @@ def judge(
     timeline = current(read(spark, site.timeline)).collect()
     available = availability(spark, site, 0, until_ms, OBJECTIVE, "day")
 
-    outside = prefix + OUTSIDE
-    parsed = parse(records(spark, site.kafka, [outside], streaming=False), KINDS).persist()
+    topics = [prefix + each for each in OBSERVATION_TOPICS]
+    parsed = parse(records(spark, site.kafka, [], streaming=False, optional=topics), KINDS).persist()
     by_records = by_record(events(parsed, "ledger")).persist()
     try:
         reasons = [row.reason for row in parsed.where(F.col(REASON).isNotNull()).limit(1).collect()]
         if reasons:
-            raise PipelineError(f"topic {outside} holds what is no event: {reasons[0]}")
+            raise PipelineError(f"topics {', '.join(topics)}: a record is not an observation: {reasons[0]}")
         verdicts = [row.asDict() for row in audit(by_records, keys).collect()]
         timed = windows(events(parsed, "outage"), events(parsed, "view")).collect()
         seen = parsed.count()

@@ -26,7 +26,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fleet.core.errors import PipelineError
 from fleet.core.event_schema import (
     DEAD_LETTERS,
-    OUTSIDE,
+    DEPRECATED_OBSERVATIONS,
+    OBSERVATIONS,
     TOPICS,
     WEIGHTS,
     ConnectionEvent,
@@ -37,12 +38,14 @@ from fleet.core.event_schema import (
 )
 from fleet.pipeline.kafka_source import NAME
 from fleet.pipeline.load import Passed, Summed, minutes, weights
-from fleet.pipeline.observations import KINDS as OUTSIDE_KINDS
+from fleet.pipeline.observations import KINDS as OBSERVATION_KINDS
 from fleet.pipeline.observations import LedgerEntry
 from fleet.pipeline.parse import dead_letters, only, parse
 from fleet.pipeline.streams import Kafka, records
 from fleet.pipeline.timeline_job import timeline
 
+OBSERVATION_TOPICS: Final = (OBSERVATIONS, DEPRECATED_OBSERVATIONS)
+"""Topics with observations; each is read where it exists. The second is its name before 0.3.0."""
 DEAD: Final = "dead"
 """How many letters there were, in the progress of each batch."""
 KINDS: Final = MappingProxyType[str, type[Any]](
@@ -133,15 +136,16 @@ def start_connections(spark: SparkSession, site: Site, once: bool) -> StreamingQ
 
 def start_ledger(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """What became of every record, as Parquet by day; what was told twice is there twice."""
-    entries = only(_read(spark, site, [OUTSIDE]), "ledger", LedgerEntry)
+    entries = only(_read(spark, site, [], optional=OBSERVATION_TOPICS), "ledger", LedgerEntry)
     by_day = entries.withColumn("day", F.to_date(F.timestamp_micros("at_us")))
     return _start(_parquet(by_day, site.ledger), site, "ledger", once)
 
 
 def start_dead_letters(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Records that are no event → a topic, with the reason."""
-    topics = dict.fromkeys([*(TOPICS[kind] for kind in KINDS), OUTSIDE])
-    letters = dead_letters(parse(_read(spark, site, topics), {**KINDS, **OUTSIDE_KINDS}))
+    topics = dict.fromkeys(TOPICS[kind] for kind in KINDS)
+    read = _read(spark, site, topics, optional=OBSERVATION_TOPICS)
+    letters = dead_letters(parse(read, {**KINDS, **OBSERVATION_KINDS}))
     counted = letters.observe(DEAD, F.count(F.lit(1)).alias(DEAD))
     return _start(_topic(counted, site, DEAD_LETTERS), site, "dead_letters", once)
 
@@ -178,9 +182,15 @@ def cause(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else lines[0]
 
 
-def _read(spark: SparkSession, site: Site, topics: Iterable[str], told: type[Any] | None = None) -> DataFrame:
-    names = [site.prefix + topic for topic in topics]
-    return records(spark, site.kafka, names, streaming=True, told=told)
+def _read(
+    spark: SparkSession,
+    site: Site,
+    topics: Iterable[str],
+    told: type[Any] | None = None,
+    optional: Iterable[str] = (),
+) -> DataFrame:
+    names, more = ([site.prefix + topic for topic in each] for each in (topics, optional))
+    return records(spark, site.kafka, names, streaming=True, optional=more, told=told)
 
 
 def _events(spark: SparkSession, site: Site, kind: str) -> DataFrame:

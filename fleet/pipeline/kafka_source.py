@@ -9,7 +9,8 @@ was not committed.
 
 Options (Spark makes their names lower case):
     bootstrap.servers      where the cluster is
-    topics                 of a source, with commas between
+    topics                 topics that a source reads, separated by commas; all of them must exist
+    optional_topics        topics that a source reads as soon as they exist, separated by commas
     topic                  of a sink: where rows without a column `topic` go
     records_per_batch      how many records a batch of a stream takes at most, about; 0 for all there are
     fail_on_data_loss      "false" goes on where retention has removed records that were not read yet
@@ -29,6 +30,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import TopicMetadata
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -109,9 +111,10 @@ class Topics:
 
     def __init__(self, options: Options) -> None:
         self._options = dict(options)
-        self._names = [name for name in options.get("topics", "").split(",") if name]
-        if not self._names:
-            raise PipelineError(f"{NAME}: the option `topics` is missing; give names with commas between")
+        self._required = _names(options, "topics")
+        self._optional = _names(options, "optional_topics")
+        if not self._required and not self._optional:
+            raise PipelineError(f"{NAME}: the option `topics` is missing; give names separated by commas")
         self._consumer: Consumer | None = None
 
     def bounds(self) -> Bounds:
@@ -119,9 +122,12 @@ class Topics:
         if self._consumer is None:
             self._consumer = _consumer(self._options)
         found: Bounds = {}
+        names = (*self._required, *self._optional)
         try:
-            for name in self._names:
+            for name in names:
                 topic = self._consumer.list_topics(name, timeout=ASK_LIMIT_S).topics[name]
+                if name in self._optional and not _is_readable(topic):
+                    continue
                 if topic.error is not None:
                     raise PipelineError(f"topic {name}: {topic.error.str()}")
                 for partition in topic.partitions:
@@ -129,7 +135,9 @@ class Topics:
                     low, high = self._consumer.get_watermark_offsets(place, timeout=ASK_LIMIT_S)
                     found[_key(name, partition)] = (low, high)
         except KafkaException as error:
-            raise PipelineError(f"asking for the offsets of {', '.join(self._names)}: {error}") from error
+            raise PipelineError(f"asking for the offsets of {', '.join(names)}: {error}") from error
+        if not found:
+            raise PipelineError(f"{NAME}: none of the topics {', '.join(names)} exists; create one of them")
         return found
 
     def spans(self, start: Mapping[str, int], end: Mapping[str, int], bounds: Bounds) -> list[Span]:
@@ -201,6 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         bounds = self._topics.bounds()
         ends = self._last or {key: high for key, (_, high) in bounds.items()}
+        ends = {**start, **ends}  # keep the offsets of an optional topic that the cluster does not list now
         firsts = {key: start.get(key, bounds[key][0] if key in bounds else end) for key, end in ends.items()}
         ends = {key: max(end, firsts[key]) for key, end in ends.items()}
         if not isinstance(limit, ReadMaxRows):
@@ -347,6 +356,21 @@ def told_class(options: Options) -> type[Any] | None:
         return None
     found: type[Any] = pkgutil.resolve_name(name)
     return found
+
+
+def _names(options: Options, option: str) -> tuple[str, ...]:
+    return tuple(name for name in options.get(option, "").split(",") if name)
+
+
+def _is_readable(topic: TopicMetadata) -> bool:
+    """Whether a topic exists and has a leader for each partition, or has an error that must be reported."""
+    if topic.error is None:
+        return all(partition.leader >= 0 for partition in topic.partitions.values())
+    return topic.error.code() not in _NOT_CREATED
+
+
+_NOT_CREATED: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE})
+"""Errors of a topic that does not exist, or whose creation has not ended."""
 
 
 def _consumer(options: Options) -> Consumer:

@@ -77,9 +77,9 @@ class OutageEvent:
     version: Literal[1] = 1
 
 
-Outside: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
+Observation: TypeAlias = LedgerEntry | ViewEvent | OutageEvent
 
-EVENTS: Final[Codec[Outside]] = Codec(Annotated[Outside, Field(discriminator="kind")])  # type: ignore[arg-type]
+EVENTS: Final[Codec[Observation]] = Codec(Annotated[Observation, Field(discriminator="kind")])  # type: ignore[arg-type]
 KINDS: Final = MappingProxyType[str, type[Any]](
     {"ledger": LedgerEntry, "view": ViewEvent, "outage": OutageEvent}
 )

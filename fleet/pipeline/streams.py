@@ -89,6 +89,7 @@ def records(
     topics: Sequence[str],
     *,
     streaming: bool,
+    optional: Sequence[str] = (),
     told: type[Any] | None = None,
 ) -> DataFrame:
     """The records of topics: key, value, topic, partition, offset, timestamp; a batch has all now there.
@@ -96,12 +97,15 @@ def records(
     Args:
         told: a class of events, and nothing else is wanted of a record. Where the source can, it decodes them
             (`fleet.pipeline.event_decoder`), and there are the columns `value` and `TOLD`.
+        optional: topics that are read, too, as soon as they exist.
     """
     columns: tuple[str, ...] = _COLUMNS
     reader = spark.readStream if streaming else spark.read
     if kafka.source == "jvm":
+        # Spark's connector fails where a topic that it subscribes to by name does not exist.
+        pattern = {"subscribePattern": "|".join(name.replace(".", r"\.") for name in (*topics, *optional))}
         options = {
-            "subscribe": ",".join(topics),
+            **(pattern if optional else {"subscribe": ",".join(topics)}),
             "startingOffsets": "earliest",
             "kafka.isolation.level": "read_committed",
         }
@@ -109,6 +113,8 @@ def records(
         found = reader.format("kafka").options(**options, **limit)
     else:
         options = {"topics": ",".join(topics), "records_per_batch": str(kafka.records_per_batch)}
+        if optional:
+            options["optional_topics"] = ",".join(optional)
         if told is not None:
             options["told"] = f"{told.__module__}:{told.__qualname__}"
             columns = ("value", TOLD)

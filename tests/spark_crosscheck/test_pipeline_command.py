@@ -86,7 +86,7 @@ def test_a_driver_that_is_killed_in_the_middle_leaves_nothing_out_and_nothing_tw
     told, traffic = tellings(random.Random(23), 200 * kills), passing(random.Random(5))[::THINNED]
     produce(kafka, f"{prefix}ownership", [event_schema.EVENTS.encode(each) for each in told])
     produce(kafka, f"{prefix}traffic", [event_schema.EVENTS.encode(each) for each in traffic])
-    produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in ENTRIES])
+    produce(kafka, f"{prefix}observations", [EVENTS.encode(each) for each in ENTRIES])
     config = configuration(kafka, prefix, tmp_path)
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
     jobs = [part for job in ("timeline", "load", "ledger", "weights") for part in ("--job", job)]
@@ -263,7 +263,7 @@ def tell_of_records(kafka: KafkaCluster, prefix: str, stream: Stream) -> None:
     ]
     doctored = replace(stream, name="doctored", received=given)
     entries = [*ledger(stream, wall_us), *ledger(doctored, wall_us)]
-    produce(kafka, f"{prefix}outside", [EVENTS.encode(each) for each in entries])
+    produce(kafka, f"{prefix}observations", [EVENTS.encode(each) for each in entries])
 
 
 def test_what_is_wrong_is_said(kafka: KafkaCluster, tmp_path: Path, ask: Ask) -> None:

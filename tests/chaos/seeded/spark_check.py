@@ -2,7 +2,7 @@
 
     python -m tests.chaos.seeded.spark_check --seed 3 --json        what `make pipeline ARGS=…` starts
 
-The fleet tells its events; what its clients and its observer saw is written to a topic, as `outside` events.
+The fleet tells its events; what its clients and its observer saw is written to its topic of observations.
 The jobs run over both. What operators would be told of the fleet's availability is held against the events
 themselves, and against what the observer saw (`tests.chaos.seeded.availability_windows`).
 """
@@ -23,14 +23,14 @@ import click
 from pyspark.sql import SparkSession
 
 from fleet.core.errors import FleetError
-from fleet.core.event_schema import OUTSIDE, TOPICS
+from fleet.core.event_schema import OBSERVATIONS, TOPICS
 from fleet.drills.spark_audit import Clocks, keys_of, ledger, to_us
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import History, Outage, View, audit_of, takeover_s
 from fleet.drills.workload.waiting import in_thread
 from fleet.pipeline.batch_audit import judge as run_jobs
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.observations import EVENTS, OutageEvent, Outside, ViewEvent
+from fleet.pipeline.observations import EVENTS, Observation, OutageEvent, ViewEvent
 from fleet.pipeline.streams import session
 from tests.chaos.seeded import availability_windows
 from tests.chaos.seeded.availability_windows import Told
@@ -51,11 +51,11 @@ _WINDOWS_OF: Final = ("ownership", "connection")
 """The kinds of events that say when an identity was to be had."""
 
 
-def outside(history: History, wall_us: int = 0) -> Iterator[Outside]:
-    """What was seen from outside, as events.
+def observations(history: History, wall_us: int = 0) -> Iterator[Observation]:
+    """Yield what clients and the observer of a run have seen.
 
     Args:
-        wall_us: how far the wall clock is before the machine's monotonic one.
+        wall_us: how many microseconds the wall clock is ahead of the machine's monotonic clock.
     """
     for stream in history.streams:
         yield from ledger(stream, wall_us)
@@ -238,9 +238,12 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, C
                 say("  Spark judges it")
                 wall_us = _wall_us()
                 clocks = Clocks(wall_us, abs(wall_us - began_us))
-                told = ((prefix + OUTSIDE, None, EVENTS.encode(each)) for each in outside(history, wall_us))
-                sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, told))
-                say(f"  {sent} events of what was seen from outside")
+                written = (
+                    (prefix + OBSERVATIONS, None, EVENTS.encode(each))
+                    for each in observations(history, wall_us)
+                )
+                sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, written))
+                say(f"  {sent} observations written")
                 out = folder / f"out-{number}"
                 judging = partial(judge, spark, servers, prefix, history, out, clocks)
                 judged[plan.name] = await in_thread(judging)

@@ -71,6 +71,16 @@ def test_the_connector_of_spark_is_given_its_own_options(told: type[Any] | None)
     }
 
 
+def test_spark_connector_reads_optional_topics_by_pattern() -> None:
+    spark = asked("jvm", optional=["f.c"])
+    assert "subscribe" not in spark.set
+    assert spark.set["subscribePattern"] == r"a|b|f\.c"
+
+
+def test_python_source_gets_optional_topics() -> None:
+    assert asked("python", optional=["c", "d"]).set["optional_topics"] == "c,d"
+
+
 def test_the_source_in_python_decodes_what_it_is_told_to() -> None:
     plain = {
         "bootstrap.servers": "one:1,two:2",
