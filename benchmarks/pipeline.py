@@ -41,10 +41,10 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.pipeline.audit import audit, by_record
 from fleet.pipeline.jobs import JOBS, Site, finish, start_ledger, start_load
 from fleet.pipeline.kafka_source import produce
-from fleet.pipeline.load import Passed, minutes
+from fleet.pipeline.load import Traffic, minutes
 from fleet.pipeline.observations import EVENTS, LedgerEntry
-from fleet.pipeline.parse import only
-from fleet.pipeline.streams import Kafka, records, session
+from fleet.pipeline.parse import parse_kind
+from fleet.pipeline.streams import Kafka, read_records, session
 from tests.chaos.seeded.command import say
 
 PREFIX: Final = "bench."
@@ -146,7 +146,7 @@ class Throughput:
 
 def count(spark: SparkSession, site: Site, topic: str) -> None:
     """The least that a stream can do with the records of a topic."""
-    read = records(spark, site.kafka, [PREFIX + topic], streaming=True)
+    read = read_records(spark, site.kafka, [PREFIX + topic], streaming=True)
     counted = read.groupBy().count().writeStream.outputMode("complete").format("noop")
     finish(counted.option("checkpointLocation", site.checkpoint("count")).trigger(availableNow=True).start())
 
@@ -210,7 +210,7 @@ def _throughput(name: str, filled: int, times: list[tuple[float, float]]) -> Thr
 
 def replayed(spark: SparkSession, place: str) -> DataFrame:
     """The work of the job `load`, on events that lie in files."""
-    return minutes(only(spark.read.parquet(place), "traffic", Passed))
+    return minutes(parse_kind(spark.read.parquet(place), "traffic", Traffic))
 
 
 def replay(master: str, place: str, rounds: int) -> list[float]:

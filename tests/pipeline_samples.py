@@ -15,7 +15,7 @@ from fleet.core.event_schema import OwnershipEvent
 from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.topics import TOPICS
 from fleet.pipeline.jobs import Site
-from fleet.pipeline.timeline import Change, Known, Row
+from fleet.pipeline.timeline import Change, OwnershipHistory, Row
 from fleet.pipeline.timeline_job import current, read
 
 Plain: TypeAlias = tuple[Any, ...]
@@ -91,7 +91,9 @@ def wanted(told: Sequence[OwnershipEvent]) -> list[Plain]:
     for each in told:
         fields = {name: getattr(each, name) for name in Change.__dataclass_fields__}
         changes.setdefault((each.fleet, each.broker_id), []).append(Change(**fields))
-    return sorted(plain(*place, row) for place, told in changes.items() for row in Known().learn(told, 0)[1])
+    return sorted(
+        plain(*place, row) for place, told in changes.items() for row in OwnershipHistory().learn(told, 0)[1]
+    )
 
 
 def plain(fleet: str, broker_id: int, row: Row) -> Plain:

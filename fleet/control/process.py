@@ -376,7 +376,7 @@ class Control:
                 )
         if self.events is not None:
             leads = status.role == "leader"
-            self.events.committed(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
+            self.events.record_commit(applied, state, self.takeovers.log, moment().wall_ms, leads=leads)
         if state.ownership is not before.ownership:
             commands = (each.command for each in applied if each.outcome.applied)
             changes = [command for command in commands if isinstance(command, OwnershipSet)]
@@ -403,7 +403,7 @@ class Control:
 
     def _on_traffic(self, passed: TrafficMessage) -> None:
         if self.events is not None:
-            self.events.passed(passed)
+            self.events.record_traffic(passed)
 
     def _on_takeover_ended(self, takeover: Takeover) -> None:
         if self.tracing is not None:
@@ -412,7 +412,7 @@ class Control:
     def _on_directory_applied(self, revision: int) -> None:
         self.takeovers.applied(revision, moment())
         if self.events is not None:
-            self.events.advertised(self.takeovers.log)
+            self.events.record_advertisement(self.takeovers.log)
 
     # -- what goes out -------------------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class Control:
             # The leader commits what a majority suspects, so it has to hear of it now.
             self._broadcast()
             if self.events is not None:
-                self.events.observed(transitions, moment().wall_ms)
+                self.events.record_transitions(transitions, moment().wall_ms)
         for peer in self.detector.probes_due(now_s):
             self._spawn(self.prober.probe(peer))
         self._lead()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fleet.core.event_schema import LivenessEvent
-from fleet.pipeline.anomalies import FLAPS
+from fleet.pipeline.anomalies import MIN_FLAPS
 from fleet.pipeline.jobs import Site
 from fleet.pipeline.queries import anomalies, availability
 from fleet.pipeline.slo import DAY_MS
@@ -28,7 +28,7 @@ BEGIN_OF_DAY_MS = BEGIN_MS // DAY_MS * DAY_MS
 def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_path: Path) -> None:
     """The files of another day are no Parquet at all."""
     flaps = []
-    for number in range(FLAPS):
+    for number in range(MIN_FLAPS):
         flaps += suspected("p1", "p2", 20_000 * number, 20_000 * number + 5)
     told = table(spark, LivenessEvent, flaps)
     site = Site(Kafka(""), "fleet.", str(tmp_path))
@@ -41,7 +41,7 @@ def test_a_question_about_a_day_reads_that_day_alone(spark: SparkSession, tmp_pa
         file.with_name(f".{file.name}.crc").unlink()
 
     found = anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + DAY_MS - 1)
-    assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", FLAPS)]
+    assert [(each.told_by, each.flaps) for each in found.flapping] == [("p1", MIN_FLAPS)]
     with pytest.raises(Py4JJavaError, match=other.name):
         anomalies(spark, site, BEGIN_OF_DAY_MS, BEGIN_OF_DAY_MS + 2 * DAY_MS)
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fleet.drills.workload.checker import Outage, View, takeover_s
-from fleet.pipeline.availability import windows
+from fleet.pipeline.availability import outage_windows
 from fleet.pipeline.observations import OutageEvent, ViewEvent
 from fleet.pipeline.spark_schema import ddl_of
 
@@ -47,7 +47,7 @@ def test_windows_are_those_of_the_checker(spark: SparkSession) -> None:
 def found(
     spark: SparkSession, outages: Sequence[OutageEvent], views: Sequence[ViewEvent]
 ) -> dict[str, int | None]:
-    rows = windows(
+    rows = outage_windows(
         spark.createDataFrame([astuple(each) for each in outages], ddl_of(OutageEvent)),
         spark.createDataFrame([astuple(each) for each in views], ddl_of(ViewEvent)),
     ).collect()

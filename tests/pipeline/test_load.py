@@ -18,7 +18,7 @@ from fleet.drills.cluster.kafka import KafkaCluster
 from fleet.events.weights import read_weights
 from fleet.pipeline.forecast import MINUTE_MS, SeasonalForecast
 from fleet.pipeline.jobs import Site, finish, start_load, start_weights
-from fleet.pipeline.load import AHEAD_MINUTES, CPU_US_PER_BYTE, CPU_US_PER_REQUEST
+from fleet.pipeline.load import CPU_US_PER_BYTE, CPU_US_PER_REQUEST, FORECAST_MINUTES
 from fleet.pipeline.streams import Kafka
 from tests.conftest import PLAINTEXT
 from tests.pipeline_samples import START_MS, make_topics, produce
@@ -96,7 +96,7 @@ def twin(loads: Sums, broker_id: int) -> float:
     for (identity, minute_ms), (requests, passed) in sorted(loads.items()):
         if identity == broker_id:
             known = known.learn(minute_ms, requests * CPU_US_PER_REQUEST + passed * CPU_US_PER_BYTE)
-    return known.ahead(AHEAD_MINUTES) / 60
+    return known.predict(FORECAST_MINUTES) / 60
 
 
 def by_turns(told: Sequence[TrafficEvent], parts: int) -> list[Sequence[TrafficEvent]]:

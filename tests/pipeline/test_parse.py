@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from fleet.core.event_schema import LivenessEvent, OwnershipEvent
 from fleet.pipeline.event_decoder import EventDecoder
-from fleet.pipeline.load import Passed, Summed
+from fleet.pipeline.load import SummedTraffic, Traffic
 from fleet.pipeline.observations import LedgerEntry
-from fleet.pipeline.parse import events, only, parse
+from fleet.pipeline.parse import events, parse, parse_kind
 from fleet.pipeline.spark_schema import ddl_of
 
 pytestmark = pytest.mark.size("test")
@@ -28,8 +28,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "number": 4, "at_us": 5,
     },
 }  # fmt: skip
-PLAIN: dict[str, type[Any]] = {"traffic": Summed, "ledger": LedgerEntry}
-EVENTS: dict[str, type[Any]] = {"traffic": Passed, "ledger": LedgerEntry}
+PLAIN: dict[str, type[Any]] = {"traffic": SummedTraffic, "ledger": LedgerEntry}
+EVENTS: dict[str, type[Any]] = {"traffic": Traffic, "ledger": LedgerEntry}
 DEEP = 5_000
 ODD: tuple[Any, ...] = (None, "", 7, -1, 2.5, True, [], {}, "7", [{}], {"0": 1}, 2**70)
 
@@ -75,7 +75,7 @@ def test_what_is_decoded_is_what_would_have_been_parsed(spark: SparkSession, kin
     def found(told: Sequence[dict[str, Any]], left: Sequence[bytes | None]) -> list[str]:
         rows = [*((None, event) for event in told), *((value, None) for value in left)]
         records = spark.createDataFrame(rows, f"value binary, told struct<{ddl_of(PLAIN[kind])}>")
-        return sorted(map(str, only(records, kind, EVENTS[kind]).collect()))
+        return sorted(map(str, parse_kind(records, kind, EVENTS[kind]).collect()))
 
     parsed = found([], values)
     # One by one, because all that is read with a number of more than 64 bits is left to be parsed.
@@ -103,8 +103,8 @@ def test_numbers_of_more_than_64_bits_are_left_to_be_parsed() -> None:
 
 
 def test_only_plain_events_can_be_decoded() -> None:
-    with pytest.raises(TypeError, match=r"Passed\.apis is not plain"):
-        EventDecoder(Passed)
+    with pytest.raises(TypeError, match=r"Traffic\.apis is not plain"):
+        EventDecoder(Traffic)
 
 
 @pytest.mark.parametrize("kind", EVENTS)
@@ -115,6 +115,6 @@ def test_one_kind_alone_is_what_it_is_among_others(spark: SparkSession, kind: st
         "topic string, partition int, offset bigint, value binary",
     )
     among = parse(records, {**EVENTS, "ownership": OwnershipEvent, "liveness": LivenessEvent})
-    found = sorted(map(str, only(records, kind, EVENTS[kind]).collect()))
+    found = sorted(map(str, parse_kind(records, kind, EVENTS[kind]).collect()))
     assert found == sorted(map(str, events(among, kind).collect()))
     assert len(found) > 3

@@ -41,7 +41,7 @@ from fleet.pipeline.documents import (
     OutageDocument,
     PipelineDocument,
     StaleClientDocument,
-    TakenDocument,
+    TakeoverDocument,
 )
 from tests.chaos.seeded import report
 from tests.chaos.seeded.spark_crosscheck import CROSSCHECK, AuditTotals, CrossCheckDocument
@@ -73,7 +73,7 @@ def samples() -> dict[str, list[bytes]]:
         documents.CertificateDocument("p1", *files, expires) for expires in ("2027-01-01T00:00:00Z", None)
     )
     settings = load(ROOT / "deploy" / "examples" / "fleet.yaml", {})
-    taken = TakenDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
+    taken = TakeoverDocument("demo", 1, 7, ("p2",), 900, 1_000, 1_050, 1_100, None)
     out = OutageDocument("demo", 1, 1_200, None, 3)
     attained = AttainmentDocument("demo", 1, "2026-11-21", 86_400_000, 50, 1 - 50 / 86_400_000, 8_640, 8_590)
     together = dataclasses.replace(attained, broker_id=None)
@@ -151,7 +151,7 @@ def live_sample() -> documents.LiveDocument:
 def events() -> list[schema_of_events.Event]:
     log = Log(MemberUp(P1), OwnershipSet(0, {1: Ownership(("p1",))}, (), "bootstrap"))
     transition = Transition("p1", Liveness.UP, Liveness.SUSPECT, "reset", 1.0)
-    return [*log.told, *log.recorder.observed([transition], 1)]
+    return [*log.first_events, *log.recorder.record_transitions([transition], 1)]
 
 
 SAMPLES = samples()

@@ -28,7 +28,7 @@ from fleet.drills.spark_audit import Clocks, keys_of, ledger, to_us
 from fleet.drills.workload.audit import Audit
 from fleet.drills.workload.checker import History, Outage, View, audit_of, takeover_s
 from fleet.drills.workload.waiting import in_thread
-from fleet.pipeline.batch_audit import judge as run_jobs
+from fleet.pipeline.batch_audit import run_batch_audit
 from fleet.pipeline.kafka_source import produce
 from fleet.pipeline.observations import EVENTS, Observation, OutageEvent, ViewEvent
 from fleet.pipeline.streams import session
@@ -80,7 +80,7 @@ def judge(
     Raises: FleetError: a job failed.
     """
     until_ms = time.time_ns() // 1_000_000
-    found = run_jobs(spark, servers, prefix, str(out), keys_of(history), until_ms)
+    found = run_batch_audit(spark, servers, prefix, str(out), keys_of(history), until_ms)
     told = availability_windows.told(
         availability_windows.read(servers, [prefix + TOPICS[kind] for kind in _WINDOWS_OF]), until_ms
     )

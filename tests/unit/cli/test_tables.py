@@ -66,7 +66,7 @@ def test_no_document_controls_the_terminal(name: str) -> None:
 
 
 def test_printers_of_all_kinds_of_documents_are_found() -> None:
-    assert {"print_status", "print_live", "print_anomalies", "print_report", "print_result"} <= {
+    assert {"print_status", "print_live", "print_anomalies", "print_pipeline", "print_result"} <= {
         name.rpartition(".")[2] for name in PRINTERS
     }
 
