@@ -355,9 +355,9 @@ def print_anomalies(document: AnomaliesDocument, console: Console) -> None:
     for flaps in document.flapping:
         suspicion = f"{escape(flaps.told_by)} suspected {escape(flaps.proxy_id)} {flaps.flaps} times"
         console.print(f"{suspicion}, {_when(flaps.from_ms)} to {_when(flaps.to_ms)}")
-    for suspicion in document.one_sided:
-        members = f"{escape(suspicion.told_by)} suspected {escape(suspicion.proxy_id)}, but not the reverse"
-        console.print(f"{members}, {_when(suspicion.from_ms)} to {_when(suspicion.to_ms)}")
+    for pair in document.one_sided:
+        suspicion = f"{escape(pair.told_by)} suspected {escape(pair.proxy_id)}, but not the reverse"
+        console.print(f"{suspicion}, {_when(pair.from_ms)} to {_when(pair.to_ms)}")
     for client in document.stale_clients:
         connected = (
             f"client {escape(client.client_id)} at {escape(client.host)} connected {client.opens} times"
