@@ -1,10 +1,10 @@
-"""A chaos run judged a second time, by the data pipeline: Spark has to find what the checker has found.
+"""The Spark cross-check: the data pipeline judges a chaos run again, and must agree with the checker.
 
     python -m tests.chaos.seeded.spark_check --seed 3 --json        what `make pipeline ARGS=…` starts
 
-The fleet tells its events; what its clients and its observer saw is written to its topic of observations.
-The jobs run over both. What operators would be told of the fleet's availability is held against the events
-themselves, and against what the observer saw (`tests.chaos.seeded.availability_windows`).
+The fleet writes its events. The run writes what its clients and its observer saw to the topic of
+observations. The jobs read both. The availability that operators would see is compared with the events
+themselves, and with what the observer saw (`tests.chaos.seeded.availability_windows`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.chaos.seeded.spark_crosscheck import (
 )
 
 _WINDOWS_OF: Final = ("ownership", "connection")
-"""The kinds of events that say when an identity was to be had."""
+"""The kinds of events that determine the availability of an identity."""
 
 
 def observations(history: History, wall_us: int = 0) -> Iterator[Observation]:
@@ -73,10 +73,10 @@ def observations(history: History, wall_us: int = 0) -> Iterator[Observation]:
 def judge(
     spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
 ) -> CrossCheckedRun:
-    """Run the jobs on what is in the topics, and compare.
+    """Run the jobs on the topics of a run, and compare their results with the checker's.
 
     Args:
-        out: a folder for Parquet and checkpoints.
+        out: folder for Parquet files and checkpoints.
     Raises: FleetError: a job failed.
     """
     until_ms = time.time_ns() // 1_000_000
@@ -235,7 +235,7 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, C
                 violations += len(result.violations)
                 if history is None:
                     continue
-                say("  Spark judges it")
+                say("  Spark checks the run")
                 wall_us = _wall_us()
                 clocks = Clocks(wall_us, abs(wall_us - began_us))
                 written = (
