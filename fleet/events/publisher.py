@@ -101,9 +101,8 @@ class Publisher:
     def put(self, records: Iterable[Record]) -> None:
         """Queue records for sending. Never blocks. Only one thread at a time may call this method."""
         for record in records:
-            if len(self._queue) < (
-                EXPENDABLE_LIMIT_RECORDS if record.topic in EXPENDABLE else QUEUE_LIMIT_RECORDS
-            ):
+            limit = EXPENDABLE_LIMIT_RECORDS if record.topic in EXPENDABLE else QUEUE_LIMIT_RECORDS
+            if len(self._queue) < limit:
                 self._queue.append(record)
             else:
                 self._overflow += 1

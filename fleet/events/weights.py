@@ -29,7 +29,7 @@ Weights: TypeAlias = Mapping[BrokerId, float]
 
 READ_LIMIT_S: Final = 30.0
 """Time limit for reading the current weights."""
-POLL_S: Final = 1.0
+POLL_LIMIT_S: Final = 1.0
 BACKOFF_S: Final = 5.0
 
 
@@ -139,7 +139,7 @@ async def _follow(
         ends: dict[TopicPartition, int] = {}
         caught_up = False
         while True:
-            batches = await consumer.getmany(timeout_ms=round(POLL_S * 1000))
+            batches = await consumer.getmany(timeout_ms=round(POLL_LIMIT_S * 1000))
             for record in chain.from_iterable(batches.values()):
                 event = _weight(record.value)
                 if event is not None and event.fleet == fleet:

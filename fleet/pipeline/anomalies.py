@@ -20,7 +20,7 @@ MIN_STALE_MS: Final = 30_000
 """A client has a stale address if it connects at least `MIN_STALE_OPENS` times, over at least this time, to a
 member that does not own the broker's identity."""
 
-_LIVENESS: Final = ("fleet", "told_by", "proxy_id")
+_SUSPICION_KEY: Final = ("fleet", "told_by", "proxy_id")
 
 
 def flapping(liveness: DataFrame) -> DataFrame:
@@ -30,7 +30,7 @@ def flapping(liveness: DataFrame) -> DataFrame:
         liveness: a column for each field of a `LivenessEvent`; events may be repeated.
     """
     suspected = liveness.dropDuplicates(["id"]).where("after = 'suspect'")
-    windows = suspected.groupBy(*_LIVENESS, F.floor(F.col("at_ms") / FLAP_WINDOW_MS).alias("window"))
+    windows = suspected.groupBy(*_SUSPICION_KEY, F.floor(F.col("at_ms") / FLAP_WINDOW_MS).alias("window"))
     found = windows.agg(
         F.min("at_ms").alias("from_ms"), F.max("at_ms").alias("to_ms"), F.count("id").alias("flaps")
     )
@@ -53,8 +53,13 @@ def one_sided(liveness: DataFrame, until_ms: int) -> DataFrame:
         F.col("to_ms").alias("other_to_ms"),
     )
     meanwhile = (F.col("other_from_ms") < F.col("to_ms")) & (F.col("from_ms") < F.col("other_to_ms"))
-    shared = suspicions.join(other, list(_LIVENESS)).where(meanwhile).select(*_LIVENESS, "from_ms").distinct()
-    return suspicions.join(shared, [*_LIVENESS, "from_ms"], "left_anti")
+    shared = (
+        suspicions.join(other, list(_SUSPICION_KEY))
+        .where(meanwhile)
+        .select(*_SUSPICION_KEY, "from_ms")
+        .distinct()
+    )
+    return suspicions.join(shared, [*_SUSPICION_KEY, "from_ms"], "left_anti")
 
 
 def stale_clients(connections: DataFrame) -> DataFrame:
@@ -76,9 +81,9 @@ def stale_clients(connections: DataFrame) -> DataFrame:
 
 
 def _suspicions(liveness: DataFrame, until_ms: int) -> DataFrame:
-    """Return periods in which one member suspected another: the columns of `_LIVENESS`, from_ms, to_ms."""
-    of_pair = Window.partitionBy(*_LIVENESS).orderBy("at_ms", "id")
+    """Return periods of suspicion: the columns of `_SUSPICION_KEY`, from_ms, to_ms."""
+    of_pair = Window.partitionBy(*_SUSPICION_KEY).orderBy("at_ms", "id")
     transitions = liveness.dropDuplicates(["id"]).withColumn("to_ms", F.lead("at_ms").over(of_pair))
     return transitions.where("after = 'suspect'").select(
-        *_LIVENESS, F.col("at_ms").alias("from_ms"), F.coalesce("to_ms", F.lit(until_ms)).alias("to_ms")
+        *_SUSPICION_KEY, F.col("at_ms").alias("from_ms"), F.coalesce("to_ms", F.lit(until_ms)).alias("to_ms")
     )

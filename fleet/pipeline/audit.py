@@ -5,7 +5,7 @@ audit only groups by key, so it scales with the machines: nothing is collected, 
 a whole (see `_inverted`). The verdict equals that of `fleet.drills.workload.audit`, for all clients at once.
 
     records = by_record(ledger).persist()       one pass over the ledger
-    audit(records), by_takeover(records, taken)
+    audit(records), by_takeover(records, takeovers)
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def audit(records: DataFrame, keys: Mapping[str, int] = NO_KEYS) -> DataFrame:
     return counts.join(figures, "client", "left").na.fill(0)
 
 
-def by_takeover(records: DataFrame, taken: DataFrame, keys: Mapping[str, int] = NO_KEYS) -> DataFrame:
+def by_takeover(records: DataFrame, takeovers: DataFrame, keys: Mapping[str, int] = NO_KEYS) -> DataFrame:
     """Return one row for each takeover.
 
     The columns are fleet, generation, broker_ids, began_ms, lost, duplicated, out_of_order.
@@ -114,10 +114,10 @@ def by_takeover(records: DataFrame, taken: DataFrame, keys: Mapping[str, int] = 
 
     Args:
         records, keys: see `audit`; times are Unix time.
-        taken: rows of `fleet.pipeline.slo.takeovers`.
+        takeovers: rows of `fleet.pipeline.slo.takeovers`.
     """
     faults = _faults(records, keys).withColumn("at_ms", F.floor(F.col("at_us") / 1000))
-    takeovers = taken.groupBy("fleet", "generation").agg(
+    takeovers = takeovers.groupBy("fleet", "generation").agg(
         F.array_sort(F.collect_set("broker_id")).alias("broker_ids"), F.min("began_ms").alias("began_ms")
     )
     next_ms = F.lead("began_ms").over(Window.partitionBy("fleet").orderBy("began_ms", "generation"))
@@ -126,7 +126,7 @@ def by_takeover(records: DataFrame, taken: DataFrame, keys: Mapping[str, int] = 
         F.col("next_ms").isNull() | (F.col("at_ms") < F.col("next_ms"))
     )
     columns = ("fleet", "generation", "broker_ids", "began_ms")
-    # Takeovers are few, and faults should be few: Spark may broadcast either side of the join.
+    # Takeovers are few, and faults should be few: Spark can send one side to all tasks of the other.
     found = spans.join(faults, within, "left")
     before = faults.join(F.broadcast(spans), within, "leftanti")
     rows = found.unionByName(before, allowMissingColumns=True).groupBy(*columns).agg(*_figures())

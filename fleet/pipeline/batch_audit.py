@@ -20,10 +20,10 @@ from fleet.pipeline.jobs import OBSERVATION_TOPICS, Site, finish, start_connecti
 from fleet.pipeline.observations import OBSERVATION_CLASSES
 from fleet.pipeline.parse import REASON, events, parse
 from fleet.pipeline.queries import availability
-from fleet.pipeline.streams import Kafka, records
+from fleet.pipeline.streams import Kafka, read_records
 from fleet.pipeline.timeline_job import current, read
 
-OBJECTIVE: Final = 0.9999
+AVAILABILITY_OBJECTIVE: Final = 0.9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ def run_batch_audit(
     queries = [start(spark, site, True) for start in (start_timeline, start_connections)]
     count = sum(map(finish, queries))
     rows = current(read(spark, site.timeline)).collect()
-    available = availability(spark, site, 0, until_ms, OBJECTIVE, "day")
+    available = availability(spark, site, 0, until_ms, AVAILABILITY_OBJECTIVE, "day")
 
     topics = [prefix + each for each in OBSERVATION_TOPICS]
     parsed = parse(
-        records(spark, site.kafka, [], streaming=False, optional=topics), OBSERVATION_CLASSES
+        read_records(spark, site.kafka, [], streaming=False, optional=topics), OBSERVATION_CLASSES
     ).persist()
     by_records = by_record(events(parsed, "ledger")).persist()
     try:

@@ -326,10 +326,14 @@ def print_availability(document: AvailabilityDocument, console: Console) -> None
         identity = (escape(each.fleet), str(each.broker_id), _when(each.since_ms))
         table.add_row(*identity, *times, escape(", ".join(each.owners)))
     console.print(table)
-    for out in document.outages:
-        until = "until now" if out.ended_ms is None else f"for {(out.ended_ms - out.began_ms) / 1000:.3f} s"
-        outage = f"no owner could reach broker {out.broker_id} of {escape(out.fleet)}"
-        console.print(f"{outage} from {_when(out.began_ms)} {until}; {out.cuts} connections were closed")
+    for outage in document.outages:
+        until = (
+            "until now"
+            if outage.ended_ms is None
+            else f"for {(outage.ended_ms - outage.began_ms) / 1000:.3f} s"
+        )
+        event = f"no owner could reach broker {outage.broker_id} of {escape(outage.fleet)}"
+        console.print(f"{event} from {_when(outage.began_ms)} {until}; {outage.cuts} connections were closed")
     table = _table(
         f"Availability, objective {document.objective:%}",
         "fleet",

@@ -110,8 +110,8 @@ def start_timeline(spark: SparkSession, site: Site, once: bool) -> StreamingQuer
 
 def start_load(spark: SparkSession, site: Site, once: bool) -> StreamingQuery:
     """Traffic events → load of each identity by minute, as Parquet by day; a minute after it has ended."""
-    passed = parse_kind(_read(spark, site, [TOPICS["traffic"]], SummedTraffic), "traffic", Traffic)
-    by_day = minutes(passed).withColumn("day", F.to_date("minute"))
+    traffic = parse_kind(_read(spark, site, [TOPICS["traffic"]], SummedTraffic), "traffic", Traffic)
+    by_day = minutes(traffic).withColumn("day", F.to_date("minute"))
     return _start(_parquet(by_day, site.load), site, "load", once)
 
 

@@ -58,20 +58,22 @@ def availability(
     intervals = _intervals(spark, site, from_ms, to_ms)
     ends = F.coalesce("to_ms", F.lit(to_ms))
     connections = _events_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
-    taken = slo.takeovers(intervals, connections).where(F.col("began_ms").between(from_ms, to_ms)).persist()
+    takeover_rows = (
+        slo.takeovers(intervals, connections).where(F.col("began_ms").between(from_ms, to_ms)).persist()
+    )
     clipped = intervals.withColumn("from_ms", F.greatest("from_ms", F.lit(from_ms))).withColumn(
         "to_ms", F.least(ends, F.lit(to_ms))
     )
-    out = slo.outages(connections).persist()
+    outage_rows = slo.outages(connections).persist()
     try:
-        missing = slo.unavailable(taken, out, to_ms)
+        missing = slo.unavailable(takeover_rows, outage_rows, to_ms)
         of_identity = slo.attainment(clipped, missing, to_ms, objective, period)
-        takeovers = _rows(taken.orderBy("began_ms", "broker_id"))
-        outages = _rows(out.orderBy("began_ms", "broker_id"))
+        takeovers = _rows(takeover_rows.orderBy("began_ms", "broker_id"))
+        outages = _rows(outage_rows.orderBy("began_ms", "broker_id"))
         identities = _rows(of_identity.orderBy("fleet", "period", "broker_id"))
     finally:
-        taken.unpersist()
-        out.unpersist()
+        takeover_rows.unpersist()
+        outage_rows.unpersist()
     attained = tuple(AttainmentDocument(**{**each, "period": str(each["period"])}) for each in identities)
     return AvailabilityDocument(
         from_ms,
@@ -197,16 +199,16 @@ def audit(
     )
     ledger = entries.drop("day").join(clients_at_work, "client", "leftsemi")
     connections = _events_between(spark, site.connections, ConnectionEvent, from_ms, to_ms)
-    taken = slo.takeovers(_intervals(spark, site, from_ms, to_ms), connections)
-    taken = taken.where(F.col("began_ms").between(from_ms, to_ms))
+    takeover_rows = slo.takeovers(_intervals(spark, site, from_ms, to_ms), connections)
+    takeover_rows = takeover_rows.where(F.col("began_ms").between(from_ms, to_ms))
     waits = stalls(ledger, MIN_STALL_MS).where(F.col("from_ms").between(from_ms, to_ms))
     longest = waits.orderBy(F.desc("took_ms"), "from_ms", "client", "what", "partition").limit(MAX_STALLS)
-    found = audit_tables.by_record(ledger).persist()
+    records = audit_tables.by_record(ledger).persist()
     try:
-        clients = _rows(audit_tables.audit(found, keys).orderBy("client"))
-        takeovers = _rows(audit_tables.by_takeover(found, taken, keys).orderBy("began_ms", "fleet"))
+        clients = _rows(audit_tables.audit(records, keys).orderBy("client"))
+        takeovers = _rows(audit_tables.by_takeover(records, takeover_rows, keys).orderBy("began_ms", "fleet"))
     finally:
-        found.unpersist()
+        records.unpersist()
     return AuditDocument(
         from_ms,
         to_ms,

@@ -38,10 +38,10 @@ def ownership(report: ReportDocument) -> bytes:
         ends = report.availability.to_ms if each.to_ms is None else min(each.to_ms, report.availability.to_ms)
         bar = [(_date_number(begins), (ends - begins) / 1000 / _DAY_S)]
         axes.broken_barh(bar, (row + 0.1, 0.8), facecolor=colours[", ".join(each.owners)])
-    for taken in report.availability.takeovers:
-        row = place.get((taken.fleet, taken.broker_id))
+    for takeover in report.availability.takeovers:
+        row = place.get((takeover.fleet, takeover.broker_id))
         if row is not None:
-            axes.plot([_date_number(taken.began_ms)], [row + 0.5], "k|", markersize=14)
+            axes.plot([_date_number(takeover.began_ms)], [row + 0.5], "k|", markersize=14)
     axes.set_yticks([row + 0.5 for row in place.values()], [f"broker {broker_id}" for _, broker_id in rows])
     axes.set_ylim(max(1, len(rows)), 0)
     handles = [Patch(facecolor=colour, label=owner) for owner, colour in colours.items()]
@@ -51,9 +51,8 @@ def ownership(report: ReportDocument) -> bytes:
 def takeovers(report: ReportDocument) -> bytes:
     """Draw the times of each takeover, measured from the time at which the owner was last alive."""
     figure, axes = _axes()
-    taken = report.availability.takeovers
     for place, label in enumerate(TAKEOVER_COLUMNS[1:]):
-        times = [(each.began_ms, elapsed_times(each)[place]) for each in taken]
+        times = [(each.began_ms, elapsed_times(each)[place]) for each in report.availability.takeovers]
         shown = [(_date_number(at_ms), after_ms) for at_ms, after_ms in times if after_ms is not None]
         axes.plot([day for day, _ in shown], [after_ms for _, after_ms in shown], "o", label=label)
     axes.set_ylabel("ms after owner was last alive")

@@ -38,7 +38,7 @@ def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
         intervals: current rows of the timeline.
         connections: a column for each field of a `ConnectionEvent`; events may be repeated.
     """
-    taken = intervals.where((F.col("reason") == "takeover") & F.col("detected_at_ms").isNotNull()).select(
+    rows = intervals.where((F.col("reason") == "takeover") & F.col("detected_at_ms").isNotNull()).select(
         *IDENTITY,
         "generation",
         "owners",
@@ -56,12 +56,12 @@ def takeovers(intervals: DataFrame, connections: DataFrame) -> DataFrame:
         F.col("to_ms").isNull() | (F.col("at_ms") < F.col("to_ms"))
     )
     first = (
-        taken.join(opened, list(IDENTITY))
+        rows.join(opened, list(IDENTITY))
         .where(F.array_contains("owners", F.col("told_by")) & in_time)
         .groupBy(*IDENTITY, "generation")
         .agg(F.min("at_ms").alias("first_request_ms"))
     )
-    return taken.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
+    return rows.drop("to_ms").join(first, [*IDENTITY, "generation"], "left")
 
 
 def outages(connections: DataFrame) -> DataFrame:
@@ -93,20 +93,20 @@ def outages(connections: DataFrame) -> DataFrame:
     )
 
 
-def unavailable(taken: DataFrame, out: DataFrame, until_ms: int) -> DataFrame:
+def unavailable(takeover_rows: DataFrame, outage_rows: DataFrame, until_ms: int) -> DataFrame:
     """Return the periods in which identities were unavailable: fleet, broker_id, from_ms, to_ms.
 
     No two periods of an identity overlap.
 
     Args:
-        taken: rows of `takeovers`.
-        out: rows of `outages`.
+        takeover_rows: rows of `takeovers`.
+        outage_rows: rows of `outages`.
         until_ms: end of outages that still last.
     """
     since = F.coalesce("alive_ms", "began_ms").alias("from_ms")
-    spans = taken.select(*IDENTITY, since, F.col("advertised_ms").alias("to_ms"))
+    spans = takeover_rows.select(*IDENTITY, since, F.col("advertised_ms").alias("to_ms"))
     ended = F.coalesce("ended_ms", F.lit(until_ms))
-    spans = spans.union(out.select(*IDENTITY, "began_ms", ended))
+    spans = spans.union(outage_rows.select(*IDENTITY, "began_ms", ended))
     in_order = Window.partitionBy(*IDENTITY).orderBy("from_ms", "to_ms")
     before_ms = F.max("to_ms").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     is_new = before_ms.isNull() | (before_ms < F.col("from_ms"))
@@ -138,8 +138,8 @@ def attainment(
     ends = F.coalesce("to_ms", F.lit(until_ms))
     owned = intervals.where((F.col("what") == "interval") & (F.size("owners") > 0))
     known = _by_period(owned, F.col("from_ms"), ends, period, "known_ms")
-    gone = _by_period(missing, F.col("from_ms"), F.col("to_ms"), period, "unavailable_ms")
-    joined = known.join(gone, [*IDENTITY, "period"], "left")
+    missing_ms = _by_period(missing, F.col("from_ms"), F.col("to_ms"), period, "unavailable_ms")
+    joined = known.join(missing_ms, [*IDENTITY, "period"], "left")
     unavailable = F.least(F.coalesce("unavailable_ms", F.lit(0)), F.col("known_ms"))
     budget = F.round(F.col("known_ms") * (1 - objective)).cast("bigint")
     return (

@@ -15,7 +15,7 @@ from fleet.pipeline.kafka_source import FORMAT_NAME, KafkaTopics
 
 Source: TypeAlias = Literal["python", "jvm"]
 
-CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+CONNECTOR_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 
@@ -73,7 +73,7 @@ def session(master: str | None = None, source: Source = "python", **conf: str) -
     if source == "jvm":
         import pyspark
 
-        settings["spark.jars.packages"] = CONNECTOR.format(version=pyspark.__version__)
+        settings["spark.jars.packages"] = CONNECTOR_PACKAGE.format(version=pyspark.__version__)
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -55,7 +55,7 @@ def history(chance: random.Random) -> list[Interval]:
         while now_ms < UNTIL_MS - 60_000:
             ends_ms = now_ms + chance.randrange(1000, 2 * DAY_MS)
             taken = chance.random() < 0.6
-            gone = not taken and chance.random() < 0.3
+            ownerless = not taken and chance.random() < 0.3
             detected_ms = now_ms - chance.randrange(900) if taken else None
             advertised_ms = now_ms + chance.randrange(20_000) if chance.random() < 0.8 else None
             alive_ms = None
@@ -67,7 +67,7 @@ def history(chance: random.Random) -> list[Interval]:
                     broker_id,
                     "interval",
                     generation,
-                    () if gone else (chance.choice(MEMBERS),),
+                    () if ownerless else (chance.choice(MEMBERS),),
                     "takeover" if taken else chance.choice(("drain", "rebalance")),
                     now_ms,
                     ends_ms if ends_ms < UNTIL_MS else None,
@@ -204,14 +204,14 @@ def test_outages_equal_naive_twin(spark: SparkSession) -> None:
     found = {(row.broker_id, row.began_ms): (row.ended_ms, row.cuts) for row in rows}
     assert len(found) == len(rows)
 
-    events = {each.id: each for each in events if each.owned and each.broker_id >= 0}.values()
-    cut = [each for each in events if each.why == "unreachable"]
+    distinct = {each.id: each for each in events if each.owned and each.broker_id >= 0}.values()
+    cut = [each for each in distinct if each.why == "unreachable"]
     away = {each.connection for each in cut}
     expected: dict[tuple[int, int], tuple[int | None, int]] = {}
     for broker_id in (1, 2, 3):
         served_ms = [
             each.at_ms
-            for each in events
+            for each in distinct
             if (each.broker_id, each.what) == (broker_id, "opened") and each.connection not in away
         ]
         by_end: dict[int | None, list[int]] = defaultdict(list)
@@ -291,9 +291,9 @@ def test_attainment_equals_naive_twin(spark: SparkSession, weeks: bool) -> None:
     spans += [(each.broker_id, each.began_ms, each.ended_ms or UNTIL_MS) for each in out]
     merged = without_overlaps(spans)
     assert len(merged) < len(spans), "some overlap"
-    gone = by_second(merged, weeks)
+    unavailable_ms = by_second(merged, weeks)
     assert {(row.broker_id, row.period): (row.known_ms, row.unavailable_ms) for row in rows} == {
-        key: (known_ms, min(known_ms, gone.get(key, 0))) for key, known_ms in known.items()
+        key: (known_ms, min(known_ms, unavailable_ms.get(key, 0))) for key, known_ms in known.items()
     }
     assert sum(row.unavailable_ms for row in rows) > 0
     for row in rows:
