@@ -70,7 +70,7 @@ def observations(history: History, wall_us: int = 0) -> Iterator[Observation]:
         yield OutageEvent(str(number), outage.victims, outage.survivors, *times)
 
 
-def judge(
+def cross_check(
     spark: SparkSession, servers: str, prefix: str, history: History, out: Path, clocks: Clocks
 ) -> CrossCheckedRun:
     """Run the jobs on the topics of a run, and compare their results with the checker's.
@@ -129,7 +129,7 @@ def judge(
 
 
 def _other_windows(found: Told, wanted: Told) -> Iterator[str]:
-    """Where operators are told something else of availability than what the fleet's events say."""
+    """Yield differences between the availability that operators see and the fleet's events."""
     yield from (f"takeover {each}" for each in differing(_named(found.takeovers), _named(wanted.takeovers)))
     yield from (f"outage {each}" for each in sorted(found.outages ^ wanted.outages, key=str))
     yield from (f"missing {each}" for each in differing(_named(found.missing_ms), _named(wanted.missing_ms)))
@@ -140,7 +140,7 @@ def _named(figures: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def took_us(history: History) -> dict[str, int | None]:
-    """The checker's verdict on each outage, from times in whole microseconds, as Spark has them."""
+    """Return the checker's verdict on each outage, from times in whole microseconds, as in Spark."""
     views = {
         proxy_id: [View(to_us(view.at_s), view.owners) for view in seen]
         for proxy_id, seen in history.views.items()
@@ -154,17 +154,17 @@ def took_us(history: History) -> dict[str, int | None]:
 
 
 def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What two verdicts on the same things do not share."""
+    """Yield the differences between two verdicts on the same subjects."""
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name) or (name in found) != (name in wanted):
             yield f"{name}: {found.get(name)} and {wanted.get(name)}"
 
 
 def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: History) -> Iterator[str]:
-    """Where a member has said something else about a generation than the timeline does.
+    """Yield differences between a member's owners of a generation and those of the timeline.
 
     Args:
-        found: by broker id and the generation from which on they are.
+        found: broker id and first generation of an interval → owners.
     """
     changes: dict[int, list[int]] = {}
     for broker_id, generation in sorted(found):
@@ -182,45 +182,47 @@ def _other_owners(found: Mapping[tuple[int, int], tuple[str, ...]], history: His
 
 
 def _wall_us() -> int:
-    """How far the wall clock is before the machine's monotonic one."""
+    """Return how many microseconds the wall clock is ahead of the machine's monotonic clock."""
     return to_us(time.time() - time.monotonic())
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--seed", type=click.IntRange(0), help="Of the run.  [default: the plan leader-kill]")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="How many seeds.")
 @click.option(
-    "--outages", is_flag=True, help="Of seeds in which members cannot be reached; others are passed over."
+    "--seed", type=click.IntRange(0), help="Seed of the first run.  [default: the plan leader-kill]"
 )
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds.")
+@click.option("--outages", is_flag=True, help="Use only seeds in which members are unreachable.")
 @click.option("--plan", "name", type=click.Choice(list(CHOSEN)), default="leader-kill", show_default=True)
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page about it here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and nothing else.")
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page of results to this path."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(seed: int | None, runs: int, outages: bool, name: str, report: Path | None, as_json: bool) -> int:
-    """Break a fleet, and have both the checker and Spark judge it.
+    """Break a fleet, and judge the run with both the checker and Spark.
 
-    Exit code 1 where they differ, or where a promise was broken.
+    Exit with 1 if the verdicts differ, or if a guarantee was broken.
     """
     drawn = (plan_of(each) for each in count(seed or 0))
     wanted = (plan for plan in drawn if not outages or any(each.kind in OUTAGES for each in plan.faults))
     plans = [chosen(name)] if seed is None else list(islice(wanted, runs))
     try:
-        judged, violations = asyncio.run(_main(plans, report))
+        checked, violations = asyncio.run(_main(plans, report))
     except FleetError as error:
         raise click.ClickException(str(error)) from error
-    together = total(list(judged.values()))
+    together = total(list(checked.values()))
     click.echo(CROSSCHECK.encode(together.document) if as_json else text(together))
     return 1 if violations or together.document.differs_from_checker else 0
 
 
 async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, CrossCheckedRun], int]:
-    """Returns: by plan, what came out; and how many promises were broken.
+    """Run the plans. Returns: the results by plan, and the number of broken guarantees.
 
     Args:
-        report: where a page about it goes, which is written anew after each of them.
+        report: path of the page, which is written again after each run.
     """
     spark = await in_thread(partial(session, "local[2]"))
     folder = Path(tempfile.mkdtemp(prefix="fleet-pipeline-"))
-    judged: dict[str, CrossCheckedRun] = {}
+    checked: dict[str, CrossCheckedRun] = {}
     violations = 0
     try:
         async with prepare(folder, say) as ground:
@@ -245,15 +247,15 @@ async def _main(plans: Sequence[Plan], report: Path | None) -> tuple[dict[str, C
                 sent = await in_thread(partial(produce, {"bootstrap.servers": servers}, written))
                 say(f"  {sent} observations written")
                 out = folder / f"out-{number}"
-                judging = partial(judge, spark, servers, prefix, history, out, clocks)
-                judged[plan.name] = await in_thread(judging)
+                checking = partial(cross_check, spark, servers, prefix, history, out, clocks)
+                checked[plan.name] = await in_thread(checking)
                 if report is not None:
-                    await in_thread(partial(report.write_text, page(judged), encoding="utf-8"))
+                    await in_thread(partial(report.write_text, page(checked), encoding="utf-8"))
                 if not result.violations:
                     remove(result)
     finally:
         await in_thread(spark.stop)
-    return judged, violations
+    return checked, violations
 
 
 def main() -> None:
